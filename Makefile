@@ -1,0 +1,47 @@
+# Each target makes or completes one .venv from constraints.txt and needs nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Two test processes, one thread each: torch's own threads would only fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: help demo test test-slow lint docs bench
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       train a few small networks and print their layers and bounds (under a minute)"
+	@echo "make test       the tests (under 5 minutes on 2 cores)"
+	@echo "make test-slow  all tests, the slow ones too"
+	@echo "make lint       format, lint, types, order of the rooms"
+	@echo "make docs       the documentation, in docs/_build/html"
+	@echo "make bench      the speed measurements in benchmarks/"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Normscope needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "completing .venv (a few minutes the first time)"
+	@$(PIP) setuptools hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev,hf]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/normscope demo
+
+test: $(READY)
+	$(PYTEST)
+
+test-slow: $(READY)
+	$(PYTEST) -m ''
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+bench: $(READY)
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -1,0 +1,38 @@
+"""The `operators` directive: the table of rules, read from the registry when the documentation is built."""
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from normscope.rules.registry import rules
+
+
+class Operators(SphinxDirective):
+    """One row per rule."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [(rule.name, rule.family, rule.summary, str(len(rule.examples))) for rule in rules()]
+        table = nodes.table()
+        group = nodes.tgroup(cols=4)
+        table += group
+        for width in (30, 15, 45, 10):
+            group += nodes.colspec(colwidth=width)
+        head, body = nodes.thead(), nodes.tbody()
+        head += self._row(("operator", "family", "what it gives", "examples"), literal=False)
+        for row in rows:
+            body += self._row(row, literal=True)
+        group += [head, body]
+        return [table]
+
+    @staticmethod
+    def _row(cells: tuple[str, ...], *, literal: bool) -> nodes.row:
+        row = nodes.row()
+        for index, cell in enumerate(cells):
+            text = nodes.literal(text=cell) if literal and index == 0 else nodes.Text(cell)
+            row += nodes.entry("", nodes.paragraph("", "", text))
+        return row
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("operators", Operators)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,1 @@
+"""Lipschitz brackets of whole networks."""

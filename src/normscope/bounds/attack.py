@@ -1,0 +1,138 @@
+"""The lower side of a GLOBAL bracket: pairs of inputs that the network drives far apart.
+
+Search in the model's own precision, then confirm: a pair (u, v) in float64 proves norm(f(u) - f(v))/norm(u - v) from
+below, less what rounding can fake. A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0 and
+constant 0.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..core.log10 import log10
+from ..graph.ir import Graph
+
+Function = Callable[[Tensor], Tensor]
+STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""Half distances between the two points, relative to the size of the input."""
+
+
+def lower_bound(
+    graph: Graph, double: Graph, *, seconds: float, seed: int = 0, restarts: int = 4
+) -> tuple[float, tuple[Tensor, Tensor] | None]:
+    """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
+
+    Args:
+        graph: the captured graph, in the model's dtype, searched by gradient ascent.
+        double: the same graph in float64, where pairs are confirmed.
+        seconds: time for the search; one start is always tried.
+        seed: of the random starts and directions.
+        restarts: random starts beside the data.
+    """
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    start = graph.flat().detach()
+    cheap = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float32
+    searched = double if cheap is torch.float64 or start.dtype != cheap else graph
+    deadline = time.monotonic() + seconds
+    best, witness = -math.inf, None
+    f64 = _flat(double)
+    for point in _starts(start.to(cheap), generator, restarts):
+        for u, v in _climb(_flat(searched), point.to(searched.flat().dtype), generator, deadline):
+            value = confirmed(f64, u.double(), v.double())
+            if value > best:
+                best, witness = value, (u.double(), v.double())
+        if time.monotonic() > deadline:
+            break
+    return best, witness
+
+
+def confirmed(function: Function, u: Tensor, v: Tensor) -> float:
+    """Return log10 of the secant slope of a pair in float64, less what rounding can fake; `-inf` if nothing is left."""
+    with torch.no_grad():
+        first, second = function(u), function(v)
+        nudged = function(u * (1 + 2.0**-51))
+        noise = 8 * float((nudged - first).norm()) + 2.0**-44 * float(first.norm() + second.norm())
+        distance = float((u - v).norm())
+        change = float((first - second).norm()) * (1 - 1e-10) - noise
+    if not (math.isfinite(change) and distance > 0 and change > 0):
+        return -math.inf
+    return log10(change / distance)
+
+
+def _flat(graph: Graph) -> Function:
+    return lambda flat: graph.run(*graph.split(flat)).reshape(-1)
+
+
+def _starts(point: Tensor, generator: torch.Generator, restarts: int) -> Iterator[Tensor]:
+    """The data, then random points around it and around zero at several scales."""
+    yield point
+    size = float(point.double().pow(2).mean().sqrt()) or 1.0
+    for attempt in range(restarts):
+        noise = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+        scale = size * (1.0, 0.1, 10.0, 0.01)[attempt % 4]
+        yield (point if attempt % 2 else 0 * point) + scale * noise
+
+
+def _climb(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pairs: from power iteration at the point, then from gradient ascent on the secant slope."""
+    direction = _top_direction(function, point, generator, deadline)
+    if direction is None:
+        return
+    size = float(point.double().norm()) or 1.0
+    for step in STEPS:
+        yield point + step * size * direction, point - step * size * direction
+    centre, along = point.clone(), direction.clone()
+    moments = [torch.zeros_like(point) for _ in range(4)]
+    width = 0.02 * size
+    for count in range(1, 31):
+        if time.monotonic() > deadline:
+            break
+        centre.requires_grad_(True)
+        along.requires_grad_(True)
+        with torch.enable_grad():
+            unit = along / along.norm()
+            change = function(centre + width * unit) - function(centre - width * unit)
+            score = change.pow(2).sum().clamp(min=1e-60).log()
+            grads = torch.autograd.grad(score, (centre, along), allow_unused=True)
+        centre, along = centre.detach(), along.detach()
+        if any(grad is None or not bool(torch.isfinite(grad).all()) for grad in grads):
+            break
+        rates = (0.02 * size / math.sqrt(point.numel()), 0.1 / math.sqrt(point.numel()))
+        moved = []
+        for i, (value, grad, rate) in enumerate(zip((centre, along), grads, rates, strict=True)):
+            moments[2 * i] = 0.9 * moments[2 * i] + 0.1 * grad
+            moments[2 * i + 1] = 0.99 * moments[2 * i + 1] + 0.01 * grad * grad
+            first, second = moments[2 * i] / (1 - 0.9**count), moments[2 * i + 1] / (1 - 0.99**count)
+            moved.append(value + rate * first / (second.sqrt() + 1e-30))
+        centre, along = moved[0], moved[1] / moved[1].norm()
+        if count % 10 == 0:
+            yield centre + width * along, centre - width * along
+    for step in STEPS[1:]:
+        yield centre + step * size * along, centre - step * size * along
+
+
+def _top_direction(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Tensor | None:
+    """A few power steps on J^T J with finite-difference products: only a search direction, nothing is claimed of it."""
+    direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+    direction = direction / direction.norm()
+    size = float(point.double().norm()) or 1.0
+    step = 1e-3 * size if point.dtype != torch.float64 else 1e-5 * size
+    for _ in range(12):
+        x = point.detach().requires_grad_(True)
+        with torch.enable_grad():
+            value = function(x)
+            with torch.no_grad():
+                change = (function(point + step * direction) - value) / step
+            (pulled,) = torch.autograd.grad(value, x, change, allow_unused=True)
+        length = None if pulled is None else float(pulled.norm())
+        if length is None or not math.isfinite(length) or length == 0:
+            return direction
+        direction = pulled.detach() / length
+        if time.monotonic() > deadline:
+            break
+    return direction

@@ -1,0 +1,312 @@
+"""`lipschitz` and `ladder`: every method's bracket of a network's Lipschitz constant, and the best of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.bracket import Bracket, Evidence, Scope
+from ..core.errors import CaptureError, InputError, JacobianError
+from ..core.rounding import Upper, smallest
+from ..graph.export import capture
+from ..graph.ir import Graph, Shape
+from ..linalg.linear_map import LinearMap
+from ..linalg.norms import upper
+from ..rules.effects import Linear, Unbounded
+from ..rules.registry import check, fill
+from .attack import lower_bound
+from .certificate import ClosedForm, LipLT, State, certified
+from .folded import Norm, folded, product
+from .point import jacobian_norms
+from .printed import exact_constant, is_normalizer, is_weight, printed
+from .segments import Segments, segment
+
+ATTACK_SECONDS = 10.0
+"""Time for the search from below when no budget is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One weight layer or normalizer: its own constant, at its real input size."""
+
+    path: str
+    operator: str
+    kind: str
+    input_shape: Shape
+    output_shape: Shape
+    log10_upper: float
+    evidence: Evidence
+    method: str
+    normalizer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder(Mapping[str, Bracket]):
+    """Every method's bracket by name, from the loosest to the best, over one captured graph.
+
+    Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
+    `folded`, `liplt`, `closed-form`, `best`, and `observed` (POINT, at the given batch) where it could be measured.
+    """
+
+    rungs: dict[str, Bracket]
+    layers: tuple[Layer, ...]
+    graph: Graph = field(repr=False)
+
+    def __getitem__(self, name: str) -> Bracket:
+        return self.rungs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rungs)
+
+    def __len__(self) -> int:
+        return len(self.rungs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        rows = [
+            {
+                "path": layer.path,
+                "operator": layer.operator,
+                "kind": layer.kind,
+                "input_shape": list(layer.input_shape),
+                "output_shape": list(layer.output_shape),
+                "log10_upper": layer.log10_upper if math.isfinite(layer.log10_upper) else str(layer.log10_upper),
+                "evidence": layer.evidence.name,
+                "method": layer.method,
+                "normalizer": layer.normalizer,
+            }
+            for layer in self.layers
+        ]
+        return {"schema_version": 1, "rungs": {name: b.to_json() for name, b in self.items()}, "layers": rows}
+
+    def __str__(self) -> str:
+        lines = [f"{'method':<14}{'log10 upper':>12}{'log10 lower':>12}  evidence   note"]
+        for name, bracket in self.items():
+            note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
+            lines.append(
+                f"{name:<14}{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}  {bracket.evidence.name:<9}  {note}".rstrip()
+            )
+        return "\n".join(lines)
+
+
+def lipschitz(
+    model: nn.Module,
+    batch: Any,
+    *,
+    scope: str | Scope = Scope.GLOBAL,
+    mode: str | None = None,
+    output: str | int | None = None,
+    on_missing: str = "error",
+    known: Mapping[str, float] | None = None,
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Bracket:
+    """Bracket the Lipschitz constant of a model.
+
+    GLOBAL: over all inputs of the batch's shape; the upper side is the best of all methods (named in `method`), the
+    lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
+    POINT: the Jacobian norm at each sample of the batch.
+
+    Args:
+        model: any `torch.nn.Module`.
+        batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
+        scope: `"global"` or `"point"`.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
+        output: which output to measure, for models with several.
+        on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
+        known: constants for modules nobody can see into, by module path.
+        rtol: how tight the norms of single layers are asked to be.
+        max_seconds: budget; what is left undone falls back to cheaper bounds and a shorter search from below.
+        seed: of the search from below.
+
+    Returns:
+        The bracket; `+inf` comes with the reason and the module that makes it so.
+
+    Raises:
+        InputError: the model does not accept the batch, or holds NaN.
+        CaptureError: the model cannot be traced (GLOBAL); POINT still works.
+        MissingRuleError: operators without a rule, listed with module path and source line.
+        JacobianError: POINT through a `detach` or `no_grad` block.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> bracket = ns.lipschitz(torch.nn.Linear(2, 2, bias=False).requires_grad_(False), torch.zeros(1, 2))
+        >>> bracket.lower <= bracket.upper
+        True
+
+    Reference: Than et al., Lemma 5 and Theorem 9, with the corrections of this project's documentation.
+    """
+    scope = _scope(scope)
+    if scope is Scope.POINT:
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
+    work = _Work(model, batch, mode, output, on_missing, known, rtol, max_seconds)
+    return work.with_lower(work.rungs()["best"], seed)
+
+
+def ladder(
+    model: nn.Module,
+    batch: Any,
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+    on_missing: str = "error",
+    known: Mapping[str, float] | None = None,
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Ladder:
+    """Return every method's bracket of the Lipschitz constant by name, and the constants of single layers.
+
+    Takes the arguments of `lipschitz`. The lower side is searched once and shared by all GLOBAL rungs.
+
+    Returns:
+        A mapping from method name to `Bracket` (see `Ladder`); prints as a table.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> rungs = ns.ladder(model, torch.randn(3, 4))
+        >>> rungs["best"].log10_upper <= rungs["product"].log10_upper
+        True
+    """
+    work = _Work(model, batch, mode, output, on_missing, known, rtol, max_seconds)
+    rungs = work.rungs()
+    best = work.with_lower(rungs["best"], seed)
+    shared = {
+        name: replace(b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes)
+        for name, b in rungs.items()
+    }
+    shared["best"] = best
+    try:
+        shared["observed"] = jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
+    except (JacobianError, CaptureError):
+        pass  # gradients are cut on the path: there is no Jacobian to observe
+    return Ladder(rungs=shared, layers=work.layers(), graph=work.graph)
+
+
+class _Work:
+    """One captured graph, its segments and the norms taken so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        mode: str | None,
+        output: str | int | None,
+        on_missing: str,
+        known: Mapping[str, float] | None,
+        rtol: float,
+        max_seconds: float | None,
+    ) -> None:
+        if on_missing not in ("error", "inf"):
+            raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
+        began = time.monotonic()
+        self.deadline = None if max_seconds is None else began + max_seconds
+        self.graph = capture(model, batch, mode=mode, output=output)
+        if known:
+            self.graph = fill(self.graph, known)
+        if on_missing == "error":
+            check(self.graph)
+        self.rtol = rtol
+        with torch.no_grad():
+            self.double = self.graph.double()
+            self.segments: Segments = segment(self.double)
+
+    @property
+    def norm(self) -> Norm:
+        """The norm of one linear map, within tolerance and budget."""
+        return lambda linear: self._norm(linear)
+
+    def _norm(self, linear: LinearMap) -> Upper:
+        until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
+        return upper(linear, rtol=self.rtol, deadline=until)
+
+    def rungs(self) -> dict[str, Bracket]:
+        """Return the upper side of every method."""
+        with torch.no_grad():
+            stepwise = product(self.segments, self.norm)
+            output = self.graph.output + ":output"
+            tight = folded(self.segments, stepwise, self.norm)
+            uppers = {"product": stepwise[self.graph.output], "folded": tight[output]}
+            starts: dict[str, list[State]] = {"liplt": [LipLT()], "closed-form": [ClosedForm(), ClosedForm(doubled=True)]}
+            for name, states in starts.items():
+                tried = [certified(self.segments, tight, state, self.norm, name)[output] for state in states]
+                uppers[name] = smallest(tried)
+        best = smallest(list(uppers.values()))
+        method = next(name for name, value in uppers.items() if value.log10 == best.log10)
+        result = {"printed": printed(self.segments, self.norm, exact=False)}
+        result["printed-exact"] = printed(self.segments, self.norm, exact=True)
+        result |= {name: self._bracket(value, name) for name, value in uppers.items()}
+        result["best"] = self._bracket(best, method)
+        return result
+
+    def _bracket(self, value: Upper, method: str) -> Bracket:
+        return Bracket(
+            log10_lower=-math.inf,
+            log10_upper=value.log10,
+            evidence=value.evidence,
+            method=method,
+            mode=self.graph.mode,
+            reason=self._reason() if value.log10 == math.inf else None,
+            input_shape=self.graph.input_shape,
+            notes=self.graph.notes,
+        )
+
+    def _reason(self) -> str:
+        """Return every reason why the bound is infinite, the first three by name."""
+        reasons = [a.effect.reason for a in self.segments.atoms.values() if isinstance(a.effect, Unbounded)]
+        reasons = list(dict.fromkeys(reasons)) or ["a linear map too large to bound"]
+        return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+    def with_lower(self, bracket: Bracket, seed: int) -> Bracket:
+        """Search from below and complete the bracket."""
+        left = ATTACK_SECONDS if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        value, pair = lower_bound(self.graph, self.double, seconds=min(left, ATTACK_SECONDS), seed=seed)
+        witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
+        if pair is not None:
+            witness = (self.double.split(pair[0]), self.double.split(pair[1]))
+        return replace(bracket, log10_lower=value, witness=witness)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the weight layers and normalizers with their own constants."""
+        rows = []
+        for node in self.graph:
+            effect = self.segments.effects[node.name]
+            normalizer = is_normalizer(node)
+            if normalizer:
+                bound = exact_constant(effect, self.norm)
+            elif is_weight(node) and isinstance(effect, Linear):
+                bound = self._norm(effect.maps[0])
+            else:
+                continue
+            rows.append(
+                Layer(
+                    path=node.path,
+                    operator=str(node.op).removeprefix("aten.").split(".")[0],
+                    kind=node.kind,
+                    input_shape=node.operands[0].shape,
+                    output_shape=node.shape,
+                    log10_upper=bound.log10,
+                    evidence=bound.evidence,
+                    method=bound.method,
+                    normalizer=normalizer,
+                )
+            )
+        return tuple(rows)
+
+
+def _scope(scope: str | Scope) -> Scope:
+    try:
+        found = Scope(scope)
+    except ValueError:
+        raise InputError(f'scope is "global" or "point", not {scope!r}') from None
+    if found is Scope.BALL:
+        raise InputError('scope="ball" is not available yet: use "global" or "point"')
+    return found

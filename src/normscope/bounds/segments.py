@@ -1,0 +1,92 @@
+"""Linear segments: between two nonlinearities the graph is one linear map per source, folded as it grows.
+
+Every node's value is a sum of linear maps applied to *sources*: the graph's inputs and the outputs of nonlinear nodes.
+Two paths from the same source are added before any norm is taken (x + A x is the map I + A).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..graph.ir import Graph, Node
+from ..linalg.folding import add, compose
+from ..linalg.linear_map import Identity, LinearMap
+from ..rules import ranges
+from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range
+from ..rules.registry import effect_of
+
+Form = dict[str, LinearMap]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A nonlinear node: its effect and the forms of its operands (with the effect's `before` map applied)."""
+
+    node: Node
+    effect: Effect
+    operands: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The graph as sources and the linear forms between them.
+
+    Attributes:
+        graph: the float64 graph.
+        effects: every node's effect by name.
+        forms: every node's value as linear maps of sources.
+        atoms: the nonlinear nodes, in order.
+    """
+
+    graph: Graph
+    effects: dict[str, Effect]
+    forms: dict[str, Form]
+    atoms: dict[str, Atom]
+
+    @property
+    def output(self) -> Form:
+        """The form of the graph's output."""
+        return self.forms[self.graph.output]
+
+
+def segment(graph: Graph) -> Segments:
+    """Read the rules and fold the linear segments of a float64 graph."""
+    effects: dict[str, Effect] = {}
+    sizes: dict[str, Range] = {item.name: UNKNOWN for item in graph.inputs}
+    forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
+    atoms: dict[str, Atom] = {}
+    folder = _Folder()
+    for node in graph:
+        operands = [sizes[name] for name in node.refs]
+        effect = effects[node.name] = effect_of(node, operands)
+        sizes[node.name] = ranges.after(effect, node, operands)
+        if isinstance(effect, Linear):
+            form: Form = {}
+            for linear, name in zip(effect.maps, node.refs, strict=True):
+                for source, earlier in forms[name].items():
+                    path = folder.compose(linear, earlier)
+                    form[source] = add(form[source], path) if source in form else path
+            forms[node.name] = form
+            continue
+        before = effect.before if isinstance(effect, Gain) else None
+        read = tuple(
+            {s: folder.compose(before, m) for s, m in forms[name].items()} if before is not None else forms[name]
+            for name in node.refs
+        )
+        atoms[node.name] = Atom(node, effect, read)
+        scale = effect.after if isinstance(effect, Gain) else None
+        forms[node.name] = {node.name: scale if scale is not None else Identity(node.shape)}
+    return Segments(graph, effects, forms, atoms)
+
+
+class _Folder:
+    """Composes each pair of maps once, so that equal segments share one object and its norm."""
+
+    def __init__(self) -> None:
+        self.done: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+
+    def compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
+        key = (id(second), id(first))
+        if key not in self.done:
+            self.done[key] = (second, first, compose(second, first))
+        return self.done[key][2]

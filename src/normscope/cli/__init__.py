@@ -1,0 +1,46 @@
+"""The `normscope` command: one file per verb."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from .. import __version__
+from ..core.errors import NormscopeError
+from . import demo, ops
+
+app = typer.Typer(
+    name="normscope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="From Python: import normscope as ns; ns.lipschitz(model, batch), ns.ladder(model, batch), "
+    "ns.spectral_norm(layer, input_shape=...), ns.capture(model, batch).",
+)
+app.command()(demo.demo)
+app.command()(ops.ops)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def normscope(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Measure how much a PyTorch network can amplify its input, between a witnessed and a certified side."""
+
+
+def main() -> None:
+    """Run the command; an error raised on purpose is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except NormscopeError as error:
+        typer.echo(f"normscope: {error}", err=True)
+        sys.exit(2)

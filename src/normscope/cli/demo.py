@@ -1,0 +1,124 @@
+"""`normscope demo`: train a few small networks and bracket them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+import typer
+from torch import nn
+
+from ..bounds.ladder import Ladder, ladder
+from ..experiments import models
+from ..experiments.data import digits
+from ..experiments.train import accuracy, train
+from ..report.brackets import bracket_table
+from ..report.document import Block, Column, Document, Table, Text
+from ..report.terminal import print_document
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EPOCHS = 15
+SAMPLES = 32
+
+NETWORKS: dict[str, Callable[[torch.Generator], nn.Module]] = {
+    "MLP": lambda generator: models.mlp(generator=generator),
+    "MLP + BatchNorm": lambda generator: models.mlp(generator=generator, normalizer="batch"),
+    "MLP + LayerNorm": lambda generator: models.mlp(generator=generator, normalizer="layer"),
+    "CNN + BatchNorm": lambda generator: models.cnn(generator=generator),
+}
+
+READING = (
+    "Every figure is an exponent of ten. An upper side bounds how much the trained network can amplify a change of "
+    "its input: 'printed' is the product of layer norms as papers print it, the rows below it are tighter. A lower "
+    "side is attained by a pair of inputs that was found. 'observed' is the largest Jacobian norm at the "
+    f"{SAMPLES} test images: a fact about them, no bound for others."
+)
+
+
+def demo(seed: int = typer.Option(0, help="Draws the weights and shuffles the data.")) -> None:
+    """Train four small networks on scikit-learn's digits and print their layers and bounds. Takes under a minute.
+
+    The networks are the same but for their normalizers, so the tables show what BatchNorm and LayerNorm do to the
+    Lipschitz constant and how far apart the bounds for one network can lie.
+    """
+    from rich.console import Console
+
+    console = Console()
+    summary = []
+    for name, (score, rungs) in measure(seed=seed, console=console).items():
+        print_document(_part(name, score, rungs), console=console)
+        summary.append((name, score, *(rungs[rung].log10_upper for rung in ("printed", "best", "observed"))))
+    print_document(Document(blocks=(_summary(summary), Text(body=READING))), console=console)
+
+
+def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Ladder]]:
+    """Train the demo's networks under a progress bar and return each one's test accuracy and ladder."""
+    from rich.progress import Progress
+
+    measured: dict[str, tuple[float, Ladder]] = {}
+    data = digits(generator=torch.Generator().manual_seed(seed))
+    batch = data.test_images[:SAMPLES]
+    with _one_thread(), Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(NETWORKS) * (EPOCHS + 1))
+
+        def advance() -> None:
+            progress.advance(task)
+
+        for name, build in NETWORKS.items():
+            generator = torch.Generator().manual_seed(seed)
+            model = build(generator)
+            progress.update(task, description=f"training {name}")
+            train(model, data.train_images, data.train_labels, generator=generator, epochs=EPOCHS, on_epoch=advance)
+            progress.update(task, description=f"bracketing {name}")
+            score = accuracy(model, data.test_images, data.test_labels)
+            measured[name] = (score, ladder(model, batch, seed=seed))
+            advance()
+    return measured
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    # Networks this small gain nothing from threads, and on a busy machine waiting for them is most of the time.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _part(name: str, score: float, rungs: Ladder) -> Document:
+    return Document(blocks=(Text(heading=name), _layers(rungs), bracket_table(rungs, title=f"{name}: ladder")))
+
+
+def _layers(rungs: Ladder) -> Table:
+    return Table(
+        title="layers",
+        columns=(
+            Column(title="layer"),
+            Column(title="operator"),
+            Column(title="input"),
+            Column(title="output"),
+            Column(title="log10 lower", kind="log10"),
+            Column(title="log10 upper", kind="log10"),
+        ),
+        rows=(),
+    )
+
+
+def _summary(rows: list[tuple[str, float, float, float, float]]) -> Block:
+    return Table(
+        title="all networks (log10)",
+        columns=(
+            Column(title="network"),
+            Column(title="test accuracy", kind="percent"),
+            Column(title="printed", kind="log10"),
+            Column(title="best", kind="log10"),
+            Column(title="observed", kind="log10"),
+        ),
+        rows=tuple(rows),
+    )

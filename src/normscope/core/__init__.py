@@ -1,0 +1,1 @@
+"""Results, evidence, rounding and errors: what every other room shares."""

@@ -1,0 +1,47 @@
+"""The errors of Normscope: each says what was met, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NormscopeError(Exception):
+    """Root of every error raised on purpose by Normscope."""
+
+
+class InputError(NormscopeError):
+    """The model or the data cannot be used as given (shape, dtype, non-finite weights, ...)."""
+
+
+class CaptureError(NormscopeError):
+    """The model could not be turned into a graph; the message says why."""
+
+
+class RandomOperatorError(CaptureError):
+    """The model draws random numbers on the path from input to output."""
+
+
+class JacobianError(NormscopeError):
+    """A Jacobian figure was asked for through a `detach` or `no_grad` block."""
+
+
+class SoundnessError(NormscopeError):
+    """A lower bound was found above an upper bound: a bug in Normscope or in a user's rule."""
+
+
+class MissingRuleError(NormscopeError):
+    """One or more operators of the model have no rule.
+
+    Attributes:
+        missing: one line per operator: its name, how often it occurs, where, and the source line.
+    """
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        lines = "\n".join(f"  - {line}" for line in self.missing)
+        super().__init__(
+            f"no rule for {len(self.missing)} operator(s) of this model:\n{lines}\n"
+            "Add one with @normscope.rule(operator, examples=[...]) (see CONTRIBUTING.md), give a constant for the "
+            'module that holds it with known={"module.path": constant}, or pass on_missing="inf" to go on with '
+            "an infinite bound."
+        )

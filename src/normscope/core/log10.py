@@ -1,0 +1,35 @@
+"""Numbers kept as log10, so that 10^50 and 10^-400 neither overflow nor vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def log10(value: float) -> float:
+    """Return log10 of a value >= 0; zero is -inf, NaN and negative values are errors."""
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"log10 of {value}: a norm is a number >= 0")
+    return math.log10(value) if value > 0 else -math.inf
+
+
+def power10(exponent: float) -> float:
+    """Return 10**exponent as a float, which may be inf or 0."""
+    try:
+        return 10.0**exponent
+    except OverflowError:
+        return math.inf
+
+
+def log10_sum(exponents: Iterable[float]) -> float:
+    """Return log10 of the sum of 10**e, without leaving the logarithmic scale."""
+    terms = list(exponents)
+    top = max(terms, default=-math.inf)
+    if math.isinf(top):
+        return top
+    return top + math.log10(math.fsum(10.0 ** (term - top) for term in terms))
+
+
+def log10_root_sum_squares(exponents: Iterable[float]) -> float:
+    """Return log10 of sqrt(sum of (10**e)**2)."""
+    return log10_sum(2.0 * e for e in exponents) / 2.0

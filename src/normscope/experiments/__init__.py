@@ -1,0 +1,1 @@
+"""Data, small networks and training: what the demo measures."""

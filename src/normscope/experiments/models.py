@@ -1,0 +1,83 @@
+"""Small networks for 8x8 images, initialised from a generator of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import nn
+
+Normalizer = Literal["none", "batch", "layer"]
+
+
+def mlp(*, generator: torch.Generator, normalizer: Normalizer = "none", width: int = 128, depth: int = 4) -> nn.Module:
+    """Return a ReLU network of `depth` linear layers from (1, 8, 8) images to 10 logits.
+
+    Args:
+        generator: draws the weights; torch's global generator is left alone.
+        normalizer: what stands between each hidden linear layer and its activation.
+        width: of the hidden layers.
+        depth: number of linear layers.
+
+    Returns:
+        A network in train mode.
+    """
+    between: dict[Normalizer, Callable[[], list[nn.Module]]] = {
+        "none": lambda: [],
+        "batch": lambda: [nn.BatchNorm1d(width)],
+        "layer": lambda: [nn.LayerNorm(width)],
+    }
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten()]
+        for index in range(depth - 1):
+            layers += [nn.Linear(width if index else 64, width), *between[normalizer](), nn.ReLU()]
+        layers.append(nn.Linear(width, 10))
+        network = nn.Sequential(*layers)
+    return initialise(network, generator=generator)
+
+
+def cnn(*, generator: torch.Generator, channels: int = 16) -> nn.Module:
+    """Return a small convolutional network with BatchNorm from (1, 8, 8) images to 10 logits.
+
+    Args:
+        generator: draws the weights; torch's global generator is left alone.
+        channels: of the first convolution; the second has twice as many.
+
+    Returns:
+        A network in train mode.
+    """
+    with torch.device("meta"):
+        network = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
+            nn.BatchNorm2d(2 * channels),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8 * channels, 10),
+        )
+    return initialise(network, generator=generator)
+
+
+def initialise(network: nn.Module, *, generator: torch.Generator) -> nn.Module:
+    """Give a network built on the meta device real weights: He's for linear maps, the defaults for normalizers.
+
+    Args:
+        network: built under `torch.device("meta")`, so that building it drew no random numbers.
+        generator: draws the weights; they lie on its device.
+
+    Returns:
+        The same network.
+    """
+    network.to_empty(device=generator.device)
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm):
+            module.reset_parameters()
+    return network

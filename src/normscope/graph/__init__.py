@@ -1,0 +1,1 @@
+"""From a PyTorch model to a small immutable graph of operators."""

@@ -1,0 +1,168 @@
+"""How the user's model is called: its arguments, the output that is measured, and whether samples are independent."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..core.errors import InputError
+
+PREFERRED = ("logits", "last_hidden_state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A model's call with its arguments, ready to be repeated on other inputs of the same form."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: str | int | None
+    per_sample: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> list[tuple[str, Tensor]]:
+        """The float tensors that count as input, by name; masks do not."""
+        named = [(str(i), leaf) for i, leaf in enumerate(tree_leaves(self.args))]
+        named += [(key, leaf) for key, value in self.kwargs.items() for leaf in tree_leaves(value) if "mask" not in key]
+        return [(name, leaf) for name, leaf in named if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+    def first_sample(self) -> Call:
+        """Return the same call on the first sample alone."""
+        args, kwargs = tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs))
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+
+class Caller(nn.Module):
+    """The user's model behind one output tensor."""
+
+    def __init__(self, model: nn.Module, output: str | int | None) -> None:
+        super().__init__()
+        self.model = model
+        self.output = output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Run the model and pick the output that is measured."""
+        return select(self.model(*args, **kwargs), self.output)
+
+
+def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
+    """Turn what the user passed into a call; refuse what cannot be one, in one sentence."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
+    notes: list[str] = []
+    if isinstance(batch, Tensor):
+        args: tuple[Any, ...] = (batch,)
+        kwargs: dict[str, Any] = {}
+    elif isinstance(batch, Mapping):
+        args, kwargs = (), dict(batch)
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        args, kwargs = tuple(batch), {}
+        if len(args) == 2 and _positional(model) == 1 and isinstance(args[0], Tensor):
+            args = args[:1]
+            notes.append("the batch is a pair and the model takes one argument: the second entry is taken as labels")
+        elif len(args) == 2 and _positional(model) == 1 and isinstance(args[0], Mapping):
+            args, kwargs = (), dict(args[0])
+    else:
+        raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
+    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
+        kwargs["use_cache"] = False
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if not tensors:
+        raise InputError("the batch holds no tensor")
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            raise InputError(f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()) and tensor.ndim > 0:
+            if any(tensor is value for _, value in Call(args=args, kwargs=kwargs, output=None).variables):
+                raise InputError("the batch holds NaN or infinite values: clean the data first")
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter.detach()).all()):
+            raise InputError(f"parameter {name!r} holds NaN or infinite values: the model has no finite constants")
+    return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
+
+
+def run(model: nn.Module, call: Call) -> Tensor:
+    """Run the model once, with errors about the input told in one sentence."""
+    try:
+        result = model(*call.args, **call.kwargs)
+    except Exception as error:
+        shapes = [tuple(v.shape) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor)]
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"the model raises {type(error).__name__} on this batch (shapes {shapes}): {first}. "
+            "Pass a batch the model accepts: model(batch) must work."
+        ) from error
+    return select(result, call.output)
+
+
+def settle(model: nn.Module, call: Call, mode: str) -> Call:
+    """Decide whether the measured function is the map of one sample (eval, independent samples) or of the batch."""
+    with torch.no_grad():
+        whole = run(model, call)
+        if mode == "train":
+            return call
+        sizes = {leaf.shape[0] for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim}
+        if len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != next(iter(sizes)):
+            return call
+        try:
+            single = call.first_sample()
+            one = select(model(*single.args, **single.kwargs), call.output)
+        except Exception:  # noqa: BLE001 - a model that takes no single sample is measured on the batch
+            return call
+    close = one.shape == whole[:1].shape and torch.allclose(one, whole[:1], rtol=1e-3, atol=1e-4 * _scale(whole))
+    return dataclasses.replace(call, per_sample=True) if close else call
+
+
+def select(result: Any, output: str | int | None) -> Tensor:
+    """Pick the measured tensor from whatever the model returns."""
+    if isinstance(result, Tensor):
+        return result
+    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping) and not isinstance(result, type):
+        result = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+    if isinstance(result, Mapping):
+        named: dict[Any, Tensor] = {key: value for key, value in result.items() if _measurable(value)}
+    elif isinstance(result, Sequence):
+        named = {key: value for key, value in enumerate(result) if _measurable(value)}
+        if hasattr(result, "_fields"):
+            named |= {name: getattr(result, name) for name in result._fields if _measurable(getattr(result, name))}
+    else:
+        raise InputError(f"the model returns a {type(result).__name__}: there is no tensor to measure")
+    if output is not None:
+        if output not in named:
+            raise InputError(f"the model has no float output {output!r}; it returns {sorted(map(str, named))}")
+        return named[output]
+    for name in PREFERRED:
+        if name in named:
+            return named[name]
+    if len(named) != 1:
+        raise InputError(f"the model returns {len(named)} float tensors, {list(named)}: choose one with output=")
+    return next(iter(named.values()))
+
+
+def _measurable(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _scale(value: Tensor) -> float:
+    return max(float(value.detach().abs().max()), 1e-30)
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(model.forward).parameters
+
+
+def _positional(model: nn.Module) -> int:
+    """How many positional arguments the forward takes (many for *args)."""
+    kinds = [p.kind for p in _parameters(model).values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return 99
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in positional for kind in kinds)

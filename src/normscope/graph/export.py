@@ -1,0 +1,312 @@
+"""`capture`: a model and a batch to a `Graph`, through torch.export (imported here and nowhere else)."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.untouched import mode_of, untouched
+from .call import Call, Caller, prepare, settle
+from .ir import Graph, Input, Node, Ref
+from .leaves import recognise
+
+aten = torch.ops.aten
+
+EMBEDDINGS = {aten.embedding.default}
+MOVES = {  # what may stand between the user's token ids and the embedding
+    aten.view.default, aten.reshape.default, aten._to_copy.default, aten.clone.default, aten.unsqueeze.default,
+    aten.squeeze.dim, aten.slice.Tensor, aten.alias.default, aten.contiguous.default, aten._unsafe_view.default,
+    aten.to.dtype,
+}  # fmt: skip
+CALLER = os.path.join("normscope", "graph", "call.py")
+RESHAPES = {  # a view that was legal on the original strides may not be on ours
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,
+}
+DROPOUT = {aten.native_dropout.default, aten.dropout.default}
+
+
+def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into a small immutable graph of operators.
+
+    In eval mode the graph is the map of one sample whenever the model treats samples independently (checked on the
+    batch); in train mode it is the map of the whole batch. Models that take token ids start at the embeddings.
+    The model is left exactly as found.
+
+    Args:
+        model: any `torch.nn.Module` that `torch.export` can trace.
+        batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
+
+    Returns:
+        The graph; every node knows its operator, parameters, shapes, module path and source line.
+
+    Raises:
+        InputError: the model does not accept the batch, or has several outputs and none was chosen.
+        CaptureError: torch.export cannot trace the model; the message says why.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> graph = ns.capture(torch.nn.Linear(3, 2), torch.zeros(1, 3))
+        >>> [str(node.op) for node in graph]
+        ['aten.linear.default']
+    """
+    mode = mode_of(model, mode)
+    drops = mode == "train" and any("Dropout" in type(module).__name__ for module in model.modules())
+    with untouched(model, mode):
+        call = settle(model, prepare(model, batch, output), mode)
+        program, cuts = _export(model, call.first_sample() if call.per_sample else call)
+        with torch.no_grad():
+            return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if drops else []))
+
+
+def _export(model: nn.Module, call: Call) -> tuple[ExportedProgram, list[str]]:
+    """Trace the model into functional operators; also say where no_grad blocks cut the path."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+            cuts = _no_grad_blocks(program)
+            return program.run_decompositions({}), cuts
+    except Exception as error:
+        text = str(error).strip()
+        first = text.splitlines()[0] if text else type(error).__name__
+        raise CaptureError(
+            f"torch.export cannot trace this model: {type(error).__name__}: {first}. Bounds need a traceable model; "
+            'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
+        ) from error
+
+
+def _no_grad_blocks(program: ExportedProgram) -> list[str]:
+    """Source lines of no_grad blocks that lie between a user input and the output."""
+    user = set(program.graph_signature.user_inputs)
+    reached, found = set(), []
+    for node in program.graph.nodes:
+        if (node.op == "placeholder" and node.name in user) or any(source in reached for source in node.all_input_nodes):
+            integer = isinstance(node.meta.get("val"), Tensor) and not node.meta["val"].is_floating_point()
+            if not integer or node.op == "placeholder":
+                reached.add(node)
+            grad = node.target is torch.ops.higher_order.wrap_with_set_grad_enabled
+            if grad and node.args[0] is False and any(_floats(a) for a in node.all_input_nodes if a in reached):
+                found.append(f"torch.no_grad block at {_source(node.meta) or 'unknown line'}")
+    return found
+
+
+def _floats(node: Any) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str], notes: list[str]) -> Graph:
+    """Evaluate what does not depend on the input, keep the rest as nodes."""
+    outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    nodes = {node.name: node for node in program.graph.nodes}
+    needed = _ancestors(nodes[outputs[0]])
+    constants = _placeholders(program, call)
+    tokens = _token_inputs(program, constants)
+    variables: dict[str, Input] = {}
+    made: dict[str, Node] = {}
+    notes, detached = [*notes, *call.notes], list(cuts)
+
+    def resolve(argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            if argument.name in variables or argument.name in made:
+                return Ref(argument.name, tuple(int(size) for size in argument.meta["val"].shape))
+            return constants[argument.name]
+        if isinstance(argument, list | tuple):
+            return [resolve(item) for item in argument]
+        return argument
+
+    floats = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
+    masks = {name for name in floats if "mask" in name}
+    has_floats = any(_floats(nodes[name]) for name in floats - masks if name in nodes)
+    multiple: dict[str, Node] = {}
+    for name, node in nodes.items():
+        if node not in needed:
+            continue
+        if node.op == "placeholder":
+            if has_floats and name in floats - masks and _floats(node):
+                variables[name] = Input(name=name, value=constants[name], path=name)
+            continue
+        if node.op == "get_attr":
+            constants[name] = _attribute(program.graph_module, str(node.target))
+            continue
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem and node.args[0].name in multiple:
+            parent = multiple[node.args[0].name]
+            if parent.op in DROPOUT:
+                made[name] = _identity(node, parent.args[0])
+            else:
+                made[name] = _node(node, parent.op, parent.args, parent.kwargs, index=node.args[1], meta=parent)
+            continue
+        args = tuple(resolve(item) for item in node.args)
+        kwargs = {key: resolve(item) for key, item in node.kwargs.items()}
+        depends = any(isinstance(leaf, Ref) for leaf in _flatten((args, kwargs)))
+        if node.target in DROPOUT:
+            if depends:
+                notes.append("dropout counts as off")
+                if node.target is aten.dropout.default:
+                    made[name] = _identity(node, args[0])
+                else:
+                    multiple[name] = _node(node, node.target, args, kwargs)
+            else:
+                constants[name] = (args[0], None) if node.target is aten.native_dropout.default else args[0]
+            continue
+        if not depends and not has_floats and node.target in EMBEDDINGS and _from_tokens(node.args[1], tokens):
+            value = node.target(*args, **kwargs)
+            variables[name] = Input(name=name, value=value, path=_path(node.meta)[0])
+            continue
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
+            path, _ = _path(node.meta)
+            raise RandomOperatorError(
+                f"the model draws random numbers ({node.target} in {path or '(top level)'} at {_source(node.meta)}): "
+                "a random function has no Lipschitz constant. Switch the randomness off, or measure another mode."
+            )
+        if not depends:
+            constants[name] = node.target(*args, **kwargs)
+            continue
+        if node.target is aten.type_as.default:
+            made[name] = _identity(node, args[0])
+            continue
+        if not isinstance(node.meta.get("val"), Tensor):
+            multiple[name] = _node(node, node.target, args, kwargs)
+            continue
+        made[name] = _node(node, node.target, args, kwargs)
+        if node.target is aten.detach.default:
+            detached.append(f"detach in {made[name].where}")
+
+    if not variables:
+        raise InputError(
+            "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
+            "(for language models pass input_ids; the measurement starts at the token embeddings)"
+        )
+    if outputs[0] not in variables and outputs[0] not in made:
+        raise InputError("the output does not depend on the input: there is nothing to measure")
+    return Graph(
+        inputs=tuple(variables.values()),
+        nodes=tuple(made.values()),
+        output=outputs[0],
+        mode=mode,
+        per_sample=call.per_sample,
+        detached=tuple(dict.fromkeys(detached)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
+    """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
+    values: dict[str, Any] = {}
+    single = call.first_sample() if call.per_sample else call
+    leaves = iter(torch.utils._pytree.tree_leaves((single.args, single.kwargs)))
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        if spec.kind is InputKind.USER_INPUT:
+            values[name] = next(leaves)
+        elif spec.target in program.state_dict:
+            values[name] = program.state_dict[spec.target].detach()
+        else:
+            values[name] = program.constants[str(spec.target)]
+    return values
+
+
+def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[str]:
+    """Names of the integer inputs the measurement starts from: `input_ids`, or the only integer tensor."""
+    integer = [n for n in program.graph_signature.user_inputs if isinstance(constants.get(n), Tensor)]
+    integer = [n for n in integer if not constants[n].is_floating_point() and "mask" not in n]
+    named = [n for n in integer if "input_ids" in n]
+    return set(named or integer)
+
+
+def _from_tokens(node: Any, tokens: set[str]) -> bool:
+    while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
+        node = node.args[0]
+    return isinstance(node, torch.fx.Node) and node.name in tokens
+
+
+def _ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
+    seen, stack = set(), [node]
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            stack.extend(current.all_input_nodes)
+    return seen
+
+
+def _switched_off(node: torch.fx.Node) -> bool:
+    """Attention carries the random tag whatever its dropout; rrelu and friends are random in train mode only."""
+    if node.target is aten.rrelu.default:
+        return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False))
+    return "scaled_dot_product_attention" in str(node.target)
+
+
+def _identity(node: torch.fx.Node, argument: Any) -> Node:
+    return _node(node, aten.alias.default, (argument,), {})
+
+
+def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = None, meta: Node | None = None) -> Node:
+    value = node.meta.get("val")
+    if op is aten.rms_norm.default and _argument(args, kwargs, 3, "eps") is None:  # torch: the eps of the input's dtype
+        args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(value.dtype).eps}
+    path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
+    return Node(
+        name=node.name,
+        op=RESHAPES.get(op, op),
+        args=tuple(args),
+        kwargs=dict(kwargs),
+        index=index,
+        shape=tuple(int(size) for size in value.shape) if isinstance(value, Tensor) else (),
+        dtype=value.dtype if isinstance(value, Tensor) else torch.float32,
+        device=value.device if isinstance(value, Tensor) else torch.device("cpu"),
+        path=path,
+        kind=kind,
+        source=meta.source if meta else _source(node.meta),
+    )
+
+
+def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name)
+
+
+def _path(meta: dict[str, Any]) -> tuple[str, str]:
+    """Module path and class, less the wrapper's own level."""
+    stack = list((meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return "", ""
+    path, kind = stack[-1]
+    kind = kind if isinstance(kind, str) else kind.__name__
+    return re.sub(r"^model\.?", "", path.split("@")[0]), kind.rsplit(".", 1)[-1]
+
+
+def _source(meta: dict[str, Any]) -> str:
+    """Deepest line of the user's code (or of their library) that is not PyTorch's own."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', meta.get("stack_trace") or "")
+    inside = os.path.dirname(torch.__file__) + os.sep
+    frames = [(file, line) for file, line in frames if not file.endswith(CALLER) and not file.startswith("<eval")]
+    own = [(file, line) for file, line in frames if not file.startswith(inside)]
+    return ":".join((own or frames)[-1]) if frames else ""
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    for part in target.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _flatten(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        return [leaf for item in tree for leaf in _flatten(item)]
+    return [tree]

@@ -1,0 +1,231 @@
+"""The graph that everything else reads: nodes that know their operator, parameters, shapes, module and source line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands in a node's arguments for the value of another node."""
+
+    name: str
+    shape: Shape = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """An operator recognised from several: a name, what it computes, and the data its rule reads."""
+
+    name: str
+    function: Callable[..., Tensor]
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator on the path from the input to the output.
+
+    Attributes:
+        name: unique in its graph.
+        op: an `OpOverload` of torch, or a `Unit`.
+        args, kwargs: the operator's arguments, with a `Ref` wherever another node's value goes; constants
+            (parameters, buffers, masks, folded sub-expressions) stand as they are.
+        index: which output is meant, for operators with several.
+        shape, dtype, device: of the value.
+        path: the module that ran it, e.g. `layer1.0.conv1`.
+        kind: that module's class.
+        source: `file:line` of the user's code.
+    """
+
+    name: str
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    index: int | None = None
+    shape: Shape
+    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
+    path: str = ""
+    kind: str = ""
+    source: str = ""
+
+    @property
+    def operands(self) -> tuple[Ref, ...]:
+        """The values of other nodes it reads, one per occurrence, in order."""
+        return tuple(leaf for leaf in _leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """Names of the nodes it reads, one per occurrence, in order."""
+        return tuple(ref.name for ref in self.operands)
+
+    def evaluate(self, values: Sequence[Tensor]) -> Tensor:
+        """Run the operator with one value per entry of `refs`."""
+        fill = iter(values)
+        args, kwargs = _map((self.args, self.kwargs), lambda leaf: next(fill) if isinstance(leaf, Ref) else leaf)
+        function = self.op.function if isinstance(self.op, Unit) else self.op
+        result = function(*args, **kwargs)
+        return result if self.index is None else result[self.index]
+
+    def bound(self) -> dict[str, Any]:
+        """Return the arguments by the name the operator's schema gives them, defaults filled in."""
+        if isinstance(self.op, Unit):
+            return dict(self.kwargs)
+        arguments = {}
+        for position, argument in enumerate(self.op._schema.arguments):
+            if position < len(self.args):
+                arguments[argument.name] = self.args[position]
+            elif argument.name in self.kwargs:
+                arguments[argument.name] = self.kwargs[argument.name]
+            elif argument.has_default_value():
+                arguments[argument.name] = argument.default_value
+        return arguments
+
+    @property
+    def where(self) -> str:
+        """Module path and source line, for messages."""
+        return f"{self.path or '(top level)'}" + (f" at {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A variable of the graph: a float tensor the user passes, or the output of the token embedding."""
+
+    name: str
+    value: Tensor
+    path: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the variable."""
+        return tuple(self.value.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A model as a function of its float inputs, in one mode, at one input size.
+
+    Attributes:
+        inputs: the variables with their values in the captured batch; several count as one concatenated input.
+        nodes: the operators on the path, in order.
+        output: name of the node (or input) whose value is returned.
+        mode: `"train"` or `"eval"`.
+        per_sample: True if the graph is the model's map of a single sample (the first of the batch).
+        detached: where gradients are cut on the path; Jacobian figures are refused then.
+        notes: what the reader must know.
+    """
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    output: str
+    mode: str
+    per_sample: bool = False
+    detached: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def node(self, name: str) -> Node:
+        """Return the node of that name."""
+        return next(node for node in self.nodes if node.name == name)
+
+    @property
+    def input_shape(self) -> Shape:
+        """Shape of the input, or the number of its entries if there are several."""
+        if len(self.inputs) == 1:
+            return self.inputs[0].shape
+        return (sum(item.value.numel() for item in self.inputs),)
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of the output."""
+        return next(item.shape for item in (*self.inputs, *self.nodes) if item.name == self.output)
+
+    def values(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Run the graph and return the value of every node by name."""
+        if len(inputs) != len(self.inputs):
+            raise InputError(f"this graph takes {len(self.inputs)} input(s), {len(inputs)} given")
+        values: dict[str, Tensor] = {}
+        for item, value in zip(self.inputs, inputs, strict=True):
+            if tuple(value.shape) != item.shape:
+                raise InputError(f"input {item.name!r} has shape {tuple(value.shape)}, captured with {item.shape}")
+            values[item.name] = value
+        for node in self.nodes:
+            values[node.name] = node.evaluate([values[name] for name in node.refs])
+        return values
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        """Run the graph on new inputs of the captured shapes."""
+        return self.values(*inputs)[self.output]
+
+    def split(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Cut one flat vector into the graph's inputs."""
+        sizes = [item.value.numel() for item in self.inputs]
+        return tuple(part.reshape(i.shape) for part, i in zip(flat.split(sizes), self.inputs, strict=True))
+
+    def flat(self) -> Tensor:
+        """Return the captured inputs as one flat vector."""
+        return torch.cat([item.value.reshape(-1) for item in self.inputs])
+
+    def double(self) -> Graph:
+        """Return the same function with every constant in float64: exact, since float64 holds every narrower float."""
+
+        def widen(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                return leaf.double()
+            if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
+                return torch.float64
+            return leaf
+
+        nodes = []
+        for node in self.nodes:
+            args, kwargs = _map((node.args, node.kwargs), widen)
+            dtype = torch.float64 if node.dtype.is_floating_point else node.dtype
+            op = node.op
+            if isinstance(op, Unit):
+                op = Unit(op.name, op.function, _map(op.data, widen))
+            nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=dtype))
+        inputs = tuple(dataclasses.replace(item, value=item.value.double()) for item in self.inputs)
+        return dataclasses.replace(self, nodes=tuple(nodes), inputs=inputs)
+
+    def __str__(self) -> str:
+        shown = [f"{i.name}: input {list(i.shape)} {i.path}" for i in self.inputs]
+        for node in self.nodes:
+            shown.append(f"{node.name} = {node.op}({', '.join(node.refs)}) {list(node.shape)}  # {node.where}")
+        return "\n".join([*shown, f"return {self.output}"])
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _leaves(item)
+    else:
+        yield tree
+
+
+def _map(tree: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map(item, function) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_map(item, function) for item in tree)
+    return function(tree)

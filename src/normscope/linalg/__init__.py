@@ -1,0 +1,1 @@
+"""Linear maps and certified bounds on their norms; knows no network."""

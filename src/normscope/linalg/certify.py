@@ -1,0 +1,112 @@
+"""Proven upper bounds on the largest eigenvalue of many Hermitian matrices at once.
+
+A Cholesky factorization of t I - G that runs to completion proves that no eigenvalue of G exceeds t (plus a rounding
+allowance, `core.rounding.cholesky_allowance`). Lanczos on the most promising matrices proposes t; matrices that a
+cheap norm keeps below t are never factorized; those that fail are looked at more closely and t is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
+from .lanczos import top_eigenpairs
+
+_LOOKED_AT = 8
+_ROUNDS = 40
+
+
+@dataclass(slots=True)
+class Certificate:
+    """What is known of the largest eigenvalue of a family of Hermitian matrices.
+
+    Attributes:
+        bound: proven upper bound on every eigenvalue (of the matrices as given, without their own error).
+        estimate: the largest eigenvalue found.
+        label: the label of the matrix that has it.
+        vector: its eigenvector, or None for an empty family.
+    """
+
+    bound: float = 0.0
+    estimate: float = 0.0
+    label: tuple[int, int] | None = None
+    vector: Tensor | None = None
+
+
+def certify(chunks: Iterable[Tensor], *, delta: float, generator: torch.Generator | None = None) -> Certificate:
+    """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
+
+    Args:
+        chunks: batches `[b, m, m]`, float64 or complex128; labels count (chunk, matrix in the chunk).
+        delta: how far above the largest estimate the first threshold is set, relatively.
+        generator: for the Lanczos starts.
+    """
+    found = Certificate()
+    for number, gram in enumerate(chunks):
+        if gram.shape[0] and gram.shape[-1]:
+            _certify_chunk(found, number, gram, delta, generator)
+    return found
+
+
+def _certify_chunk(
+    found: Certificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
+) -> None:
+    size = gram.shape[-1]
+    if size == 1:
+        values = gram[:, 0, 0].real
+        _record(found, number, int(values.argmax()), float(values.max()), torch.ones_like(gram[0, 0]), 4.0 * UNIT)
+        return
+    magnitude = gram.abs()
+    frobenius = magnitude.square().sum(dim=(1, 2)).sqrt()
+    cheap = torch.minimum(frobenius, magnitude.sum(dim=2).amax(dim=1)) * (1.0 + gamma(4.0 * size * size + 8.0))
+    del magnitude
+    shift = _shift(gram)
+    left = torch.nonzero(cheap > found.bound)[:, 0]
+    steps, above = 48, max(delta, 4.0 * shift)
+    for _ in range(_ROUNDS):
+        if left.numel() == 0:
+            return
+        looked_at = left[torch.topk(frobenius[left], min(_LOOKED_AT, left.numel())).indices]
+        values, vectors = top_eigenpairs(gram[looked_at], steps=steps, rtol=above / 8.0, generator=generator)
+        best = int(values.argmax())
+        _record(found, number, int(looked_at[best]), float(values[best]), vectors[best], above)
+        left = left[cheap[left] > found.bound]
+        left = left[~_below(gram[left], found.bound, shift)]
+        if torch.isin(looked_at, left).any():
+            steps, above = 2 * steps, 4.0 * above
+            found.bound *= 1.0 + above
+    found.bound = max(found.bound, float(cheap[left].max()))
+
+
+def _record(found: Certificate, number: int, index: int, value: float, vector: Tensor, above: float) -> None:
+    if value > found.estimate or found.vector is None:
+        found.estimate, found.label, found.vector = value, (number, index), vector
+    found.bound = max(found.bound, value * (1.0 + above))
+
+
+def _shift(gram: Tensor) -> float:
+    """Return the part of the threshold that rounding may use up (the trace of t I - G is at most m t)."""
+    size = gram.shape[-1]
+    allowance = cholesky_allowance(size, float(size), is_complex=gram.is_complex())
+    return 8.0 * UNIT + (3.0 if gram.is_cuda else 1.0) * allowance
+
+
+def _below(gram: Tensor, bound: float, shift: float) -> Tensor:
+    """Say for each matrix whether its eigenvalues are proven to be at most `bound`."""
+    if gram.shape[0] == 0:
+        return torch.ones(0, dtype=torch.bool, device=gram.device)
+    rest = gram.neg()
+    rest.diagonal(dim1=-2, dim2=-1).add_(bound * (1.0 - shift))
+    factor, info = torch.linalg.cholesky_ex(rest)
+    done = info == 0
+    if gram.is_cuda:  # GPU solvers invert diagonal blocks: look at the residual instead of trusting the algorithm
+        factor = factor.tril()
+        norm = float(factor.abs().square().sum(dim=(1, 2)).nan_to_num(0.0, 0.0).max().sqrt())
+        residual = torch.baddbmm(rest, factor, factor.mH, alpha=-1.0).abs().square().sum(dim=(1, 2)).sqrt()
+        allowed = bound * (shift - 8.0 * UNIT) - residual_allowance(gram.shape[-1], norm, is_complex=gram.is_complex())
+        done &= residual * (1.0 + 1e-6) <= allowed
+    return done

@@ -1,0 +1,289 @@
+"""Structural folding: composing and adding linear maps into one map of a known kind wherever that is possible.
+
+`compose` and `add` never change the map they stand for beyond float64 rounding, and record a bound on that rounding as
+the `slack` of the result, so that certified norms of folded maps stay certified.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..core.rounding import gamma
+from .convolution import Convolution
+from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+
+_ENTRY = 4.0 * 2.0**-53
+_Map = TypeVar("_Map", bound=LinearMap)
+
+
+def compose(second: LinearMap, first: LinearMap) -> LinearMap:
+    """Return `second` after `first` as one map; parts that cannot be folded stay side by side in a `Composite`.
+
+    Raises:
+        ValueError: when the shapes do not fit.
+
+    Example:
+        >>> scale = Diagonal(torch.tensor([2.0, 3.0]), (2,))
+        >>> compose(scale, Matrix(torch.ones(2, 5)))
+        Matrix([5] -> [2])
+    """
+    if first.out_shape != second.in_shape:
+        raise ValueError(f"cannot compose {second} after {first}")
+    parts: list[LinearMap] = []
+    for part in (*_parts(first), *_parts(second)):
+        parts.append(part)
+        while _fold_end(parts):
+            pass
+    return parts[0] if len(parts) == 1 else Composite(parts)
+
+
+def add(a: LinearMap, b: LinearMap) -> LinearMap:
+    """Return the sum of two maps with the same input and output as one map, or a `Sum` that keeps the terms apart.
+
+    Raises:
+        ValueError: when the shapes differ.
+    """
+    if a.in_shape != b.in_shape or a.out_shape != b.out_shape:
+        raise ValueError(f"cannot add {a} and {b}")
+    terms: list[LinearMap] = []
+    for term in (*_terms(a), *_terms(b)):
+        for index, other in enumerate(terms):
+            folded = _added(other, term) or _added(term, other)
+            if folded is not None:
+                terms[index] = folded
+                break
+        else:
+            terms.append(term)
+    return terms[0] if len(terms) == 1 else Sum(terms)
+
+
+def _parts(linear: LinearMap) -> tuple[LinearMap, ...]:
+    return linear.parts if isinstance(linear, Composite) and not linear.slack else (linear,)
+
+
+def _terms(linear: LinearMap) -> tuple[LinearMap, ...]:
+    return linear.terms if isinstance(linear, Sum) and not linear.slack else (linear,)
+
+
+def _fold_end(parts: list[LinearMap]) -> bool:
+    """Fold the last maps of a chain once, in place; say whether anything changed."""
+    if len(parts) > 1:
+        folded = _pair(parts[-1], parts[-2])
+        if folded is not None:
+            parts[-2:] = [folded]
+            return True
+    if len(parts) > 2 and isinstance(parts[-2], Identity):
+        before, reshape, after = parts[-3:]
+        if isinstance(after, Diagonal):  # move the diagonal in front of the reshape, where it may be folded
+            folded = _pair(_moved(after, reshape.in_shape), before)
+            if folded is not None:
+                parts[-3:] = [folded, reshape]
+                return True
+        elif isinstance(before, Diagonal):
+            folded = _pair(after, _moved(before, reshape.out_shape))
+            if folded is not None:
+                parts[-3:] = [reshape, folded]
+                return True
+    return False
+
+
+def _moved(linear: Diagonal, shape: tuple[int, ...]) -> Diagonal:
+    """Return a diagonal map in another shape of the same entries, its scale as small as it can be."""
+    scale = linear.scale.expand(linear.in_shape).reshape(shape)
+    for dim in range(scale.ndim):
+        first = scale.narrow(dim, 0, min(1, scale.shape[dim]))
+        if scale.shape[dim] > 1 and bool((scale == first).all()):
+            scale = first
+    moved = Diagonal(scale, shape)
+    moved.slack = linear.slack
+    return moved
+
+
+def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
+    """Return `second` after `first` as one map, or None."""
+    if isinstance(first, Identity) and first.in_shape == first.out_shape:
+        return second
+    if isinstance(second, Identity) and second.in_shape == second.out_shape:
+        return first
+    match second, first:
+        case Identity(), Identity():
+            return Identity(first.in_shape, second.out_shape)
+        case Repeated(), Repeated() if second.leading == first.leading:
+            return Repeated(compose(second.inner, first.inner), first.leading)
+        case Diagonal(), Repeated():
+            inner = _per_slice(second, first)
+            folded = None if inner is None else _pair(inner, first.inner)
+            return None if folded is None else Repeated(folded, first.leading)
+        case Repeated(), Diagonal():
+            inner = _per_slice(first, second)
+            folded = None if inner is None else _pair(second.inner, inner)
+            return None if folded is None else Repeated(folded, second.leading)
+        case Diagonal(), Diagonal():
+            scale = second.scale.double() * first.scale.double()
+            return _slack(Diagonal(scale, first.in_shape), second, first, _ENTRY * _largest(scale))
+        case Diagonal(), Matrix():
+            return _scaled_rows(second, first)
+        case Matrix(), Diagonal():
+            return _scaled_columns(second, first)
+        case Diagonal(), Convolution():
+            channels = second.channels(0)
+            return None if channels is None else _carry(first.scaled_out(channels), second, first)
+        case Convolution(), Diagonal():
+            channels = first.channels(0)
+            return None if channels is None else _carry(second.scaled_in(channels), first, second)
+        case Matrix(), Matrix():
+            return _product(second, first)
+        case Centering(dims=1), Matrix():
+            weight = first.weight.double()
+            return _centered(first, weight - weight.mean(dim=0, keepdim=True), weight)
+        case Matrix(), Centering(dims=1):
+            weight = second.weight.double()
+            return _centered(second, weight - weight.mean(dim=1, keepdim=True), weight)
+        case Centering(), Centering() if second.dims == first.dims:
+            return first
+        case Reindex(), Reindex() | Identity():
+            return _reindexed(second, first)
+        case Identity(), Reindex():
+            return Reindex(first.index.reshape(second.out_shape), first.in_shape)
+    return None
+
+
+def _per_slice(scale: Diagonal, repeated: Repeated) -> Diagonal | None:
+    """Return a diagonal as one that acts on every slice alike, or None if it tells slices apart."""
+    shape = scale.in_shape[len(repeated.leading) :]
+    padded = scale.scale.reshape((1,) * (len(scale.in_shape) - scale.scale.ndim) + tuple(scale.scale.shape))
+    if any(size != 1 for size in padded.shape[: len(repeated.leading)]):
+        return None
+    return Diagonal(padded.reshape(padded.shape[len(repeated.leading) :]), shape)
+
+
+def _scaled_rows(scale: Diagonal, matrix: Matrix) -> LinearMap | None:
+    channels = scale.channels(-1)
+    if channels is None:
+        return None
+    weight = matrix.weight.double() * channels.double()[:, None]
+    return _slack(_matrix(weight, matrix), scale, matrix, _ENTRY * _norm(weight))
+
+
+def _scaled_columns(matrix: Matrix, scale: Diagonal) -> LinearMap | None:
+    channels = scale.channels(-1)
+    if channels is None:
+        return None
+    weight = matrix.weight.double() * channels.double()[None, :]
+    return _slack(_matrix(weight, matrix), matrix, scale, _ENTRY * _norm(weight))
+
+
+def _product(second: Matrix, first: Matrix) -> LinearMap | None:
+    """Multiply two matrices unless the product would be larger than both."""
+    rows, columns = second.weight.shape[0], first.weight.shape[1]
+    if rows * columns > max(second.weight.numel(), first.weight.numel()):
+        return None
+    weight = second.weight.double() @ first.weight.double()
+    rounding = gamma(first.weight.shape[0] + 2.0) * _norm(second.weight) * _norm(first.weight)
+    return _slack(_matrix(weight, first), second, first, rounding)
+
+
+def _centered(linear: Matrix, weight: Tensor, before: Tensor) -> Matrix:
+    result = _matrix(weight, linear)
+    result.slack = linear.slack + gamma(max(weight.shape) + 4.0) * 2.0 * _norm(before)
+    return result
+
+
+def _reindexed(second: Reindex, first: Reindex | Identity) -> Reindex:
+    if isinstance(first, Identity):
+        return Reindex(second.index.reshape(second.out_shape), first.in_shape)
+    index = torch.where(second.index >= 0, first.index[second.index.clamp(min=0)], -1)
+    return Reindex(index.reshape(second.out_shape), first.in_shape)
+
+
+def _added(a: LinearMap, b: LinearMap) -> LinearMap | None:
+    """Return `a + b` as one map, or None."""
+    match a, b:
+        case Repeated(), Repeated() if a.leading == b.leading:
+            return Repeated(add(a.inner, b.inner), a.leading)
+        case Repeated(), Identity() if b.in_shape == b.out_shape:
+            folded = _added(a.inner, Identity(a.inner.in_shape))
+            return None if folded is None else Repeated(folded, a.leading)
+        case Matrix(), Matrix():
+            weight = a.weight.double() + b.weight.double()
+            return _sum_slack(_matrix(weight, a), a, b, _ENTRY * _norm(weight))
+        case Matrix(), Identity() | Diagonal():
+            return _plus_diagonal(a, b)
+        case Convolution(), Identity():
+            return a.plus_identity(1.0)
+        case Convolution(), Diagonal():
+            channels = b.channels(0)
+            grown = None if channels is None else a.plus_identity(channels)
+            return None if grown is None else _sum_slack(grown, grown, b, 0.0)
+        case Convolution(), Convolution():
+            return a.plus(b)
+        case Diagonal(), Diagonal():
+            scale = a.scale.double() + b.scale.double()
+            return _sum_slack(Diagonal(scale, a.in_shape), a, b, _ENTRY * _largest(scale))
+        case Diagonal(), Identity() if b.in_shape == b.out_shape:
+            scale = a.scale.double() + 1.0
+            return _sum_slack(Diagonal(scale, a.in_shape), a, b, _ENTRY * _largest(scale))
+        case Identity(), Identity():
+            if a.in_shape == a.out_shape:
+                return Diagonal(torch.full((), 2.0, dtype=torch.float64), a.in_shape)
+    return None
+
+
+def _plus_diagonal(matrix: Matrix, other: Identity | Diagonal) -> Matrix | None:
+    if matrix.in_shape != matrix.out_shape:
+        return None
+    if isinstance(other, Identity):
+        channels: Tensor | None = torch.ones(matrix.in_shape[-1], dtype=torch.float64, device=matrix.device)
+    else:
+        channels = other.channels(-1)
+    if channels is None:
+        return None
+    weight = matrix.weight.double() + torch.diag(channels.double())
+    return _sum_slack(_matrix(weight, matrix), matrix, other, _ENTRY * _norm(weight))
+
+
+def _matrix(weight: Tensor, like: Matrix) -> Matrix:
+    return Matrix(weight, like.in_shape[:-1])
+
+
+def _norm(weight: Tensor) -> float:
+    """Frobenius norm, an upper bound on the spectral norm (rounded outward)."""
+    return float(weight.double().norm()) * (1.0 + 1e-9)
+
+
+def _largest(scale: Tensor) -> float:
+    return float(scale.double().abs().max()) if scale.numel() else 0.0
+
+
+def _size(linear: LinearMap) -> float:
+    """Return a cheap bound on the norm of a part."""
+    if isinstance(linear, Diagonal):
+        return _largest(linear.scale)
+    if isinstance(linear, Matrix):
+        return _norm(linear.weight)
+    raise TypeError(linear)
+
+
+def _slack(result: _Map, second: LinearMap, first: LinearMap, rounding: float) -> _Map:
+    """Set the slack of a product: its own rounding and what its factors carried."""
+    inherited = 0.0
+    if first.slack or second.slack:
+        inherited = second.slack * (_size(first) + first.slack) + first.slack * _size(second)
+    result.slack = rounding + inherited
+    return result
+
+
+def _sum_slack(result: _Map, a: LinearMap, b: LinearMap, rounding: float) -> _Map:
+    """Set the slack of a sum: its own rounding and what its terms carried."""
+    result.slack = rounding + a.slack + b.slack
+    return result
+
+
+def _carry(result: Convolution, scale: Diagonal, conv: Convolution) -> Convolution:
+    """Add the slack that a folded scale carried into a convolution."""
+    if scale.slack:
+        result.slack += scale.slack * (conv.tap_norms() + conv.slack)
+    return result

@@ -1,0 +1,277 @@
+"""Linear maps that can be applied, transposed, folded into one another and written out.
+
+Every map acts on a leading batch dimension: `apply` takes `[b, *in_shape]` to `[b, *out_shape]`. Numbers are kept in
+the dtype they came in (float16 and bfloat16 weights become float32); norms are taken in float64 (`norms.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class LinearMap(ABC):
+    """A linear map from tensors of `in_shape` to tensors of `out_shape`."""
+
+    in_shape: Shape
+    out_shape: Shape
+    device: torch.device = torch.device("cpu")
+    slack: float = 0.0
+    """Bound on the norm of the difference between this map and the exact one it was folded from (rounding)."""
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """Map a batch `[b, *in_shape]` to `[b, *out_shape]`, in the dtype of `x`."""
+
+    @abstractmethod
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `[b, *out_shape]` to `[b, *in_shape]`, in the dtype of `y`."""
+
+    @property
+    def in_size(self) -> int:
+        """Number of input entries."""
+        return math.prod(self.in_shape)
+
+    @property
+    def out_size(self) -> int:
+        """Number of output entries."""
+        return math.prod(self.out_shape)
+
+    def dense(self) -> Tensor:
+        """Write the map out as a float64 matrix `[out_size, in_size]`."""
+        if self.in_size <= self.out_size:
+            basis = torch.eye(self.in_size, dtype=torch.float64, device=self.device)
+            return self.apply(basis.reshape(-1, *self.in_shape)).reshape(self.in_size, self.out_size).T
+        basis = torch.eye(self.out_size, dtype=torch.float64, device=self.device)
+        return self.adjoint(basis.reshape(-1, *self.out_shape)).reshape(self.out_size, self.in_size)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self.in_shape)} -> {list(self.out_shape)})"
+
+
+class Identity(LinearMap):
+    """The identity, possibly between two shapes with the same entries in the same order."""
+
+    def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int] | None = None) -> None:
+        self.in_shape = tuple(in_shape)
+        self.out_shape = self.in_shape if out_shape is None else tuple(out_shape)
+        if self.in_size != self.out_size:
+            raise ValueError(f"identity between shapes of different size: {in_shape} and {out_shape}")
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return `x` in the output shape."""
+        return x.reshape(-1, *self.out_shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Return `y` in the input shape."""
+        return y.reshape(-1, *self.in_shape)
+
+
+class Diagonal(LinearMap):
+    """Entrywise multiplication by `scale`, a tensor that broadcasts to the shape."""
+
+    def __init__(self, scale: Tensor, shape: Sequence[int]) -> None:
+        self.in_shape = self.out_shape = tuple(shape)
+        self.scale = scale.detach()
+        self.device = scale.device
+        torch.broadcast_shapes(self.scale.shape, self.in_shape)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Multiply entrywise."""
+        return x * self.scale.to(x.dtype)
+
+    adjoint = apply
+
+    def channels(self, dim: int) -> Tensor | None:
+        """Return the scale as one value per index of `dim`, or None if it varies along another dimension."""
+        shape = (1,) * (len(self.in_shape) - self.scale.ndim) + tuple(self.scale.shape)
+        dim %= len(self.in_shape)
+        if any(size != 1 for axis, size in enumerate(shape) if axis != dim):
+            return None
+        return self.scale.reshape(-1).expand(self.in_shape[dim])
+
+
+class Matrix(LinearMap):
+    """`x -> x @ weight.T` on the last dimension, repeated over the leading ones."""
+
+    def __init__(self, weight: Tensor, leading: Sequence[int] = ()) -> None:
+        self.weight = _working(weight)
+        self.device = weight.device
+        self.in_shape = (*leading, weight.shape[1])
+        self.out_shape = (*leading, weight.shape[0])
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Multiply the last dimension by the matrix."""
+        return x @ self.weight.to(x.dtype).T
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Multiply the last dimension by the transpose."""
+        return y @ self.weight.to(y.dtype)
+
+
+class Reindex(LinearMap):
+    """Each output entry copies the input entry `index` names, or is zero where `index` is -1.
+
+    Covers permute, slice, expand, pad, flip, cat (its part for one input), pixel shuffles and gathers.
+    """
+
+    def __init__(self, index: Tensor, in_shape: Sequence[int]) -> None:
+        self.in_shape = tuple(in_shape)
+        self.out_shape = tuple(index.shape)
+        self.index = index.reshape(-1).to(torch.int64)
+        self.device = index.device
+
+    @classmethod
+    def of(cls, function: Callable[[Tensor], Tensor], in_shape: Sequence[int], device: Any = "cpu") -> LinearMap:
+        """Read the indices off a function that only moves, copies and zero-fills entries."""
+        shape = tuple(in_shape)
+        size = math.prod(shape)
+        ids = torch.arange(1, size + 1, dtype=torch.float64, device=device).reshape(shape)
+        moved = function(ids)
+        rounded = moved.round().to(torch.int64) - 1
+        if moved.dtype != torch.float64 or not torch.equal((rounded + 1).to(torch.float64), moved):
+            raise ValueError("the function does more than move entries")
+        if moved.numel() == size and torch.equal(rounded.reshape(-1), torch.arange(size, device=device)):
+            return Identity(shape, moved.shape)
+        return cls(rounded, shape)
+
+    def counts(self) -> Tensor:
+        """How often each input entry is copied."""
+        used = self.index[self.index >= 0]
+        return torch.bincount(used, minlength=self.in_size)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Gather the named entries."""
+        flat = x.reshape(x.shape[0], -1)
+        out = flat[:, self.index.clamp(min=0)]
+        out = torch.where(self.index >= 0, out, torch.zeros((), dtype=x.dtype, device=x.device))
+        return out.reshape(-1, *self.out_shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Add every output entry back to where it came from."""
+        flat = y.reshape(y.shape[0], -1)
+        kept = self.index >= 0
+        out = torch.zeros(y.shape[0], self.in_size, dtype=y.dtype, device=y.device)
+        out.index_add_(1, self.index[kept], flat[:, kept])
+        return out.reshape(-1, *self.in_shape)
+
+
+class Centering(LinearMap):
+    """Subtract the mean over each normalized set: the last `dims` dimensions of the shape."""
+
+    def __init__(self, shape: Sequence[int], dims: int = 1) -> None:
+        self.in_shape = self.out_shape = tuple(shape)
+        self.dims = dims
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Subtract the mean."""
+        return x - x.mean(dim=tuple(range(-self.dims, 0)), keepdim=True)
+
+    adjoint = apply
+
+
+class Coded(LinearMap):
+    """A linear function given as code.
+
+    `function` acts on a batch `[b, *in_shape]`; the adjoint comes from autograd.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], in_shape: Sequence[int], out_shape: Sequence[int],
+                 device: Any = "cpu") -> None:
+        self.function = function
+        self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
+        self.device = torch.device(device)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Run the function."""
+        return self.function(x).reshape(-1, *self.out_shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Run the transpose through autograd."""
+        zero = torch.zeros(y.shape[0], *self.in_shape, dtype=y.dtype, device=y.device, requires_grad=True)
+        with torch.enable_grad():
+            (grad,) = torch.autograd.grad(self.apply(zero), zero, y)
+        return grad
+
+
+class Averaging(Coded):
+    """A linear function given as code whose matrix has no negative entry (pooling, means, interpolation).
+
+    The Schur test bounds its norm: the root of the largest row sum times the largest column sum.
+    """
+
+
+class Composite(LinearMap):
+    """Maps applied one after the other, the first in `parts` first."""
+
+    def __init__(self, parts: Sequence[LinearMap]) -> None:
+        self.parts = tuple(parts)
+        self.in_shape, self.out_shape = self.parts[0].in_shape, self.parts[-1].out_shape
+        self.device = _device(parts)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Apply the parts in order."""
+        for part in self.parts:
+            x = part.apply(x)
+        return x
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transposes in reverse order."""
+        for part in reversed(self.parts):
+            y = part.adjoint(y)
+        return y
+
+
+class Repeated(LinearMap):
+    """One map applied to every slice of some leading dimensions: block diagonal, with the norm of one block."""
+
+    def __init__(self, inner: LinearMap, leading: Sequence[int]) -> None:
+        self.inner, self.leading = inner, tuple(leading)
+        self.in_shape, self.out_shape = (*self.leading, *inner.in_shape), (*self.leading, *inner.out_shape)
+        self.device = inner.device
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Apply the map to every slice."""
+        return self.inner.apply(x.reshape(-1, *self.inner.in_shape)).reshape(-1, *self.out_shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose to every slice."""
+        return self.inner.adjoint(y.reshape(-1, *self.inner.out_shape)).reshape(-1, *self.in_shape)
+
+    def dense(self) -> Tensor:
+        """Write the blocks out."""
+        block = self.inner.dense()
+        return block if math.prod(self.leading) == 1 else torch.block_diag(*[block] * math.prod(self.leading))
+
+
+class Sum(LinearMap):
+    """Maps with the same input whose outputs are added."""
+
+    def __init__(self, terms: Sequence[LinearMap]) -> None:
+        self.terms = tuple(terms)
+        self.in_shape, self.out_shape = self.terms[0].in_shape, self.terms[0].out_shape
+        self.device = _device(terms)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Add the terms' outputs."""
+        return sum((term.apply(x) for term in self.terms[1:]), self.terms[0].apply(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Add the terms' transposes."""
+        return sum((term.adjoint(y) for term in self.terms[1:]), self.terms[0].adjoint(y))
+
+
+def _working(weight: Tensor) -> Tensor:
+    weight = weight.detach()
+    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
+
+
+def _device(parts: Sequence[LinearMap]) -> torch.device:
+    return next((p.device for p in parts if not isinstance(p, Identity | Centering)), torch.device("cpu"))

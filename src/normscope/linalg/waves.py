@@ -1,0 +1,92 @@
+"""The singular vector of one frequency as a wave on the real input or output of a convolution."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .certify import Certificate
+from .convolution import Axis, Convolution
+from .symbol import Ring, Symbol
+
+
+def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid: Tensor) -> Tensor:
+    """Return the leading singular vector at a frequency as a tapered wave.
+
+    Args:
+        conv: the plain (not transposed) convolution.
+        symbol: its symbol on some torus.
+        certificate: holds the eigenvector of the symbol's Gram matrix.
+        grid: the frequency it belongs to.
+
+    Returns:
+        `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
+    """
+    assert certificate.vector is not None and certificate.label is not None
+    group = certificate.label[1] % symbol.groups
+    vector = certificate.vector.to("cpu", torch.complex128)
+    pivot = vector[vector.abs().argmax()]
+    vector = vector * (pivot.conj() / pivot.abs())
+    wave = torch.ones((), dtype=torch.complex128)
+    phase = torch.zeros((), dtype=torch.int64)
+    weights = _phase_weights(symbol)
+    for a, (axis, ring) in enumerate(zip(conv.axes, symbol.torus, strict=True)):
+        turn = 0.0
+        if a in symbol.axes:
+            turn = int(grid[symbol.axes.index(a)]) / (2.0 * (ring.size // ring.stride))
+        line, remainder = _line(axis, ring, symbol.inputs, turn, int(symbol.origin[a]), moving=a in symbol.axes)
+        wave = wave[..., None] * line
+        phase = phase[..., None] + remainder * weights[a]
+    if not symbol.inputs:
+        out = torch.zeros(1, *conv.out_shape, dtype=torch.float64)
+        each = conv.out_shape[0] // symbol.groups
+        out[0, group * each : (group + 1) * each] = (vector.reshape(-1, *(1,) * wave.ndim) * wave).real
+        return out.to(symbol.device)
+    each = conv.in_shape[0] // symbol.groups
+    codes = (symbol.phases * torch.tensor(weights)).sum(dim=1)
+    table = torch.zeros(int(max(codes.max(), phase.max())) + 1, each, dtype=torch.complex128)
+    table[codes] = vector.reshape(len(codes), each)
+    out = torch.zeros(1, *conv.in_shape, dtype=torch.float64)
+    out[0, group * each : (group + 1) * each] = (table[phase].movedim(-1, 0) * wave).real
+    return out.to(symbol.device)
+
+
+def _phase_weights(symbol: Symbol) -> list[int]:
+    """Return place values that number the phases of all axes in one integer."""
+    weights, value = [], 1
+    for ring in reversed(symbol.torus):
+        weights.append(value)
+        value *= ring.stride
+    return weights[::-1]
+
+
+def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, moving: bool) -> tuple[Tensor, Tensor]:
+    """Return the wave along one axis, and the phase of each entry (zero on the output side)."""
+    middle = _inner_output(axis)
+    if inputs:
+        covered = torch.arange(axis.size) + axis.left
+        entry, phase = covered // ring.stride, covered % ring.stride
+        still = entry == middle * axis.stride // ring.stride + origin
+    else:
+        entry = torch.arange(axis.outputs) * axis.stride // ring.stride
+        phase = torch.zeros_like(entry)
+        still = torch.arange(axis.outputs) == middle
+    if not moving:
+        return still.to(torch.complex128), phase
+    count = len(entry)
+    taper = torch.ones(count, dtype=torch.float64)
+    if not ring.exact:
+        taper = torch.sin(math.pi * (torch.arange(count, dtype=torch.float64) + 1.0) / (count + 1.0))
+    angle = 2.0 * math.pi * turn * entry.double()
+    return torch.complex(taper * angle.cos(), taper * angle.sin()), phase
+
+
+def _inner_output(axis: Axis) -> int:
+    """Return an output whose window lies wholly inside the input, or the middle one if there is none."""
+    first = -(-axis.left // axis.stride)
+    last = (axis.size + axis.left - axis.extent) // axis.stride
+    if first <= last:
+        return min(max((first + last) // 2, 0), axis.outputs - 1)
+    return axis.outputs // 2

@@ -1,0 +1,1 @@
+"""Plain documents and what renders them; this room knows no model."""

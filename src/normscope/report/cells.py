@@ -1,0 +1,40 @@
+"""How a value is written, by what its column holds; every renderer uses this."""
+
+from __future__ import annotations
+
+from .document import Cell, Kind
+
+NOT_MEASURED = "-"
+
+
+def format_cell(value: Cell, kind: Kind) -> str:
+    """Return `value` as a reader sees it.
+
+    Args:
+        value: a plain value; `None` is not measured, which is not zero.
+        kind: what the column holds. `log10` values stay exponents: 5.67 stands for 10^5.67.
+
+    Returns:
+        A short string without surrounding space.
+
+    Example:
+        >>> format_cell(5.6721, "log10"), format_cell(None, "log10"), format_cell(0.973, "percent")
+        ('5.67', '-', '97.3 %')
+    """
+    if value is None:
+        return NOT_MEASURED
+    if isinstance(value, str):
+        return value
+    match kind:
+        case "log10":
+            return f"{value + 0.0:.2f}"
+        case "percent":
+            return f"{100 * value:.1f} %"
+        case "seconds":
+            return f"{value:.1f} s"
+        case "number":
+            return f"{value:.4g}"
+        case "count":
+            return f"{value:,}"
+        case "text":
+            return str(value)

@@ -1,0 +1,232 @@
+"""Sums, products, comparisons and reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.bracket import Evidence
+from ..core.rounding import ONE, Upper
+from ..graph.ir import Node, Ref
+from ..linalg.folding import compose
+from ..linalg.linear_map import Averaging, Diagonal, LinearMap, Reindex
+from .effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
+from .linear import coded
+from .registry import rule
+
+aten = torch.ops.aten
+
+
+def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> LinearMap:
+    """Broadcast an operand to `shape` and multiply it by `scale` (a number or a tensor that broadcasts)."""
+    wide = Reindex.of(lambda x: x.expand(tuple(shape)), ref.shape, device)
+    if isinstance(scale, int | float) and scale == 1:
+        return wide
+    factor = scale if isinstance(scale, Tensor) else torch.tensor(float(scale), dtype=torch.float64, device=device)
+    return compose(Diagonal(factor.to(torch.float64), tuple(shape)), wide)
+
+
+@rule(
+    aten.add.Tensor, aten.sub.Tensor, aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor,
+    examples=[
+        (lambda x: x + x.relu(), (2, 3)), (lambda x: x - 0.5 * x.tanh(), (2, 3)), (lambda x: 1 - x, (2, 3)),
+        (lambda x: torch.add(x, x.mean(1, keepdim=True), alpha=2), (2, 3)), (lambda x: x + 0.1 * x, (2, 3)),
+        (lambda x: torch.rsub(x, x.relu(), alpha=3), (2, 3)),
+    ],
+)  # fmt: skip
+def add(node: Node, operands: Sequence[Range]) -> Effect:
+    """A sum: every operand enters linearly."""
+    name = str(node.op)
+    alpha = node.bound().get("alpha", 1)
+    first, second = (1, alpha) if ".add" in name else (1, -alpha) if ".sub" in name else (-alpha, 1)
+    factors = [f for argument, f in zip(node.args[:2], (first, second), strict=False) if isinstance(argument, Ref)]
+    return Linear(maps=tuple(spread(r, node.shape, f, node.device) for r, f in zip(node.operands, factors, strict=True)))
+
+
+@rule(aten.neg.default, examples=[(lambda x: x + (-x).relu(), (2, 3))])
+def negative(node: Node, operands: Sequence[Range]) -> Effect:
+    """The change of sign."""
+    return Linear(maps=(spread(node.operands[0], node.shape, -1, node.device),))
+
+
+@rule(
+    aten.mul.Tensor, aten.mul.Scalar,
+    examples=[
+        (lambda x: 3 * x, (2, 3)), (lambda x: x * torch.linspace(-2, 1, 3), (2, 3)),
+        (lambda x: x.tanh() * x.sigmoid(), (2, 3)), (lambda x: x.sigmoid().mean(1, keepdim=True) * x.tanh(), (2, 3)),
+        (lambda x: torch.nn.functional.layer_norm(x, (4,)) * x.tanh(), (2, 4)),
+    ],
+)  # fmt: skip
+def multiply(node: Node, operands: Sequence[Range]) -> Effect:
+    """A constant factor (diagonal map), or a product of two bounded values."""
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        constant = right if isinstance(left, Ref) else left
+        return Linear(maps=(spread(node.operands[0], node.shape, constant, node.device),))
+    a, b = operands
+    if not (math.isfinite(a.entry) and math.isfinite(b.entry)):
+        return Unbounded(reason=f"a product of two values, one of them unbounded (gating), in {node.where}")
+    size = math.prod(node.shape)
+    copies = [size / max(math.prod(ref.shape), 1) for ref in (left, right)]
+    gains = (_numerical(b.entry * math.sqrt(copies[0])), _numerical(a.entry * math.sqrt(copies[1])))
+    rows = [r.row if ref.shape and ref.shape[-1] == node.shape[-1] else math.inf for r, ref in ((a, left), (b, right))]
+    row = min(rows[0] * b.entry if b.entry else 0.0, rows[1] * a.entry if a.entry else 0.0)
+    return Gain(gains=gains, range=Range.of(a.entry * b.entry, node.shape[-1] if node.shape else 1, row))
+
+
+@rule(
+    aten.div.Tensor, aten.div.Scalar,
+    examples=[(lambda x: x / 3, (2, 3)), (lambda x: x.relu() / torch.linspace(1, 2, 3), (2, 3))],
+)  # fmt: skip
+def divide(node: Node, operands: Sequence[Range]) -> Effect:
+    """Division by a constant; division by a variable has no finite constant here."""
+    left, right = node.args[:2]
+    if isinstance(right, Ref):
+        return Unbounded(reason=f"division by a value that depends on the input in {node.where}")
+    constant = 1.0 / right if isinstance(right, int | float) else right.to(torch.float64).reciprocal()
+    return Linear(maps=(spread(node.operands[0], node.shape, constant, node.device),))
+
+
+@rule(
+    aten.maximum.default, aten.minimum.default, aten.max.other, aten.min.other,
+    examples=[(lambda x: torch.maximum(x, -0.5 * x), (2, 3)), (lambda x: torch.minimum(x, torch.ones(3)), (2, 3))],
+)  # fmt: skip
+def extreme(node: Node, operands: Sequence[Range]) -> Effect:
+    """The larger or smaller of two values: each entry follows one of them."""
+    size = math.prod(node.shape)
+    gains = tuple(_numerical(math.sqrt(size / max(math.prod(ref.shape), 1))) for ref in node.operands)
+    entry = max((r.entry for r in operands), default=math.inf) if len(operands) == 2 else math.inf
+    return Gain(gains=gains, joint=True, range=Range.of(entry, node.shape[-1] if node.shape else 1))
+
+
+@rule(
+    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.masked_fill.Scalar, aten.masked_fill.Tensor,
+    examples=[
+        (lambda x: torch.where(torch.tensor([True, False, True]), x, 2 * x), (2, 3)),
+        (lambda x: x.masked_fill(torch.tensor([True, False, True]), -1e9).softmax(-1), (2, 3)),
+    ],
+)  # fmt: skip
+def choose(node: Node, operands: Sequence[Range]) -> Effect:
+    """A fixed mask chooses; a mask that depends on the input is not continuous."""
+    arguments = list(node.args)
+    filling = "masked_fill" in str(node.op)
+    mask = arguments[1] if filling else arguments[0]
+    if isinstance(mask, Ref):
+        return Unbounded(reason=f"a mask that depends on the input in {node.where}: not continuous")
+    kept = {0: ~mask} if filling else {1: mask, 2: ~mask}
+    if filling and isinstance(arguments[2], Ref):
+        kept[2] = mask
+    maps = [
+        spread(argument, node.shape, kept[i].to(torch.float64), node.device)
+        for i, argument in enumerate(arguments)
+        if isinstance(argument, Ref)
+    ]
+    return Linear(maps=tuple(maps))
+
+
+@rule(
+    aten.mean.dim, aten.mean.default, aten.sum.dim_IntList, aten.sum.default,
+    examples=[(lambda x: x.mean(1), (2, 3)), (lambda x: x.sum((0, 1), keepdim=True), (2, 3)), (lambda x: x.mean(), (2, 3))],
+)  # fmt: skip
+def average(node: Node, operands: Sequence[Range]) -> Effect:
+    """A mean or a sum: no negative weight, so the Schur test is exact."""
+    return Linear(maps=(coded(node, 0, Averaging),))
+
+
+@rule(
+    aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim, aten.max.default, aten.min.default,
+    aten.linalg_vector_norm.default, aten.logsumexp.default, aten.sort.default, aten.topk.default, aten.norm.ScalarOpt_dim,
+    examples=[
+        (lambda x: x.amax(1), (2, 4)), (lambda x: x.max(1).values, (2, 4)), (lambda x: x.min(), (2, 4)),
+        (lambda x: torch.linalg.vector_norm(x, dim=1), (2, 4)), (lambda x: x.logsumexp(1), (2, 4)),
+        (lambda x: x.sort(1).values, (2, 4)), (lambda x: x.norm(dim=1, p=1), (2, 4)),
+    ],
+)  # fmt: skip
+def reduce(node: Node, operands: Sequence[Range]) -> Effect:
+    """Extremes, norms and log-sum-exp over disjoint sets: gradients of norm at most one."""
+    name = str(node.op)
+    if node.index not in (None, 0):
+        return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
+    gain = ONE
+    if "norm" in name:
+        order = node.bound().get("ord", node.bound().get("p", 2))
+        order = 2 if order is None else order
+        order = float(order)
+        if order < 1:
+            return Unbounded(reason=f"a norm of order {order} in {node.where}")
+        if order < 2:
+            copies = math.prod(node.operands[0].shape) / max(math.prod(node.shape), 1)
+            gain = _numerical(copies ** (1 / order - 0.5))
+    return Gain(gains=(gain,))
+
+
+@rule(
+    aten.pow.Tensor_Scalar, aten.square.default,
+    examples=[(lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3))],
+)  # fmt: skip
+def power(node: Node, operands: Sequence[Range]) -> Effect:
+    """A power >= 1 of a bounded value."""
+    exponent = float(node.args[1]) if len(node.args) > 1 else 2.0
+    entry = operands[0].entry
+    if exponent == 1:
+        return Linear(maps=(spread(node.operands[0], node.shape, 1, node.device),))
+    if not (exponent > 1 and exponent == int(exponent) and math.isfinite(entry)):
+        return Unbounded(reason=f"power {exponent:g} of a value that is not bounded in {node.where}")
+    slope = exponent * entry ** (exponent - 1) * (1 + 1e-12)
+    top = entry**exponent
+    even = exponent % 2 == 0
+    return Elementwise(slope=(-slope if even else 0.0, slope), range=(0.0 if even else -top, top))
+
+
+@rule(aten.exp.default, examples=[(lambda x: x.tanh().exp(), (2, 3))])
+def exponential(node: Node, operands: Sequence[Range]) -> Effect:
+    """The exponential of a bounded value."""
+    entry = operands[0].entry
+    if not entry < 700:
+        return Unbounded(reason=f"exponential of a value that is not bounded in {node.where}")
+    return Elementwise(slope=(0.0, math.exp(entry) * (1 + 1e-12)), range=(0.0, math.exp(entry) * (1 + 1e-12)))
+
+
+@rule(
+    aten.reciprocal.default, aten.sqrt.default, aten.rsqrt.default, aten.log.default, aten.log1p.default,
+    aten.acos.default, aten.asin.default, aten.tan.default, aten.div.Tensor_mode, aten.fmod.Scalar,
+    aten.remainder.Scalar, aten.log2.default, aten.log10.default, aten.atanh.default,
+    aten.sinh.default, aten.cosh.default, aten.expm1.default, aten.prod.dim_int, aten.prod.default,
+    examples=[(lambda x: x.abs().sqrt(), (2, 3)), (lambda x: 1 / x, (2, 3))],
+    summary="Slopes grow without limit (or the value jumps): +inf with the reason",
+)  # fmt: skip
+def steep(node: Node, operands: Sequence[Range]) -> Effect:
+    """No finite slope over all inputs."""
+    return Unbounded(reason=f"{node.op} has no finite slope over all inputs, in {node.where}")
+
+
+@rule(
+    aten.sign.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default, aten.frac.default,
+    aten.argmax.default, aten.argmin.default, aten.argsort.default, aten.heaviside.default, aten.sgn.default,
+    aten.gt.Scalar, aten.gt.Tensor, aten.lt.Scalar, aten.lt.Tensor, aten.ge.Scalar, aten.ge.Tensor, aten.le.Scalar,
+    aten.le.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, aten.logical_not.default,
+    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.bitwise_and.Tensor,
+    aten.bitwise_or.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
+    aten.isinf.default, aten.signbit.default,
+    examples=[(lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)), (lambda x: torch.where(x > 0, x, 2 * x), (2, 3))],
+    summary="Jumps: not continuous, +inf",
+)  # fmt: skip
+def jump(node: Node, operands: Sequence[Range]) -> Effect:
+    """Not continuous."""
+    return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=Range.of(*_jump_range(node, operands)))
+
+
+def _jump_range(node: Node, operands: Sequence[Range]) -> tuple[float, int]:
+    name = str(node.op)
+    width = node.shape[-1] if node.shape else 1
+    if any(word in name for word in ("round", "floor", "ceil", "trunc", "arg")):
+        return (operands[0].entry + 1 if "arg" not in name else math.inf), width
+    return 1.0, width
+
+
+def _numerical(value: float) -> Upper:
+    return Upper.of(value, Evidence.NUMERICAL, allowance=1e-12) if value != 1.0 else ONE

@@ -1,0 +1,83 @@
+"""What an operator does: an effect is what a rule returns, and folding, certificates and balls all read it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..core.bracket import Evidence
+from ..core.rounding import Upper
+from ..linalg.linear_map import LinearMap
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How large a value can get over the inputs in question.
+
+    Attributes:
+        entry: bound on the absolute value of every entry.
+        row: bound on the l2 norm of every row (the last dimension).
+    """
+
+    entry: float = math.inf
+    row: float = math.inf
+
+    @classmethod
+    def of(cls, entry: float, width: int, row: float = math.inf) -> Range:
+        """Return a range for rows of `width` entries, each side tightened by the other."""
+        return cls(min(entry, row), min(row, math.sqrt(width) * entry))
+
+
+UNKNOWN = Range()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """The operator is affine: the value is the sum of `maps[j]` applied to operand j, plus a constant."""
+
+    maps: tuple[LinearMap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise:
+    """One operand, entry by entry, with every secant slope in `slope`; values lie in `range` (lowest, highest)."""
+
+    slope: tuple[float, float]
+    range: tuple[float, float] = (-math.inf, math.inf)
+    evidence: Evidence = Evidence.NUMERICAL
+
+    @property
+    def gain(self) -> Upper:
+        """The Lipschitz constant, max(abs(a), abs(b))."""
+        return Upper.of(max(abs(self.slope[0]), abs(self.slope[1])), self.evidence, "slope")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A nonlinear operator with one Lipschitz constant per operand.
+
+    Attributes:
+        gains: one upper bound per operand.
+        joint: False: the changes add up, sum of gain_j * change_j. True: they are orthogonal or each entry takes one
+            of them (`maximum`), root of the sum of squares.
+        before, after: linear maps around the nonlinear core (one operand only), so that a LayerNorm's centring and
+            scale fold into their neighbours; `gains` then speak of the core alone.
+        range: how large the value can get, if the rule knows.
+    """
+
+    gains: tuple[Upper, ...]
+    joint: bool = False
+    before: LinearMap | None = None
+    after: LinearMap | None = None
+    range: Range | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unbounded:
+    """No finite constant exists over the inputs in question, and why."""
+
+    reason: str
+    range: Range | None = None
+
+
+Effect = Linear | Elementwise | Gain | Unbounded

@@ -1,0 +1,120 @@
+"""Matrices: `linear`, products with a constant matrix, einsum and other contractions with constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.ir import Node, Ref
+from ..linalg.folding import compose
+from ..linalg.linear_map import Coded, LinearMap, Matrix, Reindex
+from .effects import Effect, Linear, Range, Unbounded
+from .registry import rule
+
+aten = torch.ops.aten
+
+
+def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
+    """Return an operator that is linear in one operand as a map given by its own code."""
+    shapes = [ref.shape for ref in node.operands]
+    zeros = [torch.zeros(shape, dtype=torch.float64, device=node.device) for shape in shapes]
+    offset = node.evaluate(zeros)
+
+    def single(x: Tensor) -> Tensor:
+        return node.evaluate([x if i == position else zero.to(x.dtype) for i, zero in enumerate(zeros)]) - offset.to(x.dtype)
+
+    def function(batch: Tensor) -> Tensor:
+        return torch.stack([single(x) for x in batch])
+
+    return kind(function, shapes[position], node.shape, node.device)
+
+
+@rule(
+    aten.linear.default,
+    examples=[(nn.Linear(5, 3), (2, 5)), (nn.Linear(4, 6, bias=False), (2, 3, 4))],
+)
+def linear(node: Node, operands: Sequence[Range]) -> Effect:
+    """A matrix on the last dimension."""
+    arguments = node.bound()
+    weight = arguments["weight"]
+    if not isinstance(weight, Tensor) or not isinstance(arguments["input"], Ref):
+        return Unbounded(reason=f"the weight of {node.where} depends on the input: a product of two unbounded values")
+    return Linear(maps=(Matrix(weight, node.shape[:-1]),))
+
+
+@rule(
+    aten.mm.default, aten.matmul.default, aten.bmm.default, aten.mv.default, aten.dot.default,
+    examples=[
+        (lambda x: x @ torch.linspace(-1, 1, 12).reshape(4, 3), (2, 4)),
+        (lambda x: torch.linspace(-1, 1, 6).reshape(2, 3) @ x, (3, 4)),
+        (lambda x: torch.linspace(-1, 1, 24).reshape(2, 3, 4) @ x.tanh(), (2, 4, 2)),
+        (lambda x: torch.matmul(x.sigmoid(), x.tanh().mT), (2, 3)), (lambda x: torch.mv(x, torch.ones(3)), (2, 3)),
+        (lambda x: torch.bmm(x.softmax(-1), x.tanh()), (2, 3, 3)),
+    ],
+)  # fmt: skip
+def product(node: Node, operands: Sequence[Range]) -> Effect:
+    """A product with a constant matrix, or of two bounded values."""
+    left, right = node.args[:2]
+    if isinstance(left, Ref) and isinstance(right, Ref):
+        return _bilinear(node, left, right, operands)
+    if isinstance(left, Ref) and right.ndim == 2 and len(left.shape) >= 2:
+        return Linear(maps=(Matrix(right.mT, left.shape[:-1]),))
+    if isinstance(right, Ref) and left.ndim == 2 and len(right.shape) == 2:
+        swap_in = Reindex.of(lambda x: x.mT, right.shape, node.device)
+        turned = Matrix(left, (right.shape[-1],))
+        return Linear(maps=(compose(Reindex.of(lambda x: x.mT, turned.out_shape, node.device), compose(turned, swap_in)),))
+    return Linear(maps=(coded(node, 0),))
+
+
+def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> Effect:
+    """`A @ B` with both variable: Frobenius norms of the bounded factors are the gains."""
+    from ..core.bracket import Evidence
+    from ..core.rounding import Upper
+    from .effects import Gain
+
+    if len(left.shape) < 2 or len(right.shape) < 2 or left.shape[:-2] != right.shape[:-2]:
+        return Unbounded(reason=f"{node.op} of two variable operands of shapes {left.shape} and {right.shape} in {node.where}")
+    a, b = operands
+    norms = (b.row * right.shape[-2] ** 0.5, a.row * left.shape[-2] ** 0.5)
+    if not all(value < float("inf") for value in norms):
+        return Unbounded(reason=f"a product of two unbounded values in {node.where}")
+    gains = tuple(Upper.of(value, Evidence.NUMERICAL, "bounded product", allowance=1e-12) for value in norms)
+    width = node.shape[-1]
+    return Gain(gains=gains, range=Range.of(a.row * norms[0], width, a.row * norms[0]))
+
+
+@rule(
+    aten.addmm.default, aten.baddbmm.default, aten.addmv.default,
+    examples=[(lambda x: torch.addmm(torch.ones(3), x, torch.linspace(-1, 1, 12).reshape(4, 3)), (2, 4))],
+)  # fmt: skip
+def addmm(node: Node, operands: Sequence[Range]) -> Effect:
+    """A bias plus a product with a constant matrix."""
+    bias, left, right = node.args[:3]
+    scale = node.bound().get("alpha", 1)
+    plain = isinstance(left, Ref) and isinstance(right, Tensor) and right.ndim == 2 and not isinstance(bias, Ref)
+    if plain:
+        return Linear(maps=(Matrix(right.mT * scale, left.shape[:-1]),))
+    if isinstance(left, Ref) and isinstance(right, Ref):
+        return Unbounded(reason=f"a product of two variable values in {node.where}")
+    return Linear(maps=tuple(coded(node, position) for position in range(len(node.operands))))
+
+
+@rule(
+    aten.einsum.default, aten.fft_fft.default, aten.upsample_bicubic2d.vec, aten.cumsum.default, aten.trace.default,
+    aten.diff.default, aten.tensordot.default, aten.inner.default, aten.outer.default, aten.kron.default,
+    examples=[
+        (lambda x: torch.einsum("ij,kj->ik", x, torch.linspace(-1, 1, 20).reshape(5, 4)), (3, 4)),
+        (lambda x: x.cumsum(1), (2, 4)), (lambda x: torch.diff(x), (2, 4)),
+        (lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), (1, 1, 3, 3)),
+    ],
+    summary="Linear in its only variable operand: written out as a matrix where small",
+)  # fmt: skip
+def contraction(node: Node, operands: Sequence[Range]) -> Effect:
+    """Use the operator's own code as the map."""
+    if len(node.operands) != 1:
+        return Unbounded(reason=f"{node.op} of several variable operands in {node.where}")
+    if node.dtype.is_complex:
+        return Unbounded(reason=f"complex values in {node.where}")
+    return Linear(maps=(coded(node, 0),))

@@ -1,0 +1,181 @@
+"""Normalizers: BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, in eval and train mode.
+
+In eval mode BatchNorm is a diagonal map and folds into its neighbours. The others divide a centred set y of n entries
+by s = sqrt(norm(y)^2/n + eps): centring is linear (and folds with what comes before), the scale gamma is linear (and
+folds with what comes after), and the division in between has the constant 1/sqrt(eps), attained at zero variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.bracket import Evidence
+from ..core.rounding import Upper, gamma
+from ..graph.ir import Node, Ref
+from ..linalg.folding import compose
+from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
+from .effects import Effect, Gain, Linear, Range, Unbounded
+from .registry import rule
+
+aten = torch.ops.aten
+
+
+@cache
+def centering(shape: tuple[int, ...]) -> Centering:
+    """Return the centring of the last dimension; one object per shape, so that norms of folded maps are shared."""
+    return Centering(shape)
+
+
+def division(eps: float, node: Node) -> Upper:
+    """Return 1/sqrt(eps), the constant of y -> y/sqrt(norm(y)^2/n + eps) over all y."""
+    if not eps > 0:
+        return Upper.infinite(f"eps = 0 in {node.where}: the constant grows without limit as the variance vanishes")
+    return Upper.of(1.0 / math.sqrt(eps), Evidence.PROVEN, "1/sqrt(eps)", allowance=gamma(4))
+
+
+def normalized(
+    node: Node, eps: float, sets: tuple[int, int], scale: Tensor | None, shift: Tensor | None, before: LinearMap, rows: bool
+) -> Effect:
+    """Assemble the effect of a normalizer over `sets = (number, entries)`; `rows`: every row lies inside one set."""
+    gain = division(eps, node)
+    if gain.reason:
+        return Unbounded(reason=gain.reason)
+    after = None if scale is None else Diagonal(scale.to(torch.float64), node.shape)
+    top = 1.0 if scale is None else float(scale.abs().amax())
+    offset = 0.0 if shift is None else float(shift.abs().amax())
+    reach = math.sqrt(sets[1]) * top * (1 + 1e-12)
+    row = reach + offset * math.sqrt(node.shape[-1]) if rows else math.inf
+    return Gain(gains=(gain,), before=before, after=after, range=Range.of(reach + offset, node.shape[-1], row))
+
+
+@rule(
+    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats, aten.batch_norm.default,
+    examples=[
+        (nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3)),
+        (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
+        (nn.BatchNorm1d(2, track_running_stats=False).eval(), (3, 2)), (nn.BatchNorm1d(2).train(), (2, 2)),
+    ],
+)  # fmt: skip
+def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
+    """BatchNorm: a diagonal map in eval mode; in train mode every channel is normalized over the batch."""
+    arguments = node.bound()
+    image = arguments["input"]
+    if not isinstance(image, Ref) or len(node.operands) != 1:
+        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
+    training = arguments.get("training", "no_training" not in str(node.op))
+    if not training:
+        return _statistics(node, weight, arguments["running_var"], eps)
+    batch, channels = node.shape[:2]
+    entries = math.prod(node.shape) // channels
+    turn = Reindex.of(lambda x: x.transpose(0, 1).reshape(channels, entries), node.shape, node.device)
+    inner = math.prod(node.shape[2:])
+    back = Reindex.of(
+        lambda x: x.reshape(channels, batch, inner).transpose(0, 1).reshape(node.shape), (channels, entries), node.device
+    )
+    before = compose(back, compose(centering((channels, entries)), turn))
+    return normalized(node, eps, (channels, entries), _channels(weight, node), _channels(bias, node), before, rows=len(node.shape) > 2)
+
+
+@rule(
+    aten.instance_norm.default,
+    examples=[
+        (nn.InstanceNorm1d(3, affine=True), (2, 3, 4)), (nn.InstanceNorm2d(2), (1, 2, 3, 3)),
+        (nn.InstanceNorm1d(2, track_running_stats=True).eval(), (1, 2, 4)),
+    ],
+)  # fmt: skip
+def instance_norm(node: Node, operands: Sequence[Range]) -> Effect:
+    """InstanceNorm: every channel of every sample over its positions (or running statistics, if it keeps them)."""
+    arguments = node.bound()
+    weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
+    if len(node.operands) != 1:
+        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    if not arguments["use_input_stats"]:
+        return _statistics(node, weight, arguments["running_var"], eps)
+    sets = math.prod(node.shape[:2])
+    return _grouped(node, sets, weight, bias, eps)
+
+
+@rule(
+    aten.group_norm.default,
+    examples=[(nn.GroupNorm(2, 4), (2, 4, 3)), (nn.GroupNorm(1, 4), (1, 4, 2, 2)), (nn.GroupNorm(2, 4), (3, 4))],
+)  # fmt: skip
+def group_norm(node: Node, operands: Sequence[Range]) -> Effect:
+    """GroupNorm: groups of channels with their positions, one set per group and sample."""
+    arguments = node.bound()
+    if len(node.operands) != 1:
+        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    sets = node.shape[0] * int(arguments["num_groups"])
+    return _grouped(node, sets, arguments.get("weight"), arguments.get("bias"), float(arguments["eps"]))
+
+
+@rule(
+    aten.layer_norm.default, aten.native_layer_norm.default,
+    examples=[
+        (nn.LayerNorm(5), (2, 5)), (nn.LayerNorm((2, 3)), (2, 2, 3)), (nn.LayerNorm(2), (3, 2)), (nn.LayerNorm(1), (3, 1)),
+        (lambda x: F.layer_norm(x, (4,), torch.tensor([3.0, 0.0, -1.0, 0.5])), (2, 4)),
+    ],
+)  # fmt: skip
+def layer_norm(node: Node, operands: Sequence[Range]) -> Effect:
+    """LayerNorm: the trailing dimensions of every position."""
+    arguments = node.bound()
+    if len(node.operands) != 1 or node.index not in (None, 0):
+        return Unbounded(reason=f"a parameter or statistic of the normalizer {node.where} depends on the input")
+    dims = len(arguments["normalized_shape"])
+    entries = math.prod(node.shape[-dims:])
+    sets = math.prod(node.shape) // entries
+    weight, bias = arguments.get("weight"), arguments.get("bias")
+    before = _within(node, sets, entries) if dims > 1 else centering(node.shape)
+    return normalized(node, float(arguments["eps"]), (sets, entries), weight, bias, before, rows=True)
+
+
+@rule(
+    aten.rms_norm.default,
+    examples=[
+        (nn.RMSNorm(5), (2, 5)), (nn.RMSNorm(4, eps=1e-2), (2, 3, 4)), (nn.RMSNorm(1, eps=0.1), (3, 1)),
+        (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * torch.linspace(1, 2, 4), (2, 4)),
+    ],
+)  # fmt: skip
+def rms_norm(node: Node, operands: Sequence[Range]) -> Effect:
+    """RMSNorm: the trailing dimensions divided by their root mean square; no centring."""
+    arguments = node.bound()
+    if len(node.operands) != 1:
+        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    entries = math.prod(node.shape[-len(arguments["normalized_shape"]) :])
+    sets = math.prod(node.shape) // entries
+    return normalized(node, float(arguments["eps"]), (sets, entries), arguments.get("weight"), None, Identity(node.shape), rows=True)
+
+
+def _statistics(node: Node, weight: Tensor | None, variance: Tensor, eps: float) -> Effect:
+    """A normalizer with running statistics: the diagonal map gamma/sqrt(var + eps)."""
+    scale = (variance.double() + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.double()
+    channels = _channels(scale, node)
+    assert channels is not None
+    return Linear(maps=(Diagonal(channels, node.shape),))
+
+
+def _grouped(node: Node, sets: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Effect:
+    """A normalizer over consecutive entries of every sample."""
+    entries = math.prod(node.shape) // sets
+    rows = len(node.shape) > 2
+    return normalized(node, eps, (sets, entries), _channels(weight, node), _channels(bias, node), _within(node, sets, entries), rows)
+
+
+def _within(node: Node, sets: int, entries: int) -> LinearMap:
+    """Centre consecutive runs of entries."""
+    view = (sets, entries)
+    return compose(Identity(view, node.shape), compose(centering(view), Identity(node.shape, view)))
+
+
+def _channels(values: Tensor | None, node: Node) -> Tensor | None:
+    """Shape a per-channel vector so that it broadcasts along dimension 1."""
+    return None if values is None else values.double().reshape(-1, *(1,) * (len(node.shape) - 2))

@@ -1,0 +1,117 @@
+"""How large a node's value can get, from how large its operands can get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.log10 import power10
+from ..graph.ir import Node
+from ..linalg.convolution import Convolution
+from ..linalg.linear_map import (
+    Averaging,
+    Centering,
+    Composite,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+)
+from ..linalg.norms import upper
+from .effects import UNKNOWN, Effect, Elementwise, Linear, Range
+
+SLACK = 1 + 1e-12
+"""Float64 rounding of these short computations; whatever is built on a range is NUMERICAL, never PROVEN."""
+
+
+def after(effect: Effect, node: Node, operands: Sequence[Range]) -> Range:
+    """Return the range of a node's value."""
+    width = node.shape[-1] if node.shape else 1
+    if isinstance(effect, Elementwise):
+        low, high = effect.range
+        limit = max(abs(low), abs(high))
+        known = Range.of(limit, width)
+        if math.isinf(operands[0].entry):
+            return known
+        entry, row = _size(node)
+        slope = max(abs(effect.slope[0]), abs(effect.slope[1])) * SLACK
+        reached = Range.of(entry + slope * operands[0].entry, width, row + slope * operands[0].row)
+        return Range.of(min(known.entry, reached.entry), width, min(known.row, reached.row))
+    if isinstance(effect, Linear):
+        if any(math.isinf(operand.entry) for operand in operands):
+            return UNKNOWN
+        entry, row = _size(node)
+        for linear, operand in zip(effect.maps, operands, strict=True):
+            moved = through(linear, operand)
+            entry, row = entry + moved.entry, row + moved.row
+        return Range.of(entry * SLACK, width, row * SLACK)
+    return effect.range or UNKNOWN
+
+
+def _size(node: Node) -> tuple[float, float]:
+    """Largest entry and row of the value where every operand is zero."""
+    with torch.no_grad():
+        value = node.evaluate([torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands])
+    value = value.double().reshape(-1, value.shape[-1] if value.ndim else 1)
+    return float(value.abs().amax()), float(value.norm(dim=-1).amax())
+
+
+def through(linear: LinearMap, given: Range) -> Range:
+    """Return the range of `linear` applied to values in `given`."""
+    width_in = linear.in_shape[-1] if linear.in_shape else 1
+    width = linear.out_shape[-1] if linear.out_shape else 1
+    match linear:
+        case Composite():
+            for part in linear.parts:
+                given = through(part, given)
+            return given
+        case Repeated():
+            return through(linear.inner, given)
+        case Sum():
+            parts = [through(term, given) for term in linear.terms]
+            return Range.of(sum(p.entry for p in parts), width, sum(p.row for p in parts))
+        case Identity():
+            if width_in % width == 0:
+                return Range.of(given.entry, width, given.row)
+            rows = math.ceil(width / width_in) + (0 if width % width_in == 0 else 1)
+            return Range.of(given.entry, width, given.row * math.sqrt(rows))
+        case Reindex():
+            return Range.of(given.entry, width, given.row * math.sqrt(_rows_met(linear, width_in, width)))
+        case Diagonal():
+            top = float(linear.scale.abs().amax())
+            return Range.of(given.entry * top, width, given.row * top)
+        case Matrix():
+            weight = linear.weight.double()
+            entry = min(float(weight.norm(dim=1).amax()) * given.row, float(weight.abs().sum(1).amax()) * given.entry)
+            return Range.of(entry * SLACK, width, power10(upper(linear).log10) * given.row * SLACK)
+        case Centering():
+            return Range.of(2 * given.entry, width, given.row if linear.dims == 1 else math.inf)
+        case Averaging():
+            ones = torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device)
+            return Range.of(given.entry * float(linear.apply(ones).amax()) * SLACK, width)
+        case Convolution():
+            weight = linear.weight.double().abs()
+            sums = weight.sum(dim=(0, *range(2, weight.ndim)) if linear.transposed else tuple(range(1, weight.ndim)))
+            # a transposed kernel of several groups lists all inputs first: their sum over all groups is an upper bound
+            return Range.of(given.entry * float(sums.amax()) * SLACK, width)
+    return UNKNOWN
+
+
+def _rows_met(linear: Reindex, width_in: int, width: int) -> int:
+    """Largest number of input rows (with repetitions of an entry) that one output row gathers from."""
+    index: Tensor = linear.index.reshape(-1, width)
+    count, size = index.shape[0], linear.in_size
+    row = torch.arange(count, device=index.device)[:, None].expand_as(index)
+    kept = index >= 0
+    if not bool(kept.any()):
+        return 0
+    entries, repeats = torch.unique(row[kept] * size + index[kept], return_counts=True)
+    sources = torch.unique((entries // size) * size + (entries % size) // width_in)
+    distinct = torch.bincount(sources // size, minlength=count)
+    return int(distinct.amax()) * int(repeats.amax())

@@ -1,0 +1,164 @@
+"""The one registry of rules: operator -> what it does. Absence is an error, never a silent 1."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import InputError, MissingRuleError
+from ..core.rounding import Upper
+from ..graph.ir import Graph, Node, Ref, Unit
+from .effects import Effect, Gain, Range, Unbounded
+
+RuleFunction = Callable[[Node, Sequence[Range]], Effect]
+Example = tuple[Callable[..., Any], *tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule with its documentation and the examples that put it on trial."""
+
+    op: Any
+    function: RuleFunction
+    family: str
+    summary: str
+    examples: tuple[Example, ...]
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return str(self.op)
+
+
+_RULES: dict[Any, Rule] = {}
+
+
+def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a rule for one or more operators.
+
+    The decorated function takes the `Node` and one `Range` per operand (how large its value can get) and returns a
+    `Linear`, `Elementwise`, `Gain` or `Unbounded` effect (`normscope.rules.effects`).
+
+    Args:
+        *ops: operator overloads such as `torch.ops.aten.relu.default`, or names of recognised units.
+        examples: pairs `(function, *input_shapes)`; every example runs through the soundness suite
+            (`normscope.rules.trial.try_example`).
+        summary: one line for `normscope ops`; the first line of the docstring if absent.
+
+    Raises:
+        ValueError: an operator has a rule already, or no example is given.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> from normscope.rules.effects import Elementwise
+        >>> @ns.rule(torch.ops.aten.arctan2.default, examples=[])
+        ... def arctan2(node, operands): ...
+        Traceback (most recent call last):
+        ...
+        ValueError: rule arctan2: give at least one example, so that the rule can be put on trial
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        if not examples:
+            raise ValueError(f"rule {function.__name__}: give at least one example, so that the rule can be put on trial")
+        doc = summary or (function.__doc__ or function.__name__).strip().splitlines()[0]
+        module = function.__module__
+        family = module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user"
+        for op in ops:
+            if op in _RULES:
+                raise ValueError(f"{op} has a rule already (family {_RULES[op].family})")
+            _RULES[op] = Rule(op=op, function=function, family=family, summary=doc, examples=tuple(examples))
+        return function
+
+    return register
+
+
+def rules() -> tuple[Rule, ...]:
+    """Return every registered rule, by family and name."""
+    return tuple(sorted(_RULES.values(), key=lambda r: (r.family, r.name)))
+
+
+def forget(op: Any) -> None:
+    """Remove the rule of an operator (to replace it, or after a test)."""
+    del _RULES[op]
+
+
+def lookup(node: Node) -> Rule | None:
+    """Return the rule for a node's operator, or None."""
+    return _RULES.get(node.op.name if isinstance(node.op, Unit) else node.op)
+
+
+def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
+    """Return what a node does; a missing rule is an `Unbounded` that says so (see `check` for the error)."""
+    found = lookup(node)
+    if found is None:
+        return Unbounded(reason=f"no rule for {node.op} in {node.where}")
+    return found.function(node, operands)
+
+
+def check(graph: Graph) -> None:
+    """Raise one error that lists every operator without a rule, with count, module path and source line."""
+    missing: dict[Any, list[Node]] = {}
+    for node in graph:
+        if lookup(node) is None:
+            missing.setdefault(node.op, []).append(node)
+    if missing:
+        lines = []
+        for op, nodes in missing.items():
+            paths = Counter(node.path or "(top level)" for node in nodes)
+            shown = ", ".join(list(paths)[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+            lines.append(f"{op}, {len(nodes)} time(s), in {shown}, first at {nodes[0].source or 'unknown line'}")
+        raise MissingRuleError(lines)
+
+
+def fill(graph: Graph, known: Mapping[str, float]) -> Graph:
+    """Replace each module of `known` by one node with the given constant."""
+    for path, constant in known.items():
+        graph = _collapse(graph, path, float(constant))
+    return graph
+
+
+def _collapse(graph: Graph, path: str, constant: float) -> Graph:
+    if not constant >= 0:
+        raise InputError(f"known[{path!r}] is {constant}: a Lipschitz constant is a number >= 0")
+    inside = [node for node in graph if node.path == path or node.path.startswith(path + ".")]
+    if not inside:
+        raise InputError(f"known names module {path!r}, which runs no operator; modules: {_paths(graph)}")
+    names = {node.name for node in inside}
+    read = {ref for node in graph if node.name not in names for ref in node.refs} | {graph.output}
+    exits = [node for node in inside if node.name in read]
+    if len(exits) != 1:
+        raise InputError(f"module {path!r} hands {len(exits)} values to the rest of the model: known needs exactly one")
+    entries = list(dict.fromkeys(ref for node in inside for ref in node.refs if ref not in names))
+
+    def run(*values: Any) -> Any:
+        found = dict(zip(entries, values, strict=True))
+        for node in inside:
+            found[node.name] = node.evaluate([found[ref] for ref in node.refs])
+        return found[exits[0].name]
+
+    unit = Unit("known", run, {"constant": constant})
+    merged = dataclasses.replace(
+        exits[0], op=unit, args=tuple(Ref(name) for name in entries), kwargs={}, index=None, path=path
+    )
+    nodes = [merged if node is exits[0] else node for node in graph if node.name not in names or node is exits[0]]
+    note = f"constant {constant:g} of module {path!r} taken as given"
+    return dataclasses.replace(graph, nodes=tuple(nodes), notes=(*graph.notes, note))
+
+
+def _paths(graph: Graph) -> str:
+    return ", ".join(list(dict.fromkeys(node.path for node in graph if node.path))[:12])
+
+
+def known_effect(node: Node, operands: Sequence[Range]) -> Effect:
+    """A module whose constant the user gave."""
+    from ..core.bracket import Evidence
+
+    gain = Upper.of(node.op.data["constant"], Evidence.NUMERICAL, "given by the user")
+    return Gain(gains=(gain,) * len(operands), joint=True)
+
+
+_RULES["known"] = Rule(op="known", function=known_effect, family="arithmetic", summary="A constant given by the user", examples=())

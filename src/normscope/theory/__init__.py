@@ -1,0 +1,1 @@
+"""Closed forms: normalizers and activations, as pure functions of numbers and tensors."""

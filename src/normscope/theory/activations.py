@@ -1,0 +1,368 @@
+"""Slope intervals and ranges of the activations of `torch.nn.functional`, rounded outward.
+
+A slope interval [a, b] of f says that a <= (f(u) - f(v))/(u - v) <= b for all u != v. For a smooth f its ends are the
+extrema of f', found from the roots of f''; tests recompute every constant below with 30 digits. Than's Definitions 4
+and 8 assume slopes of at most 1 in size, which GELU, SiLU, Mish, hardswish, SELU and erf break.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import rounding
+from ..core.bracket import Evidence
+from ..core.rounding import ZERO, Upper
+
+Interval = tuple[float, float]
+REAL: Interval = (-math.inf, math.inf)
+
+# silu'' = 0 at x = 2t with t tanh(t) = 1; silu' is (1 + t)/2 there, and 1 - silu'(x) = silu'(-x).
+_SILU_T = 1.19967864025773383391637
+# silu' = 0 where e^x = -1 - x; the value there is -W(1/e), W the Lambert function.
+_SILU_MINIMUM = -0.2784645427610737951093587
+# gelu'' = phi(x)(2 - x^2) = 0 at x = sqrt(2); gelu' is Phi(sqrt 2) + sqrt(2) phi(sqrt 2) there.
+_GELU_SLOPE = 1.128904145185154786340744
+_GELU_MINIMUM = -0.1699712074799036616938685
+_GELU_TANH_SLOPE = 1.128993068658771765455904
+_GELU_TANH_MINIMUM = -0.1700407505712540506390674
+_MISH_SLOPES = (-0.1125261223894625564073279, 1.088498161251727861228294)
+_MISH_MINIMUM = -0.3088434130172504066287602
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+_QUICK_GELU = 1.702
+# torch multiplies by 1.0f/6.0f even in float64 (forward on CUDA, hardsigmoid's backward): 3e-8 above 1/6.
+_SIXTH = 0.16666667163372039794921875
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A univariate function with its slope interval and its range.
+
+    Attributes:
+        name: the name in `torch.nn.functional`, with parameters if any.
+        function: the function itself, elementwise on tensors.
+        slope: [a, b], rounded outward; an infinite end comes with a `reason`.
+        bounded: the range (lo, hi) of the values, rounded outward, possibly infinite.
+        reason: why the function is not Lipschitz; None if it is.
+        evidence: PROVEN for a function known by name, NUMERICAL for one found by `recognise`.
+    """
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    slope: Interval
+    bounded: Interval = REAL
+    reason: str | None = None
+    evidence: Evidence = Evidence.PROVEN
+
+    @property
+    def gain(self) -> Upper:
+        """The Lipschitz constant max(abs(a), abs(b)) as an upper bound."""
+        size = max(abs(self.slope[0]), abs(self.slope[1]))
+        if math.isinf(size):
+            return Upper.infinite(self.reason or f"{self.name} is not Lipschitz")
+        return Upper.of(size, self.evidence, f"slope of {self.name}")
+
+
+def outward(low: float, high: float) -> Interval:
+    """Return the interval moved outward by 4 units in the last place (the constants are correct to one)."""
+    for _ in range(4):
+        low, high = math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
+    return low, high
+
+
+def _odd_slope(top: float) -> Interval:
+    """Return the slopes of x times a step from 0 to 1 that is odd about 1/2: f'(x) + f'(-x) = 1."""
+    high = outward(top, top)[1]
+    return 1.0 - high, high  # an exact subtraction
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return x sigmoid(1.702 x), the GELU of CLIP and GPT-2's paper."""
+    return x * torch.sigmoid(_QUICK_GELU * x)
+
+
+def leaky_relu(negative_slope: float = 0.01, *, name: str = "leaky_relu") -> Activation:
+    """Return leaky ReLU, max(0, x) + a min(0, x): slopes between a and 1.
+
+    Args:
+        negative_slope: the slope a for negative inputs, of any sign.
+        name: the name to show.
+
+    Returns:
+        The activation.
+
+    Example:
+        >>> leaky_relu(-0.5).slope
+        (-0.5, 1.0)
+    """
+    a = float(negative_slope)
+    function = partial(F.leaky_relu, negative_slope=a)
+    return Activation(f"{name}({a:g})", function, (min(a, 1.0), max(a, 1.0)), REAL if a > 0 else (0.0, math.inf))
+
+
+def prelu(weight: Tensor) -> Activation:
+    """Return PReLU with one slope or one per channel; the interval holds for every channel."""
+    slopes = weight.detach().to("cpu", torch.float64).flatten()
+    low, high = float(slopes.min()), float(slopes.max())
+    bounded = REAL if high > 0 else (0.0, math.inf)
+    function = partial(F.prelu, weight=slopes)
+    return Activation("prelu", function, (min(low, 1.0), max(high, 1.0)), bounded)
+
+
+def rrelu(lower: float = 1 / 8, upper: float = 1 / 3) -> Activation:
+    """Return RReLU in eval mode: leaky ReLU with the mean slope (train mode draws random slopes)."""
+    return leaky_relu((lower + upper) / 2, name="rrelu")
+
+
+def elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, *, name: str = "elu") -> Activation:
+    """Return ELU as `aten.elu` has it: s x for x > 0, s alpha (exp(i x) - 1) below.
+
+    The slopes are s and everything between 0 and s alpha i.
+
+    Args:
+        alpha: the depth of the negative side.
+        scale: s, the scale of the output.
+        input_scale: i, the scale of the input on the negative side; below zero the function is not Lipschitz.
+        name: the name to show.
+
+    Returns:
+        The activation.
+
+    Example:
+        >>> elu(-2.0).slope, elu(-2.0).bounded
+        ((-2.0, 1.0), (0.0, inf))
+    """
+    floor, steepest = -scale * alpha, scale * alpha * input_scale
+    function = partial(torch.ops.aten.elu.default, alpha=alpha, scale=scale, input_scale=input_scale)
+    label = f"{name}({alpha:g})"
+    if input_scale < 0 and floor != 0:
+        return Activation(label, function, REAL, REAL, f"{label}: exp grows without bound on the negative side")
+    exact = scale == input_scale == 1.0  # else a product was rounded
+    low, high = (steepest, steepest) if exact else outward(steepest, steepest)
+    tail = (0.0, 0.0) if input_scale == 0 else (floor, floor) if exact else outward(floor, floor)
+    bounded = (-math.inf if scale < 0 else min(0.0, tail[0])), (math.inf if scale > 0 else max(0.0, tail[1]))
+    return Activation(label, function, (min(0.0, low, scale), max(0.0, high, scale)), bounded)
+
+
+def celu(alpha: float = 1.0) -> Activation:
+    """Return CELU, max(0, x) + min(0, alpha (exp(x/alpha) - 1)): slopes [0, 1] for alpha > 0, else not Lipschitz."""
+    return elu(alpha, 1.0, 1.0 / alpha, name="celu")
+
+
+def clamp(low: float | None = None, high: float | None = None, *, name: str = "clamp") -> Activation:
+    """Return x clamped to [low, high]; also hardtanh. Where low >= high torch returns the constant `high`.
+
+    Args:
+        low: the least value; None for none.
+        high: the largest value; None for none.
+        name: the name to show.
+
+    Returns:
+        The activation, with slopes [0, 1], [1, 1] without limits, [0, 0] for a constant.
+
+    Example:
+        >>> clamp(0.0, 6.0).bounded
+        (0.0, 6.0)
+    """
+    bottom, top = -math.inf if low is None else float(low), math.inf if high is None else float(high)
+    function: Callable[[Tensor], Tensor] = partial(torch.clamp, min=bottom, max=top)
+    label = f"{name}({bottom:g}, {top:g})"
+    if bottom >= top:
+        return Activation(label, function, (0.0, 0.0), (top, top))
+    return Activation(label, function, (1.0, 1.0) if (bottom, top) == REAL else (0.0, 1.0), (bottom, top))
+
+
+def hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
+    """Return hardtanh, which is `clamp` under another name."""
+    return clamp(min_val, max_val, name="hardtanh")
+
+
+def threshold(threshold: float, value: float) -> Activation:
+    """Return x where x > threshold, else `value`: Lipschitz only if the two meet.
+
+    Args:
+        threshold: where the function switches.
+        value: what it returns at and below the threshold.
+
+    Returns:
+        max(x, threshold) with slopes [0, 1] if `value == threshold`; else a jump, not Lipschitz.
+
+    Example:
+        >>> threshold(1.0, 1.0).slope
+        (0.0, 1.0)
+        >>> threshold(1.0, 0.0).reason
+        'threshold(1, 0) jumps by 1 at 1'
+    """
+    label = f"threshold({threshold:g}, {value:g})"
+    function = partial(F.threshold, threshold=threshold, value=value)
+    bounded = (min(threshold, value), math.inf)
+    if value == threshold:
+        return Activation(label, function, (0.0, 1.0), bounded)
+    return Activation(label, function, REAL, bounded, f"{label} jumps by {abs(threshold - value):g} at {threshold:g}")
+
+
+def softshrink(lambd: float = 0.5) -> Activation:
+    """Return softshrink, x moved towards 0 by lambd and stopped there: slopes [0, 1] ([1, 1] for lambd = 0)."""
+    slope = (1.0, 1.0) if lambd == 0 else (0.0, 1.0)
+    return Activation(f"softshrink({lambd:g})", partial(F.softshrink, lambd=lambd), slope)
+
+
+def hardshrink(lambd: float = 0.5) -> Activation:
+    """Return hardshrink, x outside [-lambd, lambd] and 0 inside: it jumps, unless lambd <= 0 (the identity)."""
+    label, function = f"hardshrink({lambd:g})", partial(F.hardshrink, lambd=lambd)
+    if lambd <= 0:
+        return Activation(label, function, (1.0, 1.0))
+    return Activation(label, function, REAL, REAL, f"{label} jumps by {lambd:g} at -{lambd:g} and {lambd:g}")
+
+
+def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
+    """Return softplus, log(1 + exp(beta x))/beta: slopes sigmoid(beta x) in [0, 1].
+
+    Assumes:
+        torch returns x itself where beta x > threshold, a jump down of log(1 + exp(-threshold))/beta. At the default
+        (2.1e-9 at 20) it is far below the spacing of float32 there and is taken for what it is, a rounding device;
+        a larger one makes the function not Lipschitz.
+
+    Args:
+        beta: the sharpness, of any sign but not 0.
+        threshold: where torch switches to the identity.
+
+    Returns:
+        The activation.
+
+    Example:
+        >>> softplus(2.0).slope
+        (0.0, 1.0)
+        >>> softplus(threshold=1.0).slope
+        (-inf, inf)
+    """
+    label, function = f"softplus({beta:g})", partial(F.softplus, beta=beta, threshold=threshold)
+    if threshold <= 0 or math.log1p(math.exp(-threshold)) > 2.0**-24 * threshold:
+        return Activation(label, function, REAL, REAL, f"{label} jumps at its threshold {threshold:g}")
+    return Activation(label, function, (0.0, 1.0), (0.0, math.inf) if beta > 0 else (-math.inf, 0.0))
+
+
+def gelu(approximate: str = "none") -> Activation:
+    """Return GELU, x Phi(x), with slopes from -0.1289 at -sqrt(2) to 1.1289 at sqrt(2), or its tanh form."""
+    return ACTIVATIONS["gelu" if approximate == "none" else "gelu_tanh"]
+
+
+def softmax_norm(n: int) -> Upper:
+    """Return the Lipschitz constant of softmax over n entries, 1/2 (0 for n = 1).
+
+    The Jacobian diag(p) - p p^T has norm at most 1/2, reached in the limit p = (1/2, 1/2, 0, ..., 0).
+
+    Args:
+        n: the number of entries.
+
+    Returns:
+        The constant.
+
+    Example:
+        >>> round(10 ** softmax_norm(3).log10, 12)
+        0.5
+    """
+    return Upper.of(0.5, Evidence.PROVEN, "softmax") if n > 1 else ZERO.named("softmax")
+
+
+def log_softmax_norm(n: int) -> Upper:
+    """Return the Lipschitz constant of log-softmax over n entries, sqrt(n) (0 for n = 1).
+
+    The Jacobian I - 1 p^T is an oblique projection (p sums to 1). For n >= 2 it has the norm of its complement 1 p^T,
+    which is sqrt(n) norm(p): sqrt(n) in the limit where p is a vertex of the simplex, 1 where p is uniform.
+
+    Args:
+        n: the number of entries.
+
+    Returns:
+        The constant.
+
+    Example:
+        >>> round(10 ** log_softmax_norm(16).log10, 12)
+        4.0
+    """
+    if n <= 1:
+        return ZERO.named("log_softmax")
+    return Upper.of(math.sqrt(n), Evidence.PROVEN, "log_softmax", allowance=rounding.gamma(1))
+
+
+def glu_norm(radius: float = math.inf) -> Upper:
+    """Return the Lipschitz constant of the gated linear unit a sigmoid(b) for abs(a) <= radius.
+
+    sup over t = sigmoid(b) of t sqrt(1 + radius^2 (1 - t)^2): 1, or its value at t = (3 - sqrt(1 - 8/radius^2))/4.
+
+    Args:
+        radius: a bound on the entries of the first half; without one the unit is not Lipschitz.
+
+    Returns:
+        The constant, infinite with its reason for an infinite radius.
+
+    Example:
+        >>> glu_norm(2.0).log10, glu_norm().reason
+        (0.0, 'glu multiplies two unbounded halves')
+    """
+    if math.isinf(radius):
+        return Upper.infinite("glu multiplies two unbounded halves")
+    size = 1.0
+    if radius * radius > 8.0:
+        t = (3.0 - math.sqrt(1.0 - 8.0 / radius / radius)) / 4.0
+        size = max(1.0, t * math.hypot(1.0, radius * (1.0 - t)))
+    # t maximises, so its rounding counts squared; where the root is ill-conditioned (radius^2 near 8) the size is 1.
+    return Upper.of(size, Evidence.PROVEN, "glu", allowance=0.0 if size == 1.0 else rounding.gamma(32))
+
+
+def _table() -> dict[str, Activation]:
+    unit, positive, sign = (0.0, 1.0), (0.0, math.inf), (-1.0, 1.0)
+    silu = _odd_slope((1.0 + _SILU_T) / 2.0)
+    gelu_tanh = partial(F.gelu, approximate="tanh")
+
+    def above(minimum: float) -> Interval:
+        return outward(minimum, math.inf)
+
+    rows = [
+        Activation("identity", torch.clone, (1.0, 1.0)),
+        Activation("neg", torch.neg, (-1.0, -1.0)),
+        Activation("abs", torch.abs, sign, positive),
+        Activation("relu", F.relu, unit, positive),
+        Activation("relu6", F.relu6, unit, (0.0, 6.0)),
+        replace(elu(_SELU_ALPHA, _SELU_SCALE), name="selu", function=F.selu),
+        Activation("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM)),
+        Activation("gelu_tanh", gelu_tanh, _odd_slope(_GELU_TANH_SLOPE), above(_GELU_TANH_MINIMUM)),
+        Activation("quick_gelu", quick_gelu, silu, above(_SILU_MINIMUM / _QUICK_GELU)),
+        Activation("silu", F.silu, silu, above(_SILU_MINIMUM)),
+        Activation("mish", F.mish, outward(*_MISH_SLOPES), above(_MISH_MINIMUM)),
+        Activation("hardswish", F.hardswish, outward(-3.0 * _SIXTH, 9.0 * _SIXTH), above(-2.25 * _SIXTH)),
+        Activation("hardsigmoid", F.hardsigmoid, (0.0, _SIXTH), (0.0, outward(0.0, 6.0 * _SIXTH)[1])),
+        Activation("sigmoid", torch.sigmoid, (0.0, 0.25), unit),
+        Activation("logsigmoid", F.logsigmoid, unit, (-math.inf, 0.0)),
+        Activation("tanh", torch.tanh, unit, sign),
+        Activation("tanhshrink", F.tanhshrink, unit),
+        Activation("softsign", F.softsign, unit, sign),
+        Activation("sin", torch.sin, sign, sign),
+        Activation("cos", torch.cos, sign, sign),
+        Activation("erf", torch.erf, (0.0, outward(0.0, 2.0 / math.sqrt(math.pi))[1]), sign),
+        Activation("atan", torch.atan, unit, outward(-math.pi / 2.0, math.pi / 2.0)),
+        Activation("exp", torch.exp, positive, positive, "exp grows without bound"),
+    ]
+    families: list[Callable[[], Activation]] = [
+        leaky_relu,
+        rrelu,
+        elu,
+        celu,
+        hardtanh,
+        softplus,
+        softshrink,
+        hardshrink,
+    ]
+    defaults = [family() for family in families]
+    return {row.name: row for row in rows} | {row.name.partition("(")[0]: row for row in defaults}
+
+
+ACTIVATIONS: dict[str, Activation] = _table()
+"""The parameter-free activations, and the others at torch's default parameters."""

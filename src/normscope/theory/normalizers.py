@@ -1,0 +1,287 @@
+"""Exact Jacobians and Lipschitz constants of the normalizers, with their affine scale gamma.
+
+Let s = sqrt(var + eps) over a normalized set of n entries (biased variance), y the centred input, r = sqrt(mean x^2 +
+eps). LayerNorm, GroupNorm, InstanceNorm and train-mode BatchNorm are one function on each set, with Jacobian
+(1/s) diag(gamma) (I - y y^T/(n s^2)) (I - 11^T/n); RMSNorm has (1/r) diag(gamma) (I - x x^T/(n r^2)); eval-mode
+BatchNorm is diag(gamma/s) with s from the running variance.
+
+`*_jacobian` writes the matrix out, `*_global` bounds its norm over all inputs, `*_at` (in `pointwise.py`) brackets it
+at a point; what the papers print is in `lemmas.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core import rounding
+from ..core.bracket import Evidence
+from ..core.rounding import ZERO, Upper
+
+
+def layer_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the Jacobian of LayerNorm at one normalized set (Than, Lemma 23, with gamma).
+
+    (1/s) diag(gamma) (I - y y^T/(norm(y)^2 + n eps)) (I - 11^T/n)
+
+    Args:
+        x: the n entries of the set, in any shape.
+        gamma: the scale, as many entries or one; None for ones.
+        eps: the stabiliser.
+
+    Returns:
+        A float64 matrix `[n, n]`.
+
+    Example:
+        >>> layer_norm_jacobian(torch.tensor([1.0, 3.0]), None, 1.0)  # eps/s^3 along (1, -1)/sqrt(2)
+        tensor([[ 0.1768, -0.1768],
+                [-0.1768,  0.1768]], dtype=torch.float64)
+    """
+    return _jacobian(x, gamma, eps, centred=True)
+
+
+def batch_norm_train_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the `[m, m]` Jacobian of train-mode BatchNorm over the m values of one channel (scalar gamma)."""
+    return _jacobian(x, gamma, eps, centred=True)
+
+
+def batch_norm_eval_jacobian(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
+    """Return diag(gamma_k/s_k), one entry per channel (Than, Lemma 1, with gamma)."""
+    return torch.diag(batch_norm_eval(gamma, running_var, eps))
+
+
+def rms_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the `[n, n]` Jacobian (1/r) diag(gamma) (I - x x^T/(n r^2)) of RMSNorm."""
+    return _jacobian(x, gamma, eps, centred=False)
+
+
+def group_norm_jacobian(x: Tensor, gamma: Tensor | None, groups: int, eps: float) -> Tensor:
+    """Return the Jacobian of GroupNorm at one sample: one LayerNorm block per group.
+
+    Args:
+        x: one sample, `[channels, *positions]`.
+        gamma: one scale per channel; None for ones.
+        groups: the number of groups.
+        eps: the stabiliser.
+
+    Returns:
+        A float64 matrix, block diagonal, with as many rows and columns as `x` has entries.
+
+    Example:
+        >>> group_norm_jacobian(torch.randn(4, 3), None, 2, 1e-5).shape
+        torch.Size([12, 12])
+    """
+    sets, scales = sets_of(x, gamma, groups)
+    return torch.block_diag(*(_jacobian(part, scale, eps, centred=True) for part, scale in zip(sets, scales)))
+
+
+def instance_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the Jacobian of InstanceNorm at one sample `[channels, *positions]`: GroupNorm, one channel a group."""
+    return group_norm_jacobian(x, gamma, x.shape[0], eps)
+
+
+def layer_norm_nonaffine(n: int, s: float, eps: float) -> float:
+    """Return the exact norm of the Jacobian without gamma: 1/s for n >= 3, eps/s^3 for n = 2, 0 for n = 1.
+
+    With three entries some direction is orthogonal to both 1 and y and passes at full gain; with two, the only
+    direction that survives centring is y itself, and the output is nearly a sign: the set is degenerate.
+
+    Args:
+        n: the size of the normalized set (for train-mode BatchNorm the m values of a channel).
+        s: sqrt(var + eps).
+        eps: the stabiliser.
+
+    Returns:
+        The norm, as a float64 without rounding allowance.
+
+    Example:
+        >>> layer_norm_nonaffine(3, 2.0, 1.0), layer_norm_nonaffine(2, 2.0, 1.0), layer_norm_nonaffine(1, 2.0, 1.0)
+        (0.5, 0.125, 0.0)
+    """
+    return 1.0 / s if n >= 3 else eps / s**3 if n == 2 else 0.0
+
+
+def rms_norm_nonaffine(n: int, r: float, eps: float) -> float:
+    """Return the exact norm of RMSNorm's Jacobian without gamma: 1/r for n >= 2, eps/r^3 for n = 1."""
+    return 1.0 / r if n >= 2 else eps / r**3
+
+
+def rms_epsilon(eps: float | None, dtype: torch.dtype) -> float:
+    """Return the eps that `torch.nn.RMSNorm` uses where it is None: that of the dtype it computes in.
+
+    The documentation says `finfo(x.dtype).eps`; float16 and bfloat16 are computed in float32, with float32's.
+    """
+    if eps is not None:
+        return float(eps)
+    return float(torch.finfo(torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype).eps)
+
+
+def batch_norm_eval(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
+    """Return the diagonal gamma_k/sqrt(running_var_k + eps) of eval-mode BatchNorm, in float64 (off by at most 4 u)."""
+    scale = 1.0 / (running_var.detach().double() + eps).sqrt()
+    return scale if gamma is None else scale * gamma.detach().double()
+
+
+def batch_norm_eval_global(gamma: Tensor | None, running_var: Tensor, eps: float) -> Upper:
+    """Return max_k abs(gamma_k)/s_k, the exact constant of eval-mode BatchNorm (Than's Lemma 1 prints an l2 norm)."""
+    top = float(batch_norm_eval(gamma, running_var, eps).abs().max())
+    if math.isnan(top):
+        raise ValueError("batch norm: a running variance + eps is negative or NaN, or gamma is NaN")
+    if math.isinf(top):
+        return Upper.infinite("batch norm: a running variance is 0 and so is eps")
+    return Upper.of(top, Evidence.PROVEN, "max abs(gamma)/s", allowance=rounding.gamma(6))
+
+
+def layer_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
+    """Return the Lipschitz constant of LayerNorm over all inputs, norm(diag(gamma)(I - 11^T/n))/sqrt(eps).
+
+    Attained at zero variance: the Jacobian at y is the one at 0 times a contraction, over a larger s.
+
+    Args:
+        gamma: n scales, or one; None for ones.
+        n: the number of normalized entries.
+        eps: the stabiliser.
+
+    Returns:
+        The constant, rounded outward; 0 for n = 1, infinite with its reason for eps = 0.
+
+    Example:
+        >>> round(10 ** layer_norm_global(None, 8, 1e-4).log10, 9)
+        100.0
+        >>> round(10 ** layer_norm_global(torch.tensor([1.0, 0.0]), 2, 1.0).log10, 9)
+        0.707106781
+
+    Reference:
+        Than, Lemma 2 (1/sigma, sigma = min over R^n, which is sqrt(eps)).
+    """
+    return _over_root(centred_gain(scales_of(gamma, n)), eps, "layer norm at zero variance")
+
+
+def group_norm_global(gamma: Tensor | None, groups: int, set_size: int, eps: float) -> Upper:
+    """Return the Lipschitz constant of GroupNorm over all inputs: the largest over its groups.
+
+    Args:
+        gamma: one scale per channel; None for ones.
+        groups: the number of groups.
+        set_size: the entries of one group, channels per group times positions.
+        eps: the stabiliser.
+
+    Returns:
+        The constant, rounded outward; 0 for sets of one entry, infinite with its reason for eps = 0.
+
+    Example:
+        >>> round(10 ** group_norm_global(torch.tensor([1.0, 2.0]), 2, 9, 1e-4).log10, 9)
+        200.0
+    """
+    scales = torch.ones(groups, 1) if gamma is None else gamma.detach().reshape(groups, -1)
+    repeats, rest = divmod(set_size, scales.shape[1])
+    if repeats < 1 or rest:
+        raise ValueError(f"group norm: {scales.shape[1]} channels a group do not divide a set of {set_size} entries")
+    # From two positions on each scale occurs twice: the largest one passes in full, by the difference of the two.
+    gain = _largest(scales) if repeats > 1 else max(centred_gain(scale) for scale in scales)
+    return _over_root(gain, eps, "group norm at zero variance")
+
+
+def instance_norm_global(gamma: Tensor | None, set_size: int, eps: float) -> Upper:
+    """Return max abs(gamma)/sqrt(eps), the constant of InstanceNorm with input statistics (0 for one position)."""
+    return batch_norm_train_global(gamma, set_size, eps).named("instance norm at zero variance")
+
+
+def batch_norm_train_global(gamma: Tensor | None, m: int, eps: float) -> Upper:
+    """Return max abs(gamma)/sqrt(eps), the constant of train-mode BatchNorm, m values per channel (0 for m = 1)."""
+    gain = 0.0 if m < 2 else 1.0 if gamma is None else _largest(gamma)
+    return _over_root(gain, eps, "batch norm at zero variance")
+
+
+def rms_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
+    """Return max abs(gamma)/sqrt(eps), the constant of RMSNorm for every n >= 1, attained at x = 0."""
+    return _over_root(_largest(scales_of(gamma, n)), eps, "RMS norm at zero")
+
+
+def centred_gain(gamma: Tensor) -> float:
+    """Bound norm(diag(gamma)(I - 11^T/n)) from above, tight to rounding.
+
+    Its square is the largest root of the derivative of prod_i (z - gamma_i^2), and lies between the two largest
+    gamma_i^2: there sum_i 1/(z - gamma_i^2) decreases through 0. A z at which the sum is below 0 by more than its
+    rounding is above the root, and the norm grows with every abs(gamma_i), so squares may be rounded up.
+
+    Args:
+        gamma: the n scales of the set.
+
+    Returns:
+        The bound as a float, rounded up; max abs(gamma) if two entries share it, 0 for n = 1.
+
+    Example:
+        >>> centred_gain(torch.tensor([3.0, 3.0, 1.0])), round(centred_gain(torch.tensor([3.0, 0.0, 0.0])) ** 2, 12)
+        (3.0, 6.0)
+    """
+    top, n = _largest(gamma), gamma.numel()
+    if n == 1:
+        return 0.0
+    if top < 1e-150:  # squares would underflow
+        return top
+    exponent = math.frexp(top)[1]
+    scaled = _float64(gamma).flatten() * math.ldexp(1.0, -exponent)
+    squares = torch.nextafter(scaled.square(), torch.tensor(math.inf, dtype=torch.float64)).sort(descending=True)[0]
+    high, others = float(squares[0]), squares[1:]
+    first, low, slack = high, float(others[0]), 1.0 + rounding.gamma(2 * n + 16)
+    if low == high:
+        return top
+    while True:
+        middle = (low + high) / 2.0
+        if not low < middle < high:
+            break
+        if float((1.0 / (middle - others)).sum()) * slack <= 1.0 / (first - middle):
+            high = middle
+        else:
+            low = middle
+    return min(top, math.ldexp(math.nextafter(math.sqrt(high), math.inf), exponent))
+
+
+def _float64(x: Tensor) -> Tensor:
+    return x.detach().to("cpu", torch.float64)
+
+
+def _largest(gamma: Tensor) -> float:
+    top = float(gamma.detach().abs().max())
+    if not math.isfinite(top):
+        raise ValueError("a normalizer's gamma is NaN or infinite")
+    return top
+
+
+def scales_of(gamma: Tensor | None, n: int) -> Tensor:
+    """Return gamma as n float64 entries."""
+    if n < 1:
+        raise ValueError(f"a normalized set of {n} entries")
+    if gamma is None:
+        return torch.ones(n, dtype=torch.float64)
+    if gamma.numel() not in (1, n):
+        raise ValueError(f"gamma has {gamma.numel()} entries, the normalized set {n}")
+    return _float64(gamma).flatten().expand(n)
+
+
+def sets_of(x: Tensor, gamma: Tensor | None, groups: int) -> tuple[Tensor, Tensor]:
+    """Return the normalized sets of a sample `[channels, *positions]` and their scales, both `[groups, set_size]`."""
+    scales = scales_of(gamma, x.shape[0]).reshape(-1, 1).expand(x.shape[0], x[0].numel())
+    return _float64(x).reshape(groups, -1), scales.reshape(groups, -1)
+
+
+def _over_root(gain: float, eps: float, method: str) -> Upper:
+    """Return gain/sqrt(eps), rounded outward."""
+    if not eps >= 0.0:
+        raise ValueError(f"{method}: eps is {eps}, must be >= 0")
+    if eps == 0.0:
+        return Upper.infinite(f"{method}: eps is 0, and the slope grows without bound as the variance tends to 0")
+    inverse = Upper.of(1.0 / math.sqrt(eps), Evidence.PROVEN, allowance=rounding.gamma(2))
+    return ZERO.named(method) if gain == 0.0 else Upper.of(gain, Evidence.PROVEN).times(inverse).named(method)
+
+
+def _jacobian(x: Tensor, gamma: Tensor | None, eps: float, *, centred: bool) -> Tensor:
+    y, n = _float64(x).flatten(), x.numel()
+    matrix = torch.eye(n, dtype=torch.float64)
+    if centred:
+        y, matrix = y - y.mean(), matrix - 1.0 / n
+    square = y.square().mean() + eps
+    return scales_of(gamma, n)[:, None] * (matrix - torch.outer(y, y) / (n * square)) / square.sqrt()

@@ -1,0 +1,505 @@
+"""Real architectures: bracketed, `+inf` with a reason, or refused with a full list; never wrong, never a crash.
+
+What each family must give is derived from its formula, not read off the program:
+
+* Convolutions, eval-mode BatchNorm, ReLU/ReLU6/GELU/SiLU, poolings and residual sums are Lipschitz: finite.
+* LayerNorm and RMSNorm with eps > 0 are Lipschitz *and* bounded.  Behind them attention (softmax of products of
+  queries and keys) and gated MLPs (products of two branches) act on a bounded set, where they are Lipschitz: finite.
+  So are all pre-norm transformers, and the BERT kin, whose embeddings end in a LayerNorm.
+* Attention on the raw input is not Lipschitz (Kim, Papamakarios, Mnih 2021): the post-norm `nn.TransformerEncoder`
+  and bare `nn.MultiheadAttention` are `+inf`.
+* Squeeze-and-excitation multiplies unbounded features by a gate that depends on them; its derivative holds a factor
+  that grows with the features: `+inf` (RegNetY, EfficientNet).
+* ConvNeXtV2's GRN, x * N(x) with N(x) = |x| / (mean |x| + eps), is finite behind a LayerNorm; `+inf` would be
+  pessimistic but true, so it is asked for a true answer only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core.errors import InputError, MissingRuleError, NormscopeError
+
+from .families import FAMILIES
+from .observe import assert_same, call, far_points, gain_at, snapshot, used, value_at
+
+FINITE, INFINITE, TRUE = "finite", "infinite", "any true answer"
+
+EXPECTED = {
+    "resnet_basic": FINITE,
+    "resnet_bottleneck": FINITE,
+    "resnet_basic_dict": FINITE,
+    "convnext": FINITE,
+    "convnextv2": TRUE,
+    "regnet_x": FINITE,
+    "regnet_y": INFINITE,
+    "efficientnet": INFINITE,
+    "mobilenet_v2": FINITE,
+    "vit": FINITE,
+    "vit_dict": FINITE,
+    "deit": FINITE,
+    "swin": FINITE,
+    "beit": FINITE,
+    "clip_vision": FINITE,
+    "bert": FINITE,
+    "bert_padded": FINITE,
+    "bert_eager": FINITE,
+    "roberta": FINITE,
+    "distilbert": FINITE,
+    "albert": FINITE,
+    "electra": FINITE,
+    "t5_encoder": FINITE,
+    "t5_gated_encoder": FINITE,
+    "gpt2": FINITE,
+    "opt": FINITE,
+    "llama": FINITE,
+    "mistral": FINITE,
+    "qwen2": FINITE,
+    "gemma": FINITE,
+    "gemma2": FINITE,
+    "gemma3": FINITE,
+    "gpt_neox": FINITE,
+    "phi": FINITE,
+    "torch_encoder_post_relu": INFINITE,
+    "torch_encoder_post_gelu": INFINITE,
+    "torch_encoder_pre_relu": FINITE,
+    "torch_encoder_pre_gelu": FINITE,
+    "torch_attention_normed": FINITE,
+    "torch_attention_bare": INFINITE,
+}
+
+# Which module the reason of a `+inf` must name.
+CULPRIT = {
+    "regnet_y": "encoder.stages.0.layers.0",
+    "efficientnet": "squeeze_excite",
+    "torch_encoder_post_relu": "self_attn",
+    "torch_encoder_post_gelu": "self_attn",
+    "torch_attention_bare": "attention",
+}
+
+QUICK = {"resnet_basic", "convnext", "efficientnet", "vit_dict", "bert_padded", "llama", "torch_attention_bare"}
+SECONDS = 20.0
+
+
+def families(*, quick: set[str] = QUICK) -> list:
+    """Every family; those outside `quick` run in `make test-slow`."""
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in FAMILIES]
+
+
+@functools.cache
+def global_bracket(name: str) -> ns.Bracket | MissingRuleError:
+    """The family's GLOBAL outcome, measured once a session."""
+    model, batch, output = FAMILIES[name]()
+    try:
+        return ns.lipschitz(model, batch, scope="global", output=output, max_seconds=SECONDS)
+    except MissingRuleError as refusal:
+        return refusal
+
+
+@functools.cache
+def point_bracket(name: str) -> ns.Bracket:
+    model, batch, output = FAMILIES[name]()
+    return ns.lipschitz(model, batch, scope="point", output=output, max_seconds=SECONDS)
+
+
+def test_every_family_has_an_expectation():
+    assert set(EXPECTED) == set(FAMILIES)
+    assert set(CULPRIT) == {name for name, outcome in EXPECTED.items() if outcome is INFINITE}
+    assert set(FAMILIES) >= QUICK
+
+
+@pytest.mark.parametrize("name", families(quick={"resnet_basic", "bert_padded"}))
+def test_builders_are_reproducible_and_leave_the_random_state(name):
+    state = torch.get_rng_state()
+    first, batch, _ = FAMILIES[name]()
+    second, _, _ = FAMILIES[name]()
+    assert torch.equal(state, torch.get_rng_state())
+    assert_same(dict(first.state_dict()), dict(second.state_dict()), name)
+    assert not any(module.training for module in first.modules())
+    leaves = [batch] if isinstance(batch, torch.Tensor) else list(batch.values())
+    assert all(leaf.shape[0] == 2 for leaf in leaves)
+
+
+# ------------------------------------------------------------------------------------------------------------ capture
+
+
+@pytest.mark.parametrize("name", families(quick={*QUICK, "swin", "t5_encoder", "gemma"}))
+def test_the_graph_is_the_model(name):
+    """Not only at the batch it was captured on: constants may not hide a dependence on the input."""
+    model, batch, output = FAMILIES[name]()
+    graph = ns.capture(model, batch, output=output)
+    assert len(graph.inputs) == 1
+    variable = graph.inputs[0]
+    with torch.no_grad():
+        expected = call(model, batch, output)
+        got = graph.run(variable.value)
+        torch.testing.assert_close(got, expected[: len(got)], rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+        generator = torch.Generator().manual_seed(3)
+        for scale in (0.1, 1.0, 30.0):
+            spread = scale * float(variable.value.std())
+            other = variable.value + spread * torch.randn(variable.shape, generator=generator)
+            expected = value_at(model, batch, output, graph, other)
+            got = graph.run(other)
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", families())
+def test_the_graph_in_float64_is_the_model_and_differentiable(name):
+    model, batch, output = FAMILIES[name]()
+    graph = ns.capture(model, batch, output=output)
+    wide = graph.double()
+    x = wide.inputs[0].value.clone().requires_grad_()
+    y = wide.run(x)
+    assert y.dtype == torch.float64
+    narrow = graph.run(graph.inputs[0].value).double()
+    torch.testing.assert_close(y, narrow, rtol=1e-4, atol=1e-5 * float(narrow.abs().max()))
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+    (gradient,) = torch.autograd.grad(y, x, weights)
+    assert bool(torch.isfinite(gradient).all())
+    assert float(gradient.norm()) > 0
+
+
+@pytest.mark.parametrize("name", families(quick={"resnet_basic", "llama"}))
+def test_every_node_knows_where_it_comes_from(name):
+    model, batch, output = FAMILIES[name]()
+    paths = {path for path, _ in model.named_modules()}
+    for node in ns.capture(model, batch, output=output):
+        assert node.path in paths, node
+        assert node.source, node
+
+
+# ------------------------------------------------------------------------------------------------------------- global
+
+
+@pytest.mark.parametrize("name", families())
+def test_global_outcome(name):
+    outcome = global_bracket(name)
+    assert not isinstance(outcome, MissingRuleError), f"{name} is refused: {outcome}"
+    assert outcome.scope == "global"
+    assert outcome.mode == "eval"
+    assert math.isfinite(outcome.log10_lower), "no lower side was found"
+    assert outcome.log10_lower <= outcome.log10_upper
+    if EXPECTED[name] is FINITE:
+        assert math.isfinite(outcome.log10_upper), outcome.reason
+        assert outcome.reason is None
+    if EXPECTED[name] is INFINITE:
+        assert outcome.log10_upper == math.inf
+    if outcome.log10_upper == math.inf:
+        assert outcome.reason
+        assert CULPRIT.get(name, "") in outcome.reason
+
+
+@pytest.mark.parametrize("name", families())
+def test_no_gain_above_the_upper_side(name):
+    """Secants near the batch, at the origin and far out, in float64, on every sample."""
+    model, batch, output = FAMILIES[name]()
+    outcome = global_bracket(name)
+    if isinstance(outcome, MissingRuleError):
+        pytest.skip("refused")
+    graph = ns.capture(model, batch, output=output).double()
+    base = graph.inputs[0].value
+    generator = torch.Generator().manual_seed(5)
+    for scale in (0.0, 1e-3, 1.0, 10.0, 100.0):
+        noise = torch.randn(base.shape, generator=generator, dtype=torch.float64)
+        for point in (base + scale * base.std() * noise, scale * base.std() * noise):
+            gain = gain_at(graph.run, point, steps=3)
+            assert gain == 0 or math.log10(gain) <= outcome.log10_upper + 1e-6, (scale, gain)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in FAMILIES if EXPECTED[n] is INFINITE],
+)
+def test_the_infinite_ones_really_grow(name):
+    """Evidence that `+inf` is the truth: the farther out, the larger the gains that are found."""
+    model, batch, output = FAMILIES[name]()
+    graph = ns.capture(model, batch, output=output).double()
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for scale in (1.0, 1e2, 1e4):
+        points = far_points(graph, scale, 6, generator)
+        found.append(max(gain_at(graph.run, point, steps=3, h=1e-9) for point in points))
+    assert found[0] < found[1] < found[2]
+    assert found[2] > 100 * found[0]
+
+
+# -------------------------------------------------------------------------------------------------------------- point
+
+
+@pytest.mark.parametrize("name", families())
+def test_point_figure_is_finite_and_right(name):
+    model, batch, output = FAMILIES[name]()
+    bracket = point_bracket(name)
+    assert bracket.scope == "point"
+    assert math.isfinite(bracket.log10_lower)
+    assert math.isfinite(bracket.log10_upper)
+    graph = ns.capture(model, batch, output=output).double()
+    if graph.per_sample:
+        assert bracket.per_sample is not None
+        assert len(bracket.per_sample) == 2
+        figure = bracket.per_sample[0]
+        assert bracket.log10_lower == max(sample.log10_lower for sample in bracket.per_sample)
+    else:
+        figure = bracket
+    seen = math.log10(gain_at(graph.run, graph.inputs[0].value, steps=30))
+    assert figure.log10_lower >= seen - 0.01, "a larger gain exists at this point"
+    assert figure.log10_upper >= seen - 1e-4
+
+
+@pytest.mark.parametrize("name", families())
+def test_point_is_below_global(name):
+    outcome = global_bracket(name)
+    if isinstance(outcome, MissingRuleError):
+        pytest.skip("refused")
+    assert point_bracket(name).log10_lower <= outcome.log10_upper + 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------- other conditions
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("resnet_basic", marks=pytest.mark.slow),
+        pytest.param("bert", marks=pytest.mark.slow),
+        pytest.param("swin", marks=pytest.mark.slow),
+        pytest.param("torch_encoder_pre_relu", marks=pytest.mark.slow),
+    ],
+)
+def test_train_mode_is_bracketed_with_dropout_off(name):
+    model, batch, output = FAMILIES[name]()
+    model.train()
+    before = snapshot(model)
+    bracket = ns.lipschitz(model, batch, output=output, max_seconds=SECONDS)
+    assert bracket.mode == "train"
+    assert math.isfinite(bracket.log10_upper)
+    if any(isinstance(module, nn.Dropout) for module in model.modules()):
+        assert any("dropout" in note for note in bracket.notes)
+    assert_same(before, snapshot(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", ["resnet_basic", "vit", "bert_padded", "gpt2", "llama", "gemma", "t5_encoder"])
+def test_other_dtypes(name, dtype):
+    model, batch, output = FAMILIES[name]()
+    model = model.to(dtype)
+    if isinstance(batch, torch.Tensor):
+        batch = batch.to(dtype)
+    bracket = ns.lipschitz(model, batch, output=output, max_seconds=SECONDS)
+    assert math.isfinite(bracket.log10_upper)
+    assert bracket.log10_lower <= bracket.log10_upper
+    assert all(parameter.dtype == dtype for parameter in model.parameters())
+    reference = global_bracket(name)
+    # Weights rounded to 8 or 11 bits move the bound by little.
+    assert bracket.log10_upper == pytest.approx(reference.log10_upper, abs=0.5)
+
+
+@pytest.mark.parametrize("name", ["resnet_basic", pytest.param("llama", marks=pytest.mark.slow)])
+def test_bare_tensor_and_dict_are_the_same_question(name):
+    model, batch, output = FAMILIES[name]()
+    if isinstance(batch, torch.Tensor):
+        one, other = ns.capture(model, batch, output=output), ns.capture(model, {"pixel_values": batch}, output=output)
+    else:
+        bare = {"input_ids": batch["input_ids"]}  # an attention mask of ones says nothing
+        one, other = ns.capture(model, batch, output=output), ns.capture(model, bare, output=output)
+    x = one.inputs[0].value
+    torch.testing.assert_close(one.run(x), other.run(x))
+
+
+def test_several_outputs_must_be_chosen_by_a_name_that_exists():
+    model, batch, _ = FAMILIES["bert_padded"]()
+    with pytest.raises(InputError, match="last_hidden_state"):
+        ns.lipschitz(model, batch, output="logits")
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+class Odd(nn.Module):
+    """A real model followed by operators nobody writes a rule for, in two places."""
+
+    def __init__(self, model: nn.Module, output: str | None):
+        super().__init__()
+        self.model = model
+        self.output = output
+        self.first = Special()
+        self.second = Special()
+
+    def forward(self, **batch):
+        y = getattr(self.model(**batch), self.output)
+        return torch.special.entr(self.second(self.first(y)).abs() + 1)
+
+
+class Special(nn.Module):
+    def forward(self, x):
+        return torch.special.i0e(x)
+
+
+def odd(name: str = "vit_dict"):
+    model, batch, output = FAMILIES[name]()
+    return Odd(model, output).eval(), batch
+
+
+def test_a_refusal_lists_every_missing_operator_with_count_and_place():
+    model, batch = odd()
+    with pytest.raises(MissingRuleError) as caught:
+        ns.lipschitz(model, batch)
+    missing = {line.split()[0]: line for line in caught.value.missing}
+    assert len(missing) == len(caught.value.missing) == 2, "one line per operator"
+    (i0e,) = [line for line in missing.values() if "i0e" in line]
+    (entr,) = [line for line in missing.values() if "entr" in line]
+    assert "2" in i0e
+    assert "first" in i0e
+    assert "test_families.py" in i0e
+    assert "test_families.py" in entr
+
+
+def test_a_refusal_can_be_turned_into_an_infinite_bound():
+    model, batch = odd()
+    bracket = ns.lipschitz(model, batch, on_missing="inf", max_seconds=SECONDS)
+    assert bracket.log10_upper == math.inf
+    assert "i0e" in bracket.reason
+
+
+def test_point_figures_need_no_rule():
+    model, batch = odd()
+    bracket = ns.lipschitz(model, batch, scope="point", max_seconds=SECONDS)
+    assert math.isfinite(bracket.log10_lower)
+    assert math.isfinite(bracket.log10_upper)
+
+
+# ---------------------------------------------------------------------------------------------------------- untouched
+
+CALLS = {
+    "capture": lambda model, batch, output: ns.capture(model, batch, output=output),
+    "global": lambda model, batch, output: ns.lipschitz(model, batch, output=output, max_seconds=SECONDS),
+    "point": lambda model, batch, output: ns.lipschitz(model, batch, scope="point", output=output, max_seconds=SECONDS),
+    "ladder": lambda model, batch, output: ns.ladder(model, batch, output=output, max_seconds=SECONDS),
+}
+
+
+def copies(batch):
+    return batch.clone() if isinstance(batch, torch.Tensor) else {key: value.clone() for key, value in batch.items()}
+
+
+def _buffer(model):
+    next(model.buffers()).add_(1)
+
+
+def _weight(model):
+    next(iter(model.parameters())).data.mul_(1.0000001)
+
+
+def _grad(model):
+    next(iter(model.parameters())).grad.add_(1)
+
+
+def _no_grad(model):
+    next(iter(model.parameters())).grad = None
+
+
+TOUCHES = {
+    "a buffer": _buffer,
+    "a weight": _weight,
+    "a grad": _grad,
+    "a grad dropped": _no_grad,
+    "a flag": lambda model: setattr(list(model.modules())[-1], "training", True),
+    "a hook": lambda model: list(model.modules())[-2].register_forward_hook(print),
+    "a frozen weight": lambda model: next(iter(model.parameters())).requires_grad_(False),
+    "the random state": lambda model: torch.rand(1),
+    "an attribute": lambda model: setattr(model, "left_behind", 1),
+    "the dtype": lambda model: model.double(),
+}
+
+
+@pytest.mark.parametrize("what", TOUCHES)
+def test_the_snapshot_notices(what):
+    model, _, _ = FAMILIES["resnet_basic"]()
+    used(model)
+    with torch.random.fork_rng(devices=[]):
+        before = snapshot(model)
+        assert_same(before, snapshot(model))
+        TOUCHES[what](model)
+        with pytest.raises(AssertionError):
+            assert_same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("name", families(quick={"resnet_basic", "bert_padded"}))
+def test_untouched(name, what):
+    model, batch, output = FAMILIES[name]()
+    used(model)
+    saved, before = copies(batch), snapshot(model)
+    with contextlib.suppress(MissingRuleError):
+        CALLS[what](model, batch, output)
+    assert_same(before, snapshot(model))
+    assert_same(saved, batch)
+
+
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("name", families(quick={"resnet_basic", "bert_padded"}))
+def test_untouched_when_the_call_raises(name, what):
+    model, batch, _ = FAMILIES[name]()
+    used(model)
+    saved, before = copies(batch), snapshot(model)
+    if isinstance(batch, torch.Tensor):
+        broken = batch[..., :-1, :3] if batch.ndim == 3 else batch[:, :2]
+    else:
+        broken = {key: value[0, 0] for key, value in batch.items()}
+    with pytest.raises(NormscopeError):
+        CALLS[what](model, broken, None)
+    assert_same(before, snapshot(model))
+    if not name.startswith("torch_"):  # they return one tensor: there is nothing to choose
+        with pytest.raises(InputError):
+            CALLS[what](model, batch, "no_such_output")
+        assert_same(before, snapshot(model))
+    assert_same(saved, batch)
+
+
+class Breaks(nn.Module):
+    """Fails at its n-th call, after it has touched what a careless tool would not put back."""
+
+    def __init__(self, model: nn.Module, output: str, calls: int):
+        super().__init__()
+        self.model = model
+        self.output = output
+        self.calls = calls
+        self.count = [0]
+
+    def forward(self, **batch):
+        self.count[0] += 1
+        torch.rand(3)
+        if self.count[0] >= self.calls:
+            raise RuntimeError("out of memory, say")
+        return getattr(self.model(**batch), self.output)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_untouched_when_the_model_raises_halfway(what, calls, mode):
+    inner, batch, output = FAMILIES["resnet_basic_dict"]()
+    model = Breaks(inner, output, calls).train(mode == "train")
+    used(model)
+    before = snapshot(model)
+    with contextlib.suppress(NormscopeError, RuntimeError):
+        CALLS[what](model, batch, None)
+    assert_same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("what", ["global", "ladder"])
+def test_untouched_when_an_operator_has_no_rule(what):
+    model, batch = odd()
+    used(model)
+    before = snapshot(model)
+    with pytest.raises(MissingRuleError):
+        CALLS[what](model, batch, None)
+    assert_same(before, snapshot(model))

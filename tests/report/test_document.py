@@ -1,0 +1,107 @@
+import math
+
+import pytest
+
+from normscope.core.bracket import Bracket, Evidence
+from normscope.report.brackets import bracket_table
+from normscope.report.cells import format_cell
+from normscope.report.document import Column, Document, Table, Text
+from normscope.report.terminal import render
+
+TABLE = Table(
+    title="layers",
+    caption="read it so",
+    columns=(Column(title="layer"), Column(title="log10", kind="log10"), Column(title="parameters", kind="count")),
+    rows=(("[0]", 1.2345, 1200), ("head", math.inf, None)),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (5.6721, "log10", "5.67"),
+        (math.inf, "log10", "inf"),
+        (-math.inf, "log10", "-inf"),
+        (-0.0, "log10", "0.00"),
+        (None, "log10", "-"),
+        (0.0, "number", "0"),
+        (0.973, "percent", "97.3 %"),
+        (12.34, "seconds", "12.3 s"),
+        (1234567, "count", "1,234,567"),
+        ("relu", "text", "relu"),
+        (3, "text", "3"),
+    ],
+)
+def test_a_cell_is_written_by_what_its_column_holds(value, kind, shown):
+    assert format_cell(value, kind) == shown
+
+
+def test_not_measured_and_measured_zero_differ():
+    assert format_cell(None, "number") != format_cell(0.0, "number")
+
+
+def test_a_row_of_the_wrong_width_is_refused():
+    with pytest.raises(ValueError, match="row 1 of table 'layers': 1 cells, 2 columns"):
+        Table(title="layers", columns=(Column(title="a"), Column(title="b")), rows=(("1", "2"), ("3",)))
+
+
+def test_a_document_becomes_plain_data():
+    document = Document(blocks=(Text(heading="A", body="b"), TABLE))
+    assert document.to_json() == {
+        "blocks": [
+            {"type": "text", "heading": "A", "body": "b"},
+            {
+                "type": "table",
+                "title": "layers",
+                "caption": "read it so",
+                "columns": [
+                    {"title": "layer", "kind": "text"},
+                    {"title": "log10", "kind": "log10"},
+                    {"title": "parameters", "kind": "count"},
+                ],
+                "rows": [["[0]", 1.2345, 1200], ["head", "inf", None]],
+            },
+        ]
+    }
+
+
+def test_the_terminal_shows_every_cell_and_reads_no_markup_into_it():
+    lines = render(Document(blocks=(Text(heading="Model"), TABLE))).splitlines()
+    assert lines[0] == "Model"
+    assert any(line.split() == ["[0]", "1.23", "1,200"] for line in lines)
+    assert any(line.split() == ["head", "inf", "-"] for line in lines)
+    assert "read it so" in lines
+
+
+def test_numbers_do_not_wrap_in_a_narrow_terminal():
+    wide = Table(columns=(Column(title="text"), Column(title="n", kind="count")), rows=(("word " * 30, 123456789),))
+    assert "123,456,789" in render(Document(blocks=(wide,)), width=40)
+
+
+def test_brackets_become_a_table_of_exponents():
+    finite = Bracket(log10_lower=0.5, log10_upper=1.5, evidence=Evidence.PROVEN, method="folded")
+    open_ = Bracket(
+        log10_lower=0.5,
+        log10_upper=math.inf,
+        evidence=Evidence.PROVEN,
+        method="folded",
+        reason="'gate' multiplies two unbounded values",
+        converged=False,
+        advice="raise max_seconds",
+    )
+    no_bound = Bracket(
+        log10_lower=0.5, log10_upper=0.1, evidence=Evidence.NUMERICAL, method="printed", holds=False, reason="skips"
+    )
+    table = bracket_table({"a": finite, "b": open_, "c": no_bound})
+    assert table.rows == (
+        ("a", 0.5, 1.5, "global", "PROVEN", "folded"),
+        (
+            "b",
+            0.5,
+            math.inf,
+            "global",
+            "PROVEN",
+            "folded; 'gate' multiplies two unbounded values; not converged: raise max_seconds",
+        ),
+        ("c", 0.5, 0.1, "global", "not a bound", "printed; skips"),
+    )

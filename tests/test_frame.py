@@ -1,0 +1,55 @@
+"""What holds for the package as a whole."""
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import normscope as ns
+
+LATE = ("rich", "typer", "jinja2", "sklearn", "pandas", "transformers", "matplotlib")
+
+
+def modules():
+    for found in pkgutil.walk_packages(ns.__path__, "normscope."):
+        yield importlib.import_module(found.name)
+
+
+def test_importing_normscope_loads_nothing_that_can_wait():
+    code = f"import sys, normscope; print([name for name in {LATE} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_has_a_docstring():
+    bare = [name for name in ns.__all__ if not inspect.getdoc(getattr(ns, name))]
+    for module in modules():
+        if not module.__doc__:
+            bare.append(module.__name__)
+        for name, value in vars(module).items():
+            own = getattr(value, "__module__", None) == module.__name__
+            documented = inspect.isclass(value) or inspect.isfunction(value)
+            if own and documented and not name.startswith("_") and value.__name__ != "<lambda>" and not value.__doc__:
+                bare.append(f"{module.__name__}.{name}")
+    assert not bare
+
+
+def test_no_front_door_name_is_shadowed_by_a_module():
+    children = {found.name for found in pkgutil.iter_modules(ns.__path__)}
+    assert not children & set(ns.__all__)
+    assert not [name for name in ns.__all__ if inspect.ismodule(getattr(ns, name))]
+
+
+def test_the_front_door_is_complete():
+    promised = {"capture", "spectral_norm", "lipschitz", "ladder", "rule", "Bracket", "Evidence", "Scope"}
+    assert promised <= set(ns.__all__)
+    assert all(hasattr(ns, name) for name in ns.__all__)
+
+
+def test_every_error_has_one_root():
+    from normscope.core import errors
+
+    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__]
+    assert classes
+    assert all(issubclass(value, errors.NormscopeError) for value in classes)

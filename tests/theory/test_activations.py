@@ -1,0 +1,235 @@
+"""Slope intervals and ranges against 30-digit extrema, autograd, secants and a search."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+
+from normscope.theory import activations as act
+
+LIPSCHITZ = {
+    **{name: row for name, row in act.ACTIVATIONS.items() if row.reason is None},
+    "leaky_relu(-0.7)": act.leaky_relu(-0.7),
+    "leaky_relu(1.4)": act.leaky_relu(1.4),
+    "prelu(0.3)": act.prelu(torch.tensor([0.3])),
+    "elu(2.5)": act.elu(2.5),
+    "elu(0.4)": act.elu(0.4),
+    "elu(-2)": act.elu(-2.0),
+    "elu(1.3, 0.7, 2.1)": act.elu(1.3, 0.7, 2.1),
+    "elu(1.3, -0.7, 2.1)": act.elu(1.3, -0.7, 2.1),
+    "celu(0.3)": act.celu(0.3),
+    "celu(3)": act.celu(3.0),
+    "clamp(-2, 0.5)": act.clamp(-2.0, 0.5),
+    "clamp(0)": act.clamp(0.0),
+    "clamp(max=1)": act.clamp(high=1.0),
+    "clamp": act.clamp(),
+    "clamp(2, 1)": act.clamp(2.0, 1.0),
+    "hardtanh(-3, 2)": act.hardtanh(-3.0, 2.0),
+    "softplus(0.5)": act.softplus(0.5),
+    "softplus(-2)": act.softplus(-2.0),
+    "softshrink(1.5)": act.softshrink(1.5),
+    "softshrink(0)": act.softshrink(0.0),
+    "hardshrink(0)": act.hardshrink(0.0),
+    "hardshrink(-1)": act.hardshrink(-1.0),
+    "threshold(0.5, 0.5)": act.threshold(0.5, 0.5),
+    "rrelu(0.1, 0.4)": act.rrelu(0.1, 0.4),
+}
+cases = pytest.mark.parametrize("activation", LIPSCHITZ.values(), ids=LIPSCHITZ.keys())
+
+
+def grid() -> torch.Tensor:
+    near = torch.linspace(-15, 15, 60_013, dtype=torch.float64)
+    far = torch.logspace(1.2, 5, 200, dtype=torch.float64)
+    return torch.cat([-far.flip(0), near, far])
+
+
+def derivative(function, x):
+    leaf = x.clone().requires_grad_()
+    value = function(leaf)
+    return torch.autograd.grad(value.sum(), leaf)[0] if value.requires_grad else torch.zeros_like(x)
+
+
+@cases
+def test_derivatives_stay_inside_and_reach_both_ends(activation):
+    """Zooming in on the best grid point closes in on the ends, also where they are one-sided limits at a kink."""
+    low, high = activation.slope
+    x = grid()
+    slopes = derivative(activation.function, x)
+    assert slopes.min() >= low - 1e-14
+    assert slopes.max() <= high + 1e-14
+
+    def search(sign):
+        points, best = x, -math.inf
+        for _ in range(8):
+            at = derivative(activation.function, points).mul(sign)
+            best, where = max(best, float(at.max())), int(at.argmax())
+            left, right = points[max(where - 1, 0)], points[min(where + 1, len(points) - 1)]
+            points = left + (right - left) * torch.linspace(0, 1, 101, dtype=torch.float64)
+        return best
+
+    top, bottom = search(1.0), -search(-1.0)
+    reach = 5e-8 if activation.name in ("hardswish", "hardsigmoid") else 1e-9  # torch's 1.0f/6.0f
+    assert high + 1e-14 >= top >= high - reach
+    assert low - 1e-14 <= bottom <= low + reach
+
+
+@cases
+def test_secants_stay_inside(activation):
+    low, high = activation.slope
+    x = grid()
+    generator = torch.Generator().manual_seed(0)
+    for width in (1e-3, 0.1, 1.0, 10.0):
+        other = x + width * (0.1 + torch.rand(x.shape, dtype=torch.float64, generator=generator))
+        first, second = activation.function(x), activation.function(other)
+        step = other - x
+        noise = 8 * 2.0**-53 * (first.abs() + second.abs() + x.abs() + other.abs()) / step
+        if "softplus" in activation.name:
+            noise = noise + 4.2e-9 / step  # torch's jump at its threshold, beta >= 0.5
+        secants = (second - first) / step
+        assert (secants >= low - noise).all()
+        assert (secants <= high + noise).all()
+
+
+@cases
+def test_values_stay_in_range_and_reach_its_ends(activation):
+    low, high = activation.bounded
+    x = grid()
+    values = activation.function(x)
+    slack = 1e-15 * max(1.0, *(abs(end) for end in (low, high) if math.isfinite(end)), 0.0)
+    assert values.min() >= low - slack
+    assert values.max() <= high + slack
+    # atan and softsign approach their ends like 1/x; the grid's spacing costs h^2/8 at an inner minimum.
+    assert values.min() <= low + 2e-5 if math.isfinite(low) else values.min() <= -10.0
+    assert values.max() >= high - 2e-5 if math.isfinite(high) else values.max() >= 10.0
+
+
+def extrema_with_30_digits():
+    mp = mpmath.mp
+    root, cubic = mp.sqrt(2 / mp.pi), mp.mpf("0.044715")
+    functions = {
+        "gelu": (lambda x: x * (1 + mp.erf(x / mp.sqrt(2))) / 2, -1.41, 1.41, -0.75),
+        "gelu_tanh": (lambda x: x * (1 + mp.tanh(root * (x + cubic * x**3))) / 2, -1.42, 1.42, -0.75),
+        "silu": (lambda x: x / (1 + mp.exp(-x)), -2.4, 2.4, -1.28),
+        "quick_gelu": (lambda x: x / (1 + mp.exp(-mp.mpf(1.702) * x)), -1.41, 1.41, -0.75),
+        "mish": (lambda x: x * mp.tanh(mp.log(1 + mp.exp(x))), -2.26, 1.49, -1.19),
+    }
+    for name, (f, left, right, lowest) in functions.items():
+        slopes = [mp.diff(f, mp.findroot(lambda x, f=f: mp.diff(f, x, 2), start)) for start in (left, right)]
+        minimum = f(mp.findroot(lambda x, f=f: mp.diff(f, x), lowest))
+        yield name, *slopes, minimum
+
+
+def test_typed_constants_against_30_digits():
+    """Outward, and by a few units in the last place only."""
+    with mpmath.workdps(30):
+        for name, low, high, minimum in extrema_with_30_digits():
+            row = act.ACTIVATIONS[name]
+            assert 0 < low - mpmath.mpf(row.slope[0]) < 2e-15, name
+            assert 0 < mpmath.mpf(row.slope[1]) - high < 2e-15, name
+            assert 0 < minimum - mpmath.mpf(row.bounded[0]) < 1e-15, name
+
+
+def test_irrational_ends_are_outward():
+    with mpmath.workdps(30):
+        assert mpmath.mpf(act.ACTIVATIONS["erf"].slope[1]) > 2 / mpmath.sqrt(mpmath.pi)
+        assert mpmath.mpf(act.ACTIVATIONS["atan"].bounded[1]) > mpmath.pi / 2
+        assert mpmath.mpf(act.ACTIVATIONS["hardsigmoid"].slope[1]) > mpmath.mpf(1) / 6
+        steepest = mpmath.mpf("1.0507009873554804934193349852946") * mpmath.mpf("1.6732632423543772848170429916717")
+        assert mpmath.mpf(act.ACTIVATIONS["selu"].slope[1]) > steepest
+        assert mpmath.mpf(act.ACTIVATIONS["selu"].bounded[0]) < -steepest
+
+
+def test_values_of_theory_section_2():
+    wanted = {
+        "gelu": (-0.1289042, 1.1289042),
+        "gelu_tanh": (-0.1289931, 1.1289931),
+        "silu": (-0.0998394, 1.0998394),
+        "mish": (-0.1125262, 1.0884982),
+        "hardswish": (-0.5, 1.5),
+        "sigmoid": (0.0, 0.25),
+    }
+    for name, slope in wanted.items():
+        assert act.ACTIVATIONS[name].slope == pytest.approx(slope, abs=1.1e-7)
+
+
+def test_exact_slopes_stay_exact():
+    """A gain of 1 must not become 1 + 1e-16 in a hundred-layer product."""
+    for name in ("relu", "relu6", "tanh", "elu", "celu", "hardtanh", "softplus", "abs", "sin"):
+        assert act.ACTIVATIONS[name].gain.log10 == 0.0
+
+
+@pytest.mark.parametrize(
+    ("activation", "at"),
+    [
+        (act.hardshrink(0.5), 0.5),
+        (act.threshold(1.0, 0.0), 1.0),
+        (act.softplus(1.0, threshold=2.0), 2.0),
+        (act.ACTIVATIONS["exp"], 300.0),
+        (act.celu(-1.0), -300.0),
+    ],
+)
+def test_what_is_not_lipschitz_says_why_and_is_not(activation, at):
+    assert activation.gain.log10 == math.inf
+    assert activation.reason
+    assert activation.gain.reason == activation.reason
+    x = torch.tensor([at - 1e-9, at + 1e-9], dtype=torch.float64)
+    value = activation.function(x)
+    assert ((value[1] - value[0]) / (x[1] - x[0])).abs() > 1e6
+
+
+def test_prelu_per_channel():
+    row = act.prelu(torch.tensor([-0.2, 0.1, 3.0]))
+    assert row.slope == pytest.approx((-0.2, 3.0))
+    assert row.function(torch.ones(1, 3, dtype=torch.float64)).shape == (1, 3)
+    assert act.prelu(torch.tensor([-0.2, -1.0])).bounded == (0.0, math.inf)
+
+
+def test_rrelu_is_eval_mode():
+    x = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    assert torch.allclose(act.rrelu(0.1, 0.4).function(x), F.rrelu(x, 0.1, 0.4, training=False))
+
+
+def test_selu_and_celu_are_torchs():
+    x = grid()
+    assert torch.allclose(act.celu(0.3).function(x), F.celu(x, 0.3), rtol=1e-14, atol=0)
+    assert act.gelu("tanh").name == "gelu_tanh"
+    assert act.gelu().name == "gelu"
+
+
+@pytest.mark.parametrize("n", range(1, 51))
+def test_log_softmax_is_sqrt_n_at_a_vertex_and_nowhere_more(n):
+    generator = torch.Generator().manual_seed(n)
+    bound = 10 ** act.log_softmax_norm(n).log10
+    logits = torch.randn(40, n, dtype=torch.float64, generator=generator) * torch.logspace(-1, 2, 40).double()[:, None]
+    p = torch.cat([logits.softmax(1), torch.eye(n, dtype=torch.float64)[:1]])
+    norms = torch.linalg.matrix_norm(torch.eye(n, dtype=torch.float64) - p[:, None, :].expand(-1, n, n), 2)
+    assert norms.max() <= bound + 1e-14 * n
+    if n > 1:
+        assert norms[-1] == pytest.approx(bound, rel=1e-12)
+        assert torch.allclose(norms, math.sqrt(n) * p.norm(dim=1), rtol=1e-10)
+    else:
+        assert bound == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10])
+def test_softmax_is_half(n):
+    generator = torch.Generator().manual_seed(n)
+    logits = torch.randn(500, n, dtype=torch.float64, generator=generator) * 5
+    logits[0], logits[0, :2] = -50.0, 0.0
+    p = logits.softmax(1)
+    norms = torch.linalg.matrix_norm(torch.diag_embed(p) - p[:, :, None] * p[:, None, :], 2)
+    bound = 10 ** act.softmax_norm(n).log10
+    assert norms.max() <= bound + 1e-15
+    assert norms.max() >= bound - 1e-12
+
+
+@pytest.mark.parametrize("radius", [0.0, 1.0, 2.5, 2.9, 3.5, 3.9, 4.0, 5.0, 30.0, 1e6])
+def test_glu(radius):
+    b = torch.linspace(-12, 40, 200_001, dtype=torch.float64, requires_grad=True)
+    pair = torch.stack([torch.full_like(b, radius), b], 1).detach().requires_grad_()
+    gradient = torch.autograd.grad(F.glu(pair, 1).sum(), pair)[0]
+    bound = 10 ** act.glu_norm(radius).log10
+    assert gradient.norm(dim=1).max() <= bound * (1 + 1e-15)
+    assert gradient.norm(dim=1).max() >= bound * (1 - 1e-8)

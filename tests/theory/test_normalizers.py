@@ -1,0 +1,265 @@
+"""Jacobians against autograd of torch's modules; global constants against dense norms and an attacker."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from normscope.core.bracket import Evidence
+from normscope.theory import normalizers as nz
+
+EPS = 1e-3
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def jacobian(function, x):
+    matrix = torch.autograd.functional.jacobian(function, x)
+    return matrix.reshape(math.prod(matrix.shape[: matrix.dim() - x.dim()]), x.numel())
+
+
+def with_gamma(module, gamma):
+    module = module.double()
+    with torch.no_grad():
+        module.weight.copy_(gamma)
+    return module
+
+
+def size(matrix):
+    return float(torch.linalg.matrix_norm(matrix, 2))
+
+
+def value(upper):
+    assert upper.evidence is Evidence.PROVEN
+    return 10**upper.log10
+
+
+# --- Jacobians --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 30])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 100.0])
+def test_layer_norm_jacobian(n, scale):
+    x, gamma = scale * normal(n), normal(n, seed=1)
+    module = with_gamma(nn.LayerNorm(n, eps=EPS), gamma)
+    assert torch.allclose(nz.layer_norm_jacobian(x, gamma, EPS), jacobian(module, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 100])
+def test_lemma_23_holds_to_rounding(n):
+    """Claim 7: the printed Jacobian, written out as printed."""
+    x = normal(n) * 3 + 1
+    centring = torch.eye(n, dtype=torch.float64) - 1.0 / n
+    y = centring @ x
+    s = (x.var(correction=0) + EPS).sqrt()
+    printed = (torch.eye(n, dtype=torch.float64) - torch.outer(y, y) / (y @ y + n * EPS)) @ centring / s
+    truth = jacobian(lambda x: nn.functional.layer_norm(x, (n,), eps=EPS), x)
+    assert (printed - truth).abs().max() < 1e-13
+    assert (nz.layer_norm_jacobian(x, None, EPS) - truth).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 30])
+def test_rms_norm_jacobian(n):
+    x, gamma = normal(n), normal(n, seed=1)
+    module = with_gamma(nn.RMSNorm(n, eps=EPS), gamma)
+    assert torch.allclose(nz.rms_norm_jacobian(x, gamma, EPS), jacobian(module, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "positions"), [(6, 2, (1,)), (6, 3, (2, 2)), (4, 4, (3,)), (4, 1, (2,))]
+)
+def test_group_norm_jacobian(channels, groups, positions):
+    x, gamma = normal(channels, *positions), normal(channels, seed=1)
+    module = with_gamma(nn.GroupNorm(groups, channels, eps=EPS), gamma)
+    truth = jacobian(lambda x: module(x[None])[0], x)
+    assert torch.allclose(nz.group_norm_jacobian(x, gamma, groups, EPS), truth, rtol=1e-9, atol=1e-12)
+
+
+def test_instance_norm_jacobian():
+    x, gamma = normal(3, 5), normal(3, seed=1)
+    module = with_gamma(nn.InstanceNorm1d(3, eps=EPS, affine=True), gamma)
+    truth = jacobian(lambda x: module(x[None])[0], x)
+    assert torch.allclose(nz.instance_norm_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [2, 3, 9])
+def test_batch_norm_train_jacobian(m):
+    x, gamma = normal(m), torch.tensor([-1.7], dtype=torch.float64)
+    module = with_gamma(nn.BatchNorm1d(1, eps=EPS), gamma).train()
+    truth = jacobian(lambda x: module(x[:, None])[:, 0], x)
+    assert torch.allclose(nz.batch_norm_train_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
+
+
+def test_batch_norm_eval():
+    gamma, variance = normal(5, seed=1), normal(5).square()
+    module = with_gamma(nn.BatchNorm1d(5, eps=EPS), gamma).eval()
+    module.running_var.copy_(variance)
+    truth = jacobian(lambda x: module(x[None])[0], normal(5))
+    assert torch.allclose(nz.batch_norm_eval_jacobian(gamma, variance, EPS), truth, rtol=1e-12)
+    upper = value(nz.batch_norm_eval_global(gamma, variance, EPS))
+    assert size(truth) <= upper <= size(truth) * (1 + 1e-13)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
+def test_non_affine_norms(n, scale):
+    x = scale * normal(n)
+    s, r = float((x.var(correction=0) + EPS).sqrt()), float((x.square().mean() + EPS).sqrt())
+    assert nz.layer_norm_nonaffine(n, s, EPS) == pytest.approx(size(nz.layer_norm_jacobian(x, None, EPS)), rel=1e-9)
+    assert nz.rms_norm_nonaffine(n, r, EPS) == pytest.approx(size(nz.rms_norm_jacobian(x, None, EPS)), rel=1e-9)
+
+
+# --- the gain of diag(gamma)(I - 11^T/n) ------------------------------------------------------------------------------
+
+
+def dense_gain(gamma):
+    n = gamma.numel()
+    return size(gamma.double().flatten()[:, None] * (torch.eye(n, dtype=torch.float64) - 1.0 / n))
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=12))
+def test_centred_gain_is_tight_and_never_below(values):
+    gamma = torch.tensor(values, dtype=torch.float64)
+    bound, truth = nz.centred_gain(gamma), dense_gain(gamma)
+    assert bound >= truth * (1 - 1e-14)
+    assert bound <= truth * (1 + 1e-12) + 1e-150
+    assert bound <= float(gamma.abs().max())
+
+
+@pytest.mark.parametrize("n", [2, 3, 50, 700])
+@pytest.mark.parametrize("exponent", [-140, 0, 140])
+def test_centred_gain_in_all_sizes(n, exponent):
+    for seed in range(3):
+        gamma = normal(n, seed=seed) * 10.0**exponent
+        assert nz.centred_gain(gamma) == pytest.approx(dense_gain(gamma * 10.0**-exponent) * 10.0**exponent, rel=1e-12)
+
+
+def test_centred_gain_is_proven():
+    """One-hot gamma: the square is 1 - 1/n, compared as rationals."""
+    for n in range(2, 200):
+        gamma = torch.zeros(n)
+        gamma[n // 2] = 1.0
+        bound = Fraction(nz.centred_gain(gamma)) ** 2
+        assert Fraction(n - 1, n) <= bound <= Fraction(n - 1, n) * (1 + Fraction(1, 10**13))
+
+
+def test_shared_largest_scale_passes_in_full():
+    assert nz.centred_gain(torch.tensor([0.3, -2.0, 1.0, 2.0])) == 2.0
+    assert nz.centred_gain(torch.tensor([5.0])) == 0.0
+    assert nz.centred_gain(torch.zeros(4)) == 0.0
+    assert nz.centred_gain(torch.tensor([1e-200, 0.0])) <= 1e-200
+
+
+# --- global constants -------------------------------------------------------------------------------------------------
+
+
+def ascend(norm_at, x, steps=40):
+    """Gradient ascent on the Jacobian norm; returns the largest value met."""
+    best = 0.0
+    for _ in range(steps):
+        x = x.detach().requires_grad_()
+        figure = norm_at(x)
+        best = max(best, float(figure.detach()))
+        (slope,) = torch.autograd.grad(figure, x)
+        if float(slope.norm()) == 0.0:
+            break
+        x = x + 0.3 * x.detach().norm() * slope / slope.norm()
+    return best
+
+
+def spectral(function):
+    return lambda x: torch.linalg.matrix_norm(
+        torch.autograd.functional.jacobian(function, x, create_graph=True).reshape(x.numel(), x.numel()), 2
+    )
+
+
+def modules():
+    gamma = normal(6, seed=3)
+    layer, rms = with_gamma(nn.LayerNorm(6, eps=EPS), gamma), with_gamma(nn.RMSNorm(6, eps=EPS), gamma)
+    pair = with_gamma(nn.LayerNorm(2, eps=EPS), gamma[:2])
+    group = with_gamma(nn.GroupNorm(2, 6, eps=EPS), gamma)
+    instance = with_gamma(nn.InstanceNorm1d(6, eps=EPS, affine=True), gamma)
+    batch = with_gamma(nn.BatchNorm1d(6, eps=EPS, track_running_stats=False), gamma).train()
+    yield "layer", layer, (6,), nz.layer_norm_global(gamma, 6, EPS)
+    yield "layer, n=2", pair, (2,), nz.layer_norm_global(gamma[:2], 2, EPS)
+    yield "rms", rms, (6,), nz.rms_norm_global(gamma, 6, EPS)
+    yield "group", lambda x: group(x[None])[0], (6,), nz.group_norm_global(gamma, 2, 3, EPS)
+    yield "group, positions", lambda x: group(x[None])[0], (6, 2), nz.group_norm_global(gamma, 2, 6, EPS)
+    yield "instance", lambda x: instance(x[None])[0], (6, 3), nz.instance_norm_global(gamma, 3, EPS)
+    yield "batch, train", batch, (3, 6), nz.batch_norm_train_global(gamma, 3, EPS)
+    yield "batch of 2, train", batch, (2, 6), nz.batch_norm_train_global(gamma, 2, EPS)
+
+
+@pytest.mark.parametrize(("function", "shape", "upper"), [pytest.param(*row[1:], id=row[0]) for row in modules()])
+def test_global_constants_resist_and_are_reached(function, shape, upper):
+    bound = value(upper)
+    for scale in (1e-6, 1e-2, 1.0):
+        assert ascend(spectral(function), scale * normal(*shape, seed=5)) <= bound * (1 + 1e-12)
+    nearly_constant = 1e-9 * normal(*shape, seed=6)
+    assert float(spectral(function)(nearly_constant).detach()) >= bound * (1 - 1e-6)
+    # A secant pair around zero variance, as the bounds room confirms its lower sides.
+    direction = torch.linalg.svd(jacobian(function, torch.zeros(shape, dtype=torch.float64)))[2][0].reshape(shape)
+    step = 1e-5 * direction
+    secant = float((function(step) - function(-step)).detach().norm() / (2 * step).norm())
+    assert bound * (1 - 1e-6) <= secant <= bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_no_scale(n):
+    root = 1 / math.sqrt(EPS)
+    assert value(nz.layer_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
+    assert value(nz.batch_norm_train_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
+    assert value(nz.instance_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
+    assert value(nz.group_norm_global(None, 3, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
+    assert value(nz.rms_norm_global(None, n, EPS)) == pytest.approx(root)
+
+
+def test_uppers_are_rounded_outward():
+    """Never below the exact rational square root of 1/eps."""
+    for eps in (1e-5, 1e-6, 1e-12, 1e-3, 0.1, 3e-7, 1.0):
+        upper = Fraction(value(nz.layer_norm_global(None, 8, eps)))
+        assert upper**2 * Fraction(eps) >= 1 - Fraction(1, 10**15)
+        assert upper**2 * Fraction(eps) <= 1 + Fraction(1, 10**12)
+
+
+def test_eps_zero_is_infinite_with_a_reason():
+    for upper in (
+        nz.layer_norm_global(None, 4, 0.0),
+        nz.group_norm_global(None, 2, 4, 0.0),
+        nz.instance_norm_global(None, 4, 0.0),
+        nz.batch_norm_train_global(None, 4, 0.0),
+        nz.rms_norm_global(None, 4, 0.0),
+        nz.batch_norm_eval_global(None, torch.tensor([1.0, 0.0]), 0.0),
+    ):
+        assert upper.log10 == math.inf
+        assert "eps" in upper.reason
+
+
+def test_bad_numbers_are_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        nz.layer_norm_global(torch.tensor([1.0, math.nan]), 2, EPS)
+    with pytest.raises(ValueError, match="eps"):
+        nz.rms_norm_global(None, 2, -1.0)
+    with pytest.raises(ValueError, match="3 entries"):
+        nz.layer_norm_global(torch.ones(3), 4, EPS)
+    with pytest.raises(ValueError, match="divide"):
+        nz.group_norm_global(torch.ones(6), 2, 4, EPS)
+    with pytest.raises(ValueError, match="negative"):
+        nz.batch_norm_eval_global(None, torch.tensor([-1.0]), 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_default_epsilon_of_rms_norm(dtype):
+    """torch computes half precision in float32 and takes float32's eps there, unlike its documentation."""
+    x = torch.full((4,), 1e-3 if dtype != torch.float64 else 1e-9, dtype=dtype)
+    y = nn.RMSNorm(4, dtype=dtype)(x).double()
+    seen = (x.double() / y)[0] ** 2 - x.double()[0] ** 2
+    assert float(seen) == pytest.approx(nz.rms_epsilon(None, dtype), rel=0.1)
+    assert nz.rms_epsilon(1e-6, dtype) == 1e-6
