@@ -28,7 +28,7 @@ print(everywhere)
 # %%
 # The upper side holds for every pair of inputs. The lower side is attained by the pair it keeps as its witness:
 
-first, second = everywhere.witness
+(first,), (second,) = everywhere.witness  # one tensor per input of the model
 precise = model.double()
 change = (precise(first.double()) - precise(second.double())).norm() / (first.double() - second.double()).norm()
 print(f"lower {everywhere.lower:.6f}, gain between the two witnesses {change:.6f}")

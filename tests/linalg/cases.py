@@ -61,9 +61,7 @@ def _draw(draw: random.Random, seed: int, entries: int) -> Case | None:
         stride = [1] * dims if padding == "same" else stride
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "bias": False}
     if transposed:
-        options["output_padding"] = [
-            draw.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)
-        ]
+        options["output_padding"] = [draw.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)]
     else:
         options["padding_mode"] = mode
     try:

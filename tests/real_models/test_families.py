@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 
 import pytest
 import torch
@@ -84,8 +85,9 @@ CULPRIT = {
     "torch_attention_bare": "attention",
 }
 
-QUICK = {"resnet_basic", "convnext", "efficientnet", "vit_dict", "bert_padded", "llama", "torch_attention_bare"}
-SECONDS = 20.0
+QUICK = {"resnet_basic", "efficientnet", "vit_dict", "bert_padded", "llama", "torch_attention_bare"}
+SECONDS = 10.0
+BRIEF = 1.0  # where the figure does not matter
 
 
 def families(*, quick: set[str] = QUICK) -> list:
@@ -130,7 +132,7 @@ def test_builders_are_reproducible_and_leave_the_random_state(name):
 # ------------------------------------------------------------------------------------------------------------ capture
 
 
-@pytest.mark.parametrize("name", families(quick={*QUICK, "swin", "t5_encoder", "gemma"}))
+@pytest.mark.parametrize("name", families(quick={*QUICK, "convnext", "swin", "t5_encoder", "gemma"}))
 def test_the_graph_is_the_model(name):
     """Not only at the batch it was captured on: constants may not hide a dependence on the input."""
     model, batch, output = FAMILIES[name]()
@@ -240,25 +242,42 @@ def test_point_figure_is_finite_and_right(name):
     assert bracket.scope == "point"
     assert math.isfinite(bracket.log10_lower)
     assert math.isfinite(bracket.log10_upper)
-    graph = ns.capture(model, batch, output=output).double()
-    if graph.per_sample:
-        assert bracket.per_sample is not None
+    figure = bracket
+    if bracket.per_sample is not None:
         assert len(bracket.per_sample) == 2
         figure = bracket.per_sample[0]
         assert bracket.log10_lower == max(sample.log10_lower for sample in bracket.per_sample)
-    else:
-        figure = bracket
+    elif output is not None:
+        assert any("first sample" in note for note in bracket.notes), "says which samples it speaks of"
+    graph = ns.capture(model, batch, output=output).double()
     seen = math.log10(gain_at(graph.run, graph.inputs[0].value, steps=30))
     assert figure.log10_lower >= seen - 0.01, "a larger gain exists at this point"
     assert figure.log10_upper >= seen - 1e-4
 
 
 @pytest.mark.parametrize("name", families())
-def test_point_is_below_global(name):
+def test_point_and_global_agree(name):
+    """Every point is one of all inputs: its gain is below the GLOBAL upper side and the search from below finds it."""
     outcome = global_bracket(name)
     if isinstance(outcome, MissingRuleError):
         pytest.skip("refused")
-    assert point_bracket(name).log10_lower <= outcome.log10_upper + 1e-6
+    point = point_bracket(name)
+    assert point.log10_lower <= outcome.log10_upper + 1e-6
+    first = point if point.per_sample is None else point.per_sample[0]
+    assert outcome.log10_lower >= first.log10_lower - 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["convnext", "mobilenet_v2", "efficientnet", "swin"])
+def test_the_budget_is_kept(name):
+    """With a wide margin: other processes share the machine."""
+    model, batch, output = FAMILIES[name]()
+    began = time.monotonic()
+    ns.capture(model, batch, output=output)
+    capturing = time.monotonic() - began
+    began = time.monotonic()
+    ns.lipschitz(model, batch, output=output, max_seconds=5.0)
+    assert time.monotonic() - began < 3 * (5.0 + capturing)
 
 
 # ---------------------------------------------------------------------------------------------------- other conditions
@@ -364,7 +383,7 @@ def test_a_refusal_lists_every_missing_operator_with_count_and_place():
 
 def test_a_refusal_can_be_turned_into_an_infinite_bound():
     model, batch = odd()
-    bracket = ns.lipschitz(model, batch, on_missing="inf", max_seconds=SECONDS)
+    bracket = ns.lipschitz(model, batch, on_missing="inf", max_seconds=BRIEF)
     assert bracket.log10_upper == math.inf
     assert "i0e" in bracket.reason
 
@@ -380,9 +399,9 @@ def test_point_figures_need_no_rule():
 
 CALLS = {
     "capture": lambda model, batch, output: ns.capture(model, batch, output=output),
-    "global": lambda model, batch, output: ns.lipschitz(model, batch, output=output, max_seconds=SECONDS),
-    "point": lambda model, batch, output: ns.lipschitz(model, batch, scope="point", output=output, max_seconds=SECONDS),
-    "ladder": lambda model, batch, output: ns.ladder(model, batch, output=output, max_seconds=SECONDS),
+    "global": lambda model, batch, output: ns.lipschitz(model, batch, output=output, max_seconds=BRIEF),
+    "point": lambda model, batch, output: ns.lipschitz(model, batch, scope="point", output=output, max_seconds=BRIEF),
+    "ladder": lambda model, batch, output: ns.ladder(model, batch, output=output, max_seconds=BRIEF),
 }
 
 
@@ -482,9 +501,11 @@ class Breaks(nn.Module):
         return getattr(self.model(**batch), self.output)
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "calls", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("what", CALLS)
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("mode", [pytest.param("eval", marks=pytest.mark.slow), "train"])
 def test_untouched_when_the_model_raises_halfway(what, calls, mode):
     inner, batch, output = FAMILIES["resnet_basic_dict"]()
     model = Breaks(inner, output, calls).train(mode == "train")

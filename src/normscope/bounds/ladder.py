@@ -146,7 +146,9 @@ def lipschitz(
     scope = _scope(scope)
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
-    work = _Work(model, batch, mode, output, on_missing, known, rtol, max_seconds)
+    work = Work(
+        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
+    )
     return work.with_lower(work.rungs()["best"], seed)
 
 
@@ -176,7 +178,9 @@ def ladder(
         >>> rungs["best"].log10_upper <= rungs["product"].log10_upper
         True
     """
-    work = _Work(model, batch, mode, output, on_missing, known, rtol, max_seconds)
+    work = Work(
+        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
+    )
     rungs = work.rungs()
     best = work.with_lower(rungs["best"], seed)
     shared = {
@@ -191,19 +195,20 @@ def ladder(
     return Ladder(rungs=shared, layers=work.layers(), graph=work.graph)
 
 
-class _Work:
+class Work:
     """One captured graph, its segments and the norms taken so far."""
 
     def __init__(
         self,
         model: nn.Module,
         batch: Any,
-        mode: str | None,
-        output: str | int | None,
-        on_missing: str,
-        known: Mapping[str, float] | None,
-        rtol: float,
-        max_seconds: float | None,
+        *,
+        mode: str | None = None,
+        output: str | int | None = None,
+        on_missing: str = "error",
+        known: Mapping[str, float] | None = None,
+        rtol: float = 1e-3,
+        max_seconds: float | None = None,
     ) -> None:
         if on_missing not in ("error", "inf"):
             raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper
-from ..graph.ir import Node
+from ..graph.ir import Node, Unit
 from ..linalg.linear_map import Diagonal, Identity
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import lookup
@@ -55,7 +55,7 @@ def printed_constant(node: Node, effect: Effect) -> float:
         scale = linear.scale if isinstance(linear, Diagonal) else torch.ones(1)
         return log10(float(scale.double().norm()))  # Lemma 1: the vector gamma/sigma over the channels
     if isinstance(effect, Gain):
-        arguments = node.bound()
+        arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
         weight = arguments.get("weight")
         scale = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
         groups = int(arguments["num_groups"]) if "num_groups" in arguments else 1

@@ -15,6 +15,7 @@ from ..experiments import models
 from ..experiments.data import digits
 from ..experiments.train import accuracy, train
 from ..report.brackets import bracket_table
+from ..report.cells import format_cell
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.terminal import print_document
 
@@ -92,22 +93,37 @@ def _one_thread() -> Iterator[None]:
 
 
 def _part(name: str, score: float, rungs: Ladder) -> Document:
-    return Document(blocks=(Text(heading=name), _layers(rungs), bracket_table(rungs, title=f"{name}: ladder")))
+    heading = Text(heading=f"{name}, test accuracy {format_cell(score, 'percent')}")
+    return Document(blocks=(heading, _layers(name, rungs), bracket_table(rungs, title=f"{name}: ladder")))
 
 
-def _layers(rungs: Ladder) -> Table:
+def _layers(name: str, rungs: Ladder) -> Table:
     return Table(
-        title="layers",
+        title=f"{name}: layers",
         columns=(
             Column(title="layer"),
             Column(title="operator"),
             Column(title="input"),
             Column(title="output"),
-            Column(title="log10 lower", kind="log10"),
             Column(title="log10 upper", kind="log10"),
+            Column(title="evidence"),
         ),
-        rows=(),
+        rows=tuple(
+            (
+                layer.path,
+                layer.kind or layer.operator,
+                _shape(layer.input_shape),
+                _shape(layer.output_shape),
+                layer.log10_upper,
+                layer.evidence.name,
+            )
+            for layer in rungs.layers
+        ),
     )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def _summary(rows: list[tuple[str, float, float, float, float]]) -> Block:

@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..core.untouched import mode_of, untouched
+from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
 from .ir import Graph, Input, Node, Ref
 from .leaves import recognise
@@ -258,7 +259,7 @@ def _identity(node: torch.fx.Node, argument: Any) -> Node:
 def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = None, meta: Node | None = None) -> Node:
     value = node.meta.get("val")
     if op is aten.rms_norm.default and _argument(args, kwargs, 3, "eps") is None:  # torch: the eps of the input's dtype
-        args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(value.dtype).eps}
+        args, kwargs = args[:3], {**kwargs, "eps": rms_epsilon(None, value.dtype)}
     path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
     return Node(
         name=node.name,

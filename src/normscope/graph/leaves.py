@@ -1,7 +1,307 @@
-"""Units: several operators that are one function (RMSNorm, tanh-GELU, rotary embeddings, attention)."""
+"""Units: several operators that are one function are put back together and checked numerically.
+
+RMSNorm written out, activations written out (tanh-GELU, quick-GELU, SiLU, Mish), softmax attention written out, and
+rotary embeddings. A unit replaces its last operator; operators nobody reads any more are dropped.
+"""
+
 from __future__ import annotations
-from .ir import Graph
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..linalg.linear_map import Bounded
+from ..theory.recognition import recognise as recognise_activation
+from .ir import Graph, Node, Ref, Unit
+
+aten = torch.ops.aten
+
+SAME = {aten.alias.default, aten.clone.default, aten._to_copy.default, aten.contiguous.default, aten.to.dtype}
+ENTRYWISE = SAME | {
+    aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.rsub.Scalar, aten.div.Tensor,
+    aten.neg.default, aten.pow.Tensor_Scalar, aten.tanh.default, aten.sigmoid.default, aten.erf.default, aten.exp.default,
+    aten.relu.default, aten.clamp.default, aten.clamp_min.default, aten.softplus.default, aten.log1p.default,
+    aten.hardtanh.default, aten.abs.default, aten.reciprocal.default,
+}  # fmt: skip
+ROW_LOCAL = SAME | {
+    aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.slice.Tensor, aten.cat.default,
+}  # fmt: skip
+CHOICES = {aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther}
+COMPARISONS = {aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.sign.default}
+LARGEST_REGION = 16
+PRODUCTS = {aten.matmul.default, aten.bmm.default}
+Recogniser = Callable[["Reader", Node], Node | tuple[Node, ...] | None]
+
+
+class Reader:
+    """Looks up nodes by name and past operators that change nothing."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = {node.name: node for node in graph}
+
+    def find(self, argument: Any, *ops: Any) -> Node | None:
+        """Return the node an argument refers to, past copies and casts, if it is one of `ops`."""
+        node = self.nodes.get(argument.name) if isinstance(argument, Ref) else None
+        while node is not None and node.op in SAME and node.op not in ops:
+            node = self.nodes.get(node.refs[0])
+        return node if node is not None and node.op in ops else None
+
+    def origin(self, argument: Any) -> Ref | None:
+        """Return the value behind copies and casts."""
+        if not isinstance(argument, Ref):
+            return None
+        node = self.nodes.get(argument.name)
+        while node is not None and node.op in SAME:
+            argument = node.operands[0]
+            node = self.nodes.get(argument.name)
+        return argument
 
 
 def recognise(graph: Graph) -> Graph:
+    """Return the graph with repeated operators merged and written-out units replaced."""
+    graph = _merged(graph)
+    for recogniser in (rms_norm, attention, rotary, activation):
+        reader = Reader(graph)
+        nodes: list[Node] = []
+        for node in graph:
+            found = recogniser(reader, node)
+            nodes.extend(found if isinstance(found, tuple) else (found or node,))
+        graph = _pruned(dataclasses.replace(graph, nodes=tuple(nodes)))
     return graph
+
+
+def _merged(graph: Graph) -> Graph:
+    """Merge operators that compute the same thing from the same values."""
+    first: dict[Any, str] = {}
+    renamed: dict[str, str] = {}
+    nodes = []
+
+    def key(leaf: Any) -> Any:
+        if isinstance(leaf, list | tuple):
+            return tuple(key(item) for item in leaf)
+        return (id(leaf),) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+
+    for node in graph:
+        current = dataclasses.replace(node, args=_renamed(node.args, renamed), kwargs=_renamed(node.kwargs, renamed))
+        identity = (node.op, node.index, key(current.args), key(tuple(current.kwargs.items())))
+        if identity in first:
+            renamed[node.name] = first[identity]
+        else:
+            first[identity] = node.name
+            nodes.append(current)
+    return dataclasses.replace(graph, nodes=tuple(nodes), output=renamed.get(graph.output, graph.output))
+
+
+def _renamed(tree: Any, names: dict[str, str]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _renamed(item, names) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_renamed(item, names) for item in tree)
+    return Ref(names.get(tree.name, tree.name), tree.shape) if isinstance(tree, Ref) else tree
+
+
+def rms_norm(reader: Reader, node: Node) -> Node | None:
+    """`y / sqrt(mean(y^2) + eps)`, as `y * rsqrt(...)` or `y / sqrt(...)`, over any dimensions."""
+    if node.op is aten.mul.Tensor:
+        pairs = [(node.args[0], node.args[1]), (node.args[1], node.args[0])]
+        roots = [(value, reader.find(root, aten.rsqrt.default)) for value, root in pairs]
+    elif node.op is aten.div.Tensor:
+        roots = [(node.args[0], reader.find(node.args[1], aten.sqrt.default))]
+    else:
+        return None
+    for value, root in roots:
+        shifted = reader.find(root.args[0], aten.add.Tensor, aten.add.Scalar) if root else None
+        mean = reader.find(shifted.args[0], aten.mean.dim) if shifted and isinstance(shifted.args[1], float | int) else None
+        if not (shifted and mean and len(mean.args) > 2 and mean.args[2] is True):
+            continue
+        source = reader.origin(value)
+        if source is None or _squared(reader, mean.args[0]) != source:
+            continue
+        dims, eps = tuple(sorted(d % len(source.shape) for d in mean.args[1])), float(shifted.args[1])
+        if node.shape != source.shape or not eps > 0:
+            continue
+
+        def function(y: Tensor, dims: tuple[int, ...] = dims, eps: float = eps) -> Tensor:
+            return y * torch.rsqrt(y.pow(2).mean(dims, keepdim=True) + eps)
+
+        return dataclasses.replace(node, op=Unit("rms", function, {"dims": dims, "eps": eps}), args=(source,), kwargs={})
+    return None
+
+
+def _squared(reader: Reader, argument: Any) -> Ref | None:
+    """Return y if the argument is y^2 or y*y."""
+    power = reader.find(argument, aten.pow.Tensor_Scalar, aten.mul.Tensor, aten.square.default)
+    if power is None:
+        return None
+    base = reader.origin(power.args[0])
+    if power.op is aten.pow.Tensor_Scalar:
+        return base if power.args[1] == 2 else None
+    if power.op is aten.mul.Tensor:
+        return base if base == reader.origin(power.args[1]) else None
+    return base
+
+
+def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
+    """`softmax(scale q k^T + mask) v`, as one attention operator."""
+    if node.op not in PRODUCTS or len(node.refs) != 2:
+        return None
+    weights = reader.find(node.args[0], aten.softmax.int, aten._softmax.default)
+    if weights is None or weights.args[1] % len(weights.shape) != len(weights.shape) - 1:
+        return None
+    scores, mask, scale = weights.args[0], None, 1.0
+    added = reader.find(scores, aten.add.Tensor)
+    if added is not None and len(added.refs) == 1 and len(added.args) == 2 and not added.kwargs:
+        scores, mask = (added.args[0], added.args[1]) if isinstance(added.args[0], Ref) else (added.args[1], added.args[0])
+        if not isinstance(mask, Tensor):
+            return None
+    scaled = reader.find(scores, aten.mul.Tensor, aten.div.Tensor)
+    if scaled is not None and len(scaled.refs) == 1 and isinstance(scaled.args[1], float | int):
+        scores = scaled.args[0]
+        scale = float(scaled.args[1]) if scaled.op is aten.mul.Tensor else 1.0 / float(scaled.args[1])
+    product = reader.find(scores, *PRODUCTS)
+    if product is None or len(product.refs) != 2 or len(product.shape) < 3:
+        return None
+    query, key, value = product.args[0], product.args[1], node.args[1]
+    if query.shape[:-2] != key.shape[:-2] or query.shape[:-2] != value.shape[:-2]:
+        return None
+    shape = (*key.shape[:-2], key.shape[-1], key.shape[-2])
+    turned = dataclasses.replace(
+        product, name=f"{node.name}_key", op=aten.transpose.int, args=(key, -2, -1), kwargs={}, shape=shape
+    )
+    whole = dataclasses.replace(
+        node,
+        op=aten.scaled_dot_product_attention.default,
+        args=(query, Ref(turned.name, shape), value, mask, 0.0, False),
+        kwargs={"scale": scale},
+    )
+    return turned, whole
+
+
+def activation(reader: Reader, node: Node) -> Node | None:
+    """A function of one entry written out in several operators, recognised on a grid."""
+    if node.op not in (aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, *CHOICES) or len(node.refs) < 2:
+        return None
+    for region, source in _regions(reader, node, ENTRYWISE | COMPARISONS if node.op in CHOICES else ENTRYWISE):
+        if any(isinstance(c, Tensor) and c.ndim > 0 for member in region for c in _constants(member)):
+            return None
+        if source.shape != node.shape:
+            continue
+        function = _runner(region, source, node.name)
+        found = recognise_activation(function)
+        if found is not None and (node.op not in CHOICES or _identical(function, found.function)):
+            return dataclasses.replace(node, op=Unit("activation", function, {"activation": found}), args=(source,), kwargs={})
+    return None
+
+
+def _identical(function: Callable[[Tensor], Tensor], known: Callable[[Tensor], Tensor]) -> bool:
+    """Whether two functions agree to rounding on a fine grid: a choice between branches could jump in between."""
+    grid = torch.linspace(-8, 8, 32001, dtype=torch.float64)
+    return bool(((function(grid) - known(grid)).abs() <= 1e-14 * (1 + grid.abs())).all())
+
+
+def rotary(reader: Reader, node: Node) -> Node | None:
+    """`x cos + rotate(x) sin`: a small matrix on every row, whose norm is taken exactly."""
+    if node.op is not aten.add.Tensor or len(node.refs) != 2 or len(node.shape) < 2:
+        return None
+    if any(reader.find(argument, aten.mul.Tensor) is None for argument in node.args[:2]):
+        return None
+    for region, source in _regions(reader, node, ROW_LOCAL):
+        if not any(member.op is aten.cat.default for member in region):
+            continue
+        if source.shape != node.shape or not all(_row_local(member) for member in region):
+            return None
+        function = _runner(region, source, node.name)
+        norm = _largest_block(function, region, source)
+        if norm is None:
+            return None
+
+        def batched(x: Tensor, function: Callable[[Tensor], Tensor] = function) -> Tensor:
+            return torch.stack([function(item) for item in x])
+
+        linear = Bounded(batched, source.shape, node.shape, norm, "rotation of pairs", node.device)
+        return dataclasses.replace(node, op=Unit("rotary", function, {"map": linear}), args=(source,), kwargs={})
+    return None
+
+
+def _row_local(node: Node) -> bool:
+    """Whether an operator acts on every row (the last dimension) by itself."""
+    last = len(node.shape) - 1
+    if node.op is aten.slice.Tensor:
+        return int(node.args[1]) % (last + 1) == last if len(node.args) > 1 else False
+    if node.op is aten.cat.default:
+        return len(node.args) > 1 and int(node.args[1]) % (last + 1) == last
+    if node.op is aten.mul.Tensor:
+        return len(node.refs) == 1
+    return all(ref.shape == node.shape for ref in node.operands) and all(c is None or c in (1, 1.0) for c in _scalars(node))
+
+
+def _scalars(node: Node) -> list[Any]:
+    return [c for c in _constants(node) if isinstance(c, float | int) and not isinstance(c, bool)]
+
+
+def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], source: Ref) -> float | None:
+    """Return the largest spectral norm of the matrices that act on single rows."""
+    width = source.shape[-1]
+    constants = [c for member in region for c in _constants(member) if isinstance(c, Tensor)]
+    leading = torch.broadcast_shapes(*(c.shape[:-1] if c.ndim else () for c in constants))
+    leading = (1,) * (len(source.shape) - 1 - len(leading)) + tuple(leading)
+    device = constants[0].device if constants else torch.device("cpu")
+    columns = []
+    for index in range(width):
+        basis = torch.zeros(*leading, width, dtype=torch.float64, device=device)
+        basis[..., index] = 1.0
+        columns.append(function(basis).double())
+    blocks = torch.stack(columns, dim=-1).reshape(-1, columns[0].shape[-1], width)
+    if blocks.numel() > 5e7:
+        return None
+    return float(torch.linalg.matrix_norm(blocks, ord=2).amax())
+
+
+def _regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tuple[list[Node], Ref]]:
+    """Yield growing regions of allowed operators that end at `node` and read a single value."""
+    order = {name: position for position, name in enumerate(reader.nodes)}
+    region = [node]
+    while len(region) <= LARGEST_REGION:
+        names = {member.name for member in region}
+        frontier = {ref.name: ref for member in region for ref in member.operands if ref.name not in names}
+        if len(frontier) == 1:
+            yield sorted(region, key=lambda member: order[member.name]), next(iter(frontier.values()))
+        last = max(frontier, key=lambda name: order.get(name, -1))
+        if last not in reader.nodes or reader.nodes[last].op not in allowed or reader.nodes[last].index is not None:
+            return
+        region.append(reader.nodes[last])
+
+
+def _runner(region: list[Node], source: Ref, output: str) -> Callable[[Tensor], Tensor]:
+    """Return the region as a function of its source; casts are taken as exact."""
+
+    def run(x: Tensor) -> Tensor:
+        values = {source.name: x}
+        for member in region:
+            operands = [values[name] for name in member.refs]
+            values[member.name] = operands[0] if member.op in SAME else _in(member, x.dtype).evaluate(operands)
+        return values[output]
+
+    return run
+
+
+def _in(node: Node, dtype: torch.dtype) -> Node:
+    args = tuple(a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in node.args)
+    return dataclasses.replace(node, args=args)
+
+
+def _constants(node: Node) -> list[Any]:
+    return [leaf for leaf in (*node.args, *node.kwargs.values()) if not isinstance(leaf, Ref | list)]
+
+
+def _pruned(graph: Graph) -> Graph:
+    """Drop operators that nothing reads any more."""
+    needed, kept = {graph.output}, []
+    for node in reversed(graph.nodes):
+        if node.name in needed:
+            needed.update(node.refs)
+            kept.append(node)
+    return dataclasses.replace(graph, nodes=tuple(reversed(kept)))

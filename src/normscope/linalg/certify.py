@@ -60,26 +60,41 @@ def _certify_chunk(
         values = gram[:, 0, 0].real
         _record(found, number, int(values.argmax()), float(values.max()), torch.ones_like(gram[0, 0]), 4.0 * UNIT)
         return
-    magnitude = gram.abs()
-    frobenius = magnitude.square().sum(dim=(1, 2)).sqrt()
-    cheap = torch.minimum(frobenius, magnitude.sum(dim=2).amax(dim=1)) * (1.0 + gamma(4.0 * size * size + 8.0))
-    del magnitude
+    cheap = cheap_bounds(gram)
     shift = _shift(gram)
     left = torch.nonzero(cheap > found.bound)[:, 0]
-    steps, above = 48, max(delta, 4.0 * shift)
+    if found.bound > 0.0:
+        left = left[~below(gram[left], found.bound, shift)]
+    again = 0
     for _ in range(_ROUNDS):
         if left.numel() == 0:
             return
-        looked_at = left[torch.topk(frobenius[left], min(_LOOKED_AT, left.numel())).indices]
-        values, vectors = top_eigenpairs(gram[looked_at], steps=steps, rtol=above / 8.0, generator=generator)
-        best = int(values.argmax())
+        above = max(delta, 4.0 * shift) * 4.0 ** max(0, again - 1)
+        looked_at = left[torch.topk(cheap[left], min(_LOOKED_AT, left.numel())).indices]
+        values, vectors = top_eigenpairs(
+            gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again, generator=generator
+        )
+        best, before = int(values.argmax()), found.bound
         _record(found, number, int(looked_at[best]), float(values[best]), vectors[best], above)
-        left = left[cheap[left] > found.bound]
-        left = left[~_below(gram[left], found.bound, shift)]
-        if torch.isin(looked_at, left).any():
-            steps, above = 2 * steps, 4.0 * above
+        if found.bound == before:
             found.bound *= 1.0 + above
+        left = left[cheap[left] > found.bound]
+        left = left[~below(gram[left], found.bound, shift)]
+        again += int(torch.isin(looked_at, left).any())
     found.bound = max(found.bound, float(cheap[left].max()))
+
+
+def cheap_bounds(gram: Tensor) -> Tensor:
+    """Return for each positive semidefinite matrix a bound on its largest eigenvalue from trace and Frobenius norm.
+
+    With mean eigenvalue mu and variance s^2, no eigenvalue exceeds mu + s sqrt(m - 1) (Wolkowicz and Styan 1980).
+    """
+    size = gram.shape[-1]
+    flat = torch.view_as_real(gram) if gram.is_complex() else gram
+    square = torch.linalg.vector_norm(flat.flatten(1), dim=1).square()
+    trace = gram.diagonal(dim1=-2, dim2=-1).real.sum(dim=-1)
+    spread = (square - trace.square() / size).clamp(min=0.0) + square * gamma(8.0 * size * size + 16.0)
+    return (trace / size + (spread * (1.0 - 1.0 / size)).sqrt()) * (1.0 + gamma(size + 32.0))
 
 
 def _record(found: Certificate, number: int, index: int, value: float, vector: Tensor, above: float) -> None:
@@ -95,8 +110,9 @@ def _shift(gram: Tensor) -> float:
     return 8.0 * UNIT + (3.0 if gram.is_cuda else 1.0) * allowance
 
 
-def _below(gram: Tensor, bound: float, shift: float) -> Tensor:
-    """Say for each matrix whether its eigenvalues are proven to be at most `bound`."""
+def below(gram: Tensor, bound: float, shift: float | None = None) -> Tensor:
+    """Say for each positive semidefinite matrix whether its eigenvalues are proven to be at most `bound`."""
+    shift = _shift(gram) if shift is None else shift
     if gram.shape[0] == 0:
         return torch.ones(0, dtype=torch.bool, device=gram.device)
     rest = gram.neg()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,91 +14,201 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import Certificate, certify
+from .certify import Certificate, below, certify
 from .convolution import Convolution
+from .kernel import Kernel
 from .linear_map import Matrix
 from .symbol import Ring, Symbol, rings
 from .waves import plane_wave
 
 _SIDE_LIMIT = 16384
 """Matrices wider than this on the short side are bounded by cheap norms only."""
+_FAST, _AFFORDABLE = 2e9, 1e11
+"""Multiplications to write a convolution out and certify it: at once, and when a torus leaves a gap."""
+
+
+class ConvolutionNorm:
+    """The certified norm of one convolution, with what it takes to tighten it.
+
+    Args:
+        conv: the convolution.
+        rtol: how tight a bound to aim for.
+        deadline: a `time.monotonic()` after which only cheap bounds are taken.
+
+    Attributes:
+        upper: the bound so far.
+        start: a vector that comes close to attaining it, or None.
+    """
+
+    def __init__(self, conv: Convolution, *, rtol: float, deadline: float | None) -> None:
+        self.conv, self.rtol, self.deadline = conv, rtol, deadline
+        self.upper: Upper = ZERO
+        self.start: Tensor | None = None
+        self._symbol: Symbol | None = None
+        weight = conv.weight.double()
+        largest = float(weight.abs().max()) if weight.numel() else 0.0
+        if not math.isfinite(largest):
+            raise InputError("a weight is NaN or infinite: the map has no norm")
+        options = [rings(axis, conv.padding_mode) for axis in conv.axes]
+        if largest == 0.0 or not all(options):
+            return
+        self._plain, self._exponent = _normalized(conv, weight, largest)
+        cheap = _cheap(self._plain)
+        self.upper = self._rescaled(cheap)
+        if self._late or min(conv.weight.shape[0] // conv.groups, conv.weight.shape[1]) > _SIDE_LIMIT:
+            return
+        torus = [ring[0] for ring in options]
+        self._kernel = Kernel(self._plain, [ring.stride for ring in torus])
+        symbol = Symbol(self._kernel, torus)
+        if not symbol.exact and self._cost <= _FAST:
+            self._write_out()
+            return
+        self._on_torus(symbol, cheap)
+
+    @property
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    @property
+    def _cost(self) -> float:
+        short, long = sorted((self.conv.in_size, self.conv.out_size))
+        return math.inf if short > 2048 or short * long > 3e7 else float(short * short * long)
+
+    def _rescaled(self, bound: Upper) -> Upper:
+        log10 = bound.log10 + self._exponent * math.log10(2.0)
+        return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
+
+    def _write_out(self) -> None:
+        """Certify the matrix of the convolution itself."""
+        plain = self._plain
+        written, start = matrix_bound(Matrix(plain.dense()), rtol=self.rtol, deadline=self.deadline)
+        if written.log10 == -math.inf:
+            self.upper = written
+            return
+        # sums of taps that circular or replicate padding brings together are rounded
+        rounding = gamma(plain.weight[0, 0].numel() + 4.0) * plain.tap_norms()
+        written = total([written, Upper.of(rounding, Evidence.PROVEN)]).named("written out + Cholesky")
+        self.upper = smallest([self.upper, self._rescaled(written)])
+        if start is not None:
+            start = start.reshape(1, *plain.in_shape)
+            self.start = (plain.apply(start) if self.conv.transposed else start)[0]
+
+    def _on_torus(self, symbol: Symbol, cheap: Upper) -> None:
+        """Certify the convolution on the least torus, and on its twisted twin where that promises more."""
+        found, certificate, peak = _certified(symbol, self.rtol)
+        twisted = [_twist(symbol, peak, a, ring) for a, ring in enumerate(symbol.torus)]
+        if twisted != list(symbol.torus) and not self._late:
+            other = Symbol(self._kernel, twisted)
+            again, second, its_peak = _certified(other, self.rtol)
+            if again.log10 < found.log10:
+                found, certificate, peak, symbol = again, second, its_peak, other
+        self._symbol, self._peak = symbol, peak
+        start = plane_wave(self._plain, symbol, certificate, peak)
+        if self._kernel.inputs == self.conv.transposed:
+            start = self._plain.apply(start) if self.conv.transposed else self._plain.adjoint(start)
+        self.upper, self.start = self._rescaled(smallest([found, cheap])), start[0]
+
+    def tighten(self, log10_lower: float) -> Upper:
+        """Return a bound closer to a known lower side, from the matrix itself or from other tori."""
+        if self._symbol is None or self._symbol.exact or self._late or log10_lower == -math.inf:
+            return self.upper
+        if self._cost <= _AFFORDABLE:
+            self._write_out()
+            return self.upper
+        lower = 10.0 ** (log10_lower - self._exponent * math.log10(2.0))
+        high = 10.0 ** (self.upper.log10 - self._exponent * math.log10(2.0))
+        best = other_torus(self._symbol, self._peak, self._tori(), lower, high, self.rtol, self.deadline)
+        if best is not None:
+            self.upper = smallest([self.upper, self._rescaled(best)])
+        return self.upper
+
+    def _tori(self) -> list[tuple[Ring, ...]]:
+        """Return other tori with the same strides, the smaller first."""
+        assert self._symbol is not None
+        choices: list[list[Ring]] = []
+        for a, (axis, ring) in enumerate(zip(self.conv.axes, self._symbol.torus, strict=True)):
+            fixed = a not in self._kernel.axes or ring.rigid
+            more = [ring] if fixed else rings(axis, self.conv.padding_mode, extra=3)
+            choices.append([r for r in more if r.stride == ring.stride and r.rigid == ring.rigid])
+        tori = [torus for torus in itertools.product(*choices) if torus != self._symbol.torus]
+        return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
 
 
 def matrix_bound(linear: Matrix, *, rtol: float, deadline: float | None) -> tuple[Upper, Tensor | None]:
     """Return a certified bound on the norm of a matrix, and its leading right singular vector."""
-    conv = Convolution(linear.weight[:, :, None], (1,))
-    bound, start = convolution_bound(conv, rtol=min(rtol, 1e-6), deadline=deadline)
-    if start is None:
-        return bound, None
+    norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, deadline=deadline)
+    if norm.start is None:
+        return norm.upper, None
     full = torch.zeros(linear.in_shape, dtype=torch.float64, device=linear.device)
-    full.reshape(-1, linear.in_shape[-1])[0] = start.reshape(-1)
-    return bound.named(bound.method.replace("torus", "matrix")), full
+    full.reshape(-1, linear.in_shape[-1])[0] = norm.start.reshape(-1)
+    return norm.upper, full
 
 
-def convolution_bound(conv: Convolution, *, rtol: float, deadline: float | None) -> tuple[Upper, Tensor | None]:
-    """Return a certified bound on the norm of a convolution, and a vector that comes close to attaining it.
+def other_torus(
+    base: Symbol,
+    peak: Tensor,
+    tori: Sequence[tuple[Ring, ...]],
+    lower: float,
+    upper: float,
+    rtol: float,
+    deadline: float | None,
+    budget: float = 3.0,
+) -> Upper | None:
+    """Look for a torus whose bound is below `upper`, if possible within `rtol` of a known lower side.
 
-    Reference: torus bound for zero padding, theory section 2a; certificate by Cholesky, Rump 2006.
+    Only frequencies near those of the base torus that exceed the lower side can spoil another torus: they are tested
+    first (a Cholesky factorization that fails costs little), and a torus that passes is then certified in full.
     """
-    plain, exponent = _normalized(conv)
-    if plain is None:
-        return ZERO, None
-    options = [rings(axis, conv.padding_mode) for axis in conv.axes]
-    if not all(options):
-        return ZERO, None
-    torus = [ring[0] for ring in options]
-    cheap = _cheap(plain)
-    late = deadline is not None and time.monotonic() > deadline
-    symbol = Symbol(plain, torus)
-    if not symbol.exact and _writes_out_fast(conv):
-        written, start = matrix_bound(Matrix(plain.dense()), rtol=rtol, deadline=deadline)
-        # sums of taps that circular or replicate padding brings together are rounded
-        rounding = gamma(plain.weight[0, 0].numel() + 4.0) * symbol.tap_sum * math.sqrt(symbol.groups) * plain.copies()
-        written = total([written, Upper.of(rounding, Evidence.PROVEN)]).named("written out + Cholesky")
-        if start is not None:
-            start = start.reshape(1, *plain.in_shape)
-            start = (plain.apply(start) if conv.transposed else start)[0]
-        return _rescaled(written, exponent), start
-    if late or symbol.size > _SIDE_LIMIT:
-        return _rescaled(cheap, exponent), None
-    found, certificate, grid = _on_torus(symbol, rtol)
-    twisted = [_twist(symbol, grid, a, ring) for a, ring in enumerate(torus)]
-    if twisted != torus:
-        other = Symbol(plain, twisted)
-        again, second, grid2 = _on_torus(other, rtol)
-        if again.log10 < found.log10:
-            found, certificate, grid, symbol = again, second, grid2, other
-    start = plane_wave(plain, symbol, certificate, grid)
-    if symbol.inputs == conv.transposed:
-        start = plain.apply(start) if conv.transposed else plain.adjoint(start)
-    return _rescaled(smallest([found, cheap]), exponent), start[0]
+    hot = [base.turns_of(peak[None])]
+    budget *= base.frequencies
+    level = (lower / base.factor) ** 2
+    for grid, gram in base.chunks():
+        failed = (~below(gram, level)).reshape(grid.shape[0], -1).any(dim=1).cpu()
+        hot.append(base.turns_of(grid[failed]))
+    points = torch.cat(hot)
+    found, goal = None, lower * (1.0 + 0.98 * rtol)
+    for _ in range(4):
+        if goal >= upper * (1.0 - 1e-6):
+            break
+        passed = False
+        for torus in tori:
+            if budget < 0.0 or (deadline is not None and time.monotonic() > deadline):
+                return found
+            symbol = Symbol(base.kernel, torus)
+            level = (goal / symbol.factor) ** 2 / (1.0 + 8.0 * UNIT) - symbol.error
+            spent, passed = _passes(symbol, (points[:1], points), level)
+            budget -= spent
+            if passed:
+                method = "torus + Cholesky"
+                found, upper = Upper.of(goal, Evidence.PROVEN, method, allowance=8.0 * UNIT), goal
+                break
+        if passed and goal <= lower * (1.0 + rtol):
+            break
+        goal = math.sqrt(goal * upper) if not passed else math.sqrt(lower * (1.0 + rtol) * upper)
+    return found
 
 
-def _writes_out_fast(conv: Convolution) -> bool:
-    """Whether the matrix of a convolution is certified faster than it takes to think about a torus."""
-    short, long = sorted((conv.in_size, conv.out_size))
-    return short <= 1024 and short * short * long <= 2e9
+def _passes(symbol: Symbol, hot: Sequence[Tensor], level: float) -> tuple[float, bool]:
+    """Say whether every eigenvalue on a torus is proven to be below a level, and how many frequencies that took."""
+    spent = 0.0
+    if level <= 0.0:
+        return spent, False
+    for grid in (*(symbol.near(points) for points in hot), symbol.grid):
+        for piece, gram in symbol.chunks(grid):
+            spent += piece.shape[0]
+            if not bool(below(gram, level).all()):
+                return spent, False
+    return spent, True
 
 
-def _normalized(conv: Convolution) -> tuple[Convolution | None, int]:
+def _normalized(conv: Convolution, weight: Tensor, largest: float) -> tuple[Convolution, int]:
     """Return the plain convolution in float64 with its largest weight in [1/2, 1), and the exponent taken out."""
-    weight = conv.weight.double()
-    largest = float(weight.abs().max()) if weight.numel() else 0.0
-    if not math.isfinite(largest):
-        raise InputError("a weight is NaN or infinite: the map has no norm")
-    if largest == 0.0:
-        return None, 0
     _, exponent = math.frexp(largest)
     half = -exponent // 2
-    weight = weight * 2.0**half * 2.0 ** (-exponent - half)
     plain = Convolution.__new__(Convolution)
-    plain._set(weight, conv.axes, conv.groups, conv.padding_mode, False)
+    scaled = weight * 2.0**half * 2.0 ** (-exponent - half)
+    plain._set(scaled, conv.axes, conv.groups, conv.padding_mode, False)
     return plain, exponent
-
-
-def _rescaled(bound: Upper, exponent: int) -> Upper:
-    log10 = bound.log10 + exponent * math.log10(2.0)
-    return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
 
 
 def _cheap(conv: Convolution) -> Upper:
@@ -108,31 +220,27 @@ def _cheap(conv: Convolution) -> Upper:
     return Upper.of(value, Evidence.PROVEN, "row and column sums", allowance=gamma(size.numel() + 16.0))
 
 
-def _on_torus(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]:
+def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]:
     """Return the certified bound of a symbol, and the frequency that has the largest singular value."""
-    delta = 1e-9 if symbol.frequencies == 1 else min(1e-6, rtol / 20.0)
-    starts: list[Tensor] = []
+    grids: list[Tensor] = []
 
     def blocks() -> Iterator[Tensor]:
         for grid, gram in symbol.chunks():
-            starts.append(grid)
-            yield gram.flatten(0, 1)
+            grids.append(grid)
+            yield gram
 
-    certificate = certify(blocks(), delta=delta)
+    certificate = certify(blocks(), delta=min(1e-9 if symbol.frequencies == 1 else rtol / 50.0, 0.1))
     value = symbol.factor * math.sqrt(certificate.bound + symbol.error)
-    method = "torus" if symbol.axes else "Gram matrix"
-    bound = Upper.of(value, Evidence.PROVEN, f"{method} + Cholesky", allowance=16.0 * UNIT)
+    method = "torus + Cholesky" if symbol.kernel.axes else "Gram matrix + Cholesky"
     assert certificate.label is not None
     chunk, index = certificate.label
-    return bound, certificate, starts[chunk][index // symbol.groups]
+    bound = Upper.of(value, Evidence.PROVEN, method, allowance=16.0 * UNIT)
+    return bound, certificate, grids[chunk][index // symbol.kernel.groups]
 
 
-def _twist(symbol: Symbol, grid: Tensor, axis: int, ring: Ring) -> Ring:
+def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:
     """Twist an untwisted ring whose largest frequency is at rest (0 or the fastest): the grid then straddles it."""
-    if axis not in symbol.axes or ring.exact or ring.factor != 1.0 or ring.twisted:
+    if axis not in symbol.kernel.axes or ring.rigid or ring.twisted:
         return ring
-    turn = int(grid[symbol.axes.index(axis)])
-    period = 2 * ring.size // ring.stride
-    if turn % period not in (0, period // 2):
-        return ring
-    return Ring(ring.size, ring.stride, True, ring.factor)
+    turn, period = int(peak[symbol.kernel.axes.index(axis)]), 2 * ring.size // ring.stride
+    return ring if turn % period not in (0, period // 2) else dataclasses.replace(ring, twisted=True)

@@ -54,6 +54,13 @@ class Axis:
         """Entries that the windows cover: size + left + right."""
         return (self.outputs - 1) * self.stride + self.extent
 
+    @property
+    def inner_output(self) -> int | None:
+        """An output whose window lies wholly inside the input (the middle one), or None."""
+        first = max(0, -(-self.left // self.stride))
+        last = min(self.outputs - 1, (self.size + self.left - self.extent) // self.stride)
+        return (first + last) // 2 if first <= last else None
+
     def source(self, mode: str, device: torch.device) -> Tensor:
         """Return, for each covered position, the input entry it holds under a padding mode other than zeros."""
         position = torch.arange(-self.left, self.size + self.right, device=device)
@@ -255,7 +262,8 @@ class Convolution(LinearMap):
         weight = self.weight.double().clone()
         channels, per_group = weight.shape[:2]
         row = torch.arange(channels, device=self.device)
-        weight[(row, row % per_group, *zero_tap)] += scale.to(weight) if isinstance(scale, Tensor) else scale
+        index: tuple[Tensor | int, ...] = (row, row % per_group, *zero_tap)
+        weight[index] += scale.to(weight) if isinstance(scale, Tensor) else scale
         return self._with_weight(weight, self.slack + _FOLDED * self.tap_norms(weight))
 
     def plus(self, other: Convolution) -> Convolution | None:

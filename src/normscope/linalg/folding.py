@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.rounding import gamma
 from .convolution import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from .slices import repeated, slice_map
 
 _ENTRY = 4.0 * 2.0**-53
 _Map = TypeVar("_Map", bound=LinearMap)
@@ -111,16 +112,9 @@ def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
     match second, first:
         case Identity(), Identity():
             return Identity(first.in_shape, second.out_shape)
-        case Repeated(), Repeated() if second.leading == first.leading:
-            return Repeated(compose(second.inner, first.inner), first.leading)
-        case Diagonal(), Repeated():
-            inner = _per_slice(second, first)
-            folded = None if inner is None else _pair(inner, first.inner)
-            return None if folded is None else Repeated(folded, first.leading)
-        case Repeated(), Diagonal():
-            inner = _per_slice(first, second)
-            folded = None if inner is None else _pair(second.inner, inner)
-            return None if folded is None else Repeated(folded, second.leading)
+        case (Repeated(leading=leading), _) | (_, Repeated(leading=leading)):
+            outer, inner = slice_map(second, leading), slice_map(first, leading)
+            return None if outer is None or inner is None else repeated(compose(outer, inner), leading)
         case Diagonal(), Diagonal():
             scale = second.scale.double() * first.scale.double()
             return _slack(Diagonal(scale, first.in_shape), second, first, _ENTRY * _largest(scale))
@@ -149,15 +143,6 @@ def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
         case Identity(), Reindex():
             return Reindex(first.index.reshape(second.out_shape), first.in_shape)
     return None
-
-
-def _per_slice(scale: Diagonal, repeated: Repeated) -> Diagonal | None:
-    """Return a diagonal as one that acts on every slice alike, or None if it tells slices apart."""
-    shape = scale.in_shape[len(repeated.leading) :]
-    padded = scale.scale.reshape((1,) * (len(scale.in_shape) - scale.scale.ndim) + tuple(scale.scale.shape))
-    if any(size != 1 for size in padded.shape[: len(repeated.leading)]):
-        return None
-    return Diagonal(padded.reshape(padded.shape[len(repeated.leading) :]), shape)
 
 
 def _scaled_rows(scale: Diagonal, matrix: Matrix) -> LinearMap | None:
@@ -202,11 +187,9 @@ def _reindexed(second: Reindex, first: Reindex | Identity) -> Reindex:
 def _added(a: LinearMap, b: LinearMap) -> LinearMap | None:
     """Return `a + b` as one map, or None."""
     match a, b:
-        case Repeated(), Repeated() if a.leading == b.leading:
-            return Repeated(add(a.inner, b.inner), a.leading)
-        case Repeated(), Identity() if b.in_shape == b.out_shape:
-            folded = _added(a.inner, Identity(a.inner.in_shape))
-            return None if folded is None else Repeated(folded, a.leading)
+        case Repeated(leading=leading), _:
+            one, other = slice_map(a, leading), slice_map(b, leading)
+            return None if one is None or other is None else repeated(add(one, other), leading)
         case Matrix(), Matrix():
             weight = a.weight.double() + b.weight.double()
             return _sum_slack(_matrix(weight, a), a, b, _ENTRY * _norm(weight))

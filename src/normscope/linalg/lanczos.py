@@ -23,7 +23,7 @@ def top_eigenpairs(
 
     Args:
         matrices: float64 or complex128.
-        steps: at most this many Lanczos steps (with full reorthogonalization).
+        steps: at most this many Lanczos steps.
         rtol: stop once the estimated relative error of every eigenvalue is below this.
         generator: a CPU generator for the start vectors; a fixed seed when None.
     """
@@ -33,46 +33,49 @@ def top_eigenpairs(
         return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    values, vectors, _ = lanczos(lambda v: (matrices @ v[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
+    values, vectors, _ = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
     return values, vectors
 
 
 def lanczos(
-    apply: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, rtol: float
+    operator: Callable[[Tensor], Tensor], start: Tensor, *, steps: int = 60, rtol: float = 1e-6
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest eigenvalue, its eigenvector and the relative error estimate of many Hermitian maps at once.
+    """Search for the largest eigenvalues of a batch of Hermitian positive semidefinite operators.
 
     Args:
-        apply: takes one vector per map, `[b, m]`, to its image.
-        start: `[b, m]`, in the dtype to work in.
-        steps: at most this many steps (with full reorthogonalization).
+        operator: maps rows `[b, n]` to rows `[b, n]`, each row by its own operator.
+        start: start vectors `[b, n]`, real or complex.
+        steps: at most this many steps, with full reorthogonalization.
         rtol: stop once the estimated relative error of every eigenvalue is below this.
+
+    Returns:
+        The largest eigenvalue of each, its unit eigenvector, and the estimated relative error (not a bound).
     """
     count, size = start.shape
     steps = min(steps, size)
     basis = start.new_zeros(count, steps, size)
-    alpha = torch.zeros(count, steps, dtype=torch.float64, device=start.device)
-    beta = torch.zeros(count, steps, dtype=torch.float64, device=start.device)
-    vector = start / start.norm(dim=1, keepdim=True)
+    real = start.real.dtype if start.is_complex() else start.dtype
+    alpha = torch.zeros(count, steps, dtype=real, device=start.device)
+    beta = torch.zeros_like(alpha)
+    vector = start / start.norm(dim=1, keepdim=True).clamp(min=1e-300)
     for step in range(steps):
         basis[:, step] = vector
-        image = apply(vector)
+        image = operator(vector)
         alpha[:, step] = (vector.conj() * image).sum(dim=1).real
         known = basis[:, : step + 1]
         for _ in range(2):
             image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
         beta[:, step] = image.norm(dim=1)
-        vector = image / beta[:, step : step + 1].clamp(min=1e-300)
-        if step + 1 == steps or step % 12 == 11:
-            values, coordinates, error = _ritz(alpha[:, : step + 1].cpu(), beta[:, : step + 1].cpu())
-            if float(error.max()) <= rtol:
+        ended = beta[:, step] <= 1e-14 * alpha[:, : step + 1].abs().amax(dim=1)  # an invariant subspace: stay at zero
+        beta[:, step] = beta[:, step].masked_fill(ended, 0.0)
+        vector = image / beta[:, step : step + 1].masked_fill(ended[:, None], math.inf)
+        if step + 1 == steps or step % 8 == 7:
+            values, coordinates, errors = _ritz(alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu())
+            if float(errors.max()) <= rtol:
                 break
     vectors = (coordinates.to(start)[:, None, :] @ basis[:, : step + 1])[:, 0]
-    return (
-        values.to(start.device),
-        vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300),
-        error.to(start.device),
-    )
+    vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    return values.to(start.device, real), vectors, errors.to(start.device, real)
 
 
 def _ritz(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,14 +154,15 @@ def largest_singular_vector(
         column = torch.cat([inner, image.norm()[None]]).double().cpu()
         small[:filled, filled - 1] = small[filled - 1, :filled] = column[:-1]
         rest = float(column[-1])
+        ended = rest <= 1e-7 * float(column[:-1].abs().max())  # an invariant subspace, as far as float32 can tell
         full, late = filled == room, deadline is not None and time.monotonic() > deadline
-        if full or late or taken >= steps or taken % 4 == 0 or filled >= size:
+        if full or late or taken >= steps or taken % 4 == 0 or ended or filled >= size:
             values, vectors = torch.linalg.eigh(small[:filled, :filled])
             top = max(float(values[-1]), 0.0)
             residual = rest * abs(float(vectors[-1, -1]))
             gap = top - float(values[-2]) if filled > 1 else top
             error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
-            settled = error <= rtol or rest <= 1e-12 * top or filled >= size
+            settled = error <= rtol or ended or filled >= size
             if observe is not None:
                 observe(math.sqrt(top))
             if settled or late or taken >= steps or math.sqrt(top) >= enough:

@@ -1,4 +1,4 @@
-"""From a tensor or a torch layer to its linear map at a given input size."""
+"""From a tensor or a torch layer to its linear map at a given input size, and its norm."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.bracket import Bracket
 from ..core.errors import InputError
 from .convolution import Convolution
 from .linear_map import LinearMap, Matrix
+from .norms import bracket
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -105,3 +107,39 @@ def _checked(weight: Tensor, what: str) -> Tensor:
         count = math.prod(weight.shape) - int(torch.isfinite(weight).sum())
         raise InputError(f"{what} has {count} NaN or infinite value(s): the map has no norm")
     return weight
+
+
+def spectral_norm(
+    x: Tensor | nn.Module | LinearMap,
+    input_shape: Sequence[int] | None = None,
+    *,
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Bracket:
+    """Return the spectral norm of a matrix, a linear layer or a convolution as a bracket.
+
+    The norm of a convolution is that of the map it applies at `input_shape`, with its stride, padding, dilation and
+    groups, not that of its reshaped kernel.
+
+    Args:
+        x: a matrix, `nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` or a `LinearMap`; left untouched.
+        input_shape: `(C, *spatial)` for convolutions.
+        rtol: close the bracket to `upper/lower - 1 <= rtol`.
+        max_seconds: stop refining after this long; the result is still sound.
+        seed: for the search from below.
+
+    Returns:
+        A bracket: `.lower` with its `.witness` (a unit vector), `.upper` with its `.evidence`, `.gap`, `.converged`.
+
+    Raises:
+        InputError: when the input cannot be used as given.
+
+    Example:
+        >>> norm = spectral_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        >>> round(norm.lower, 6), round(norm.upper, 6)
+        (4.0, 4.0)
+    """
+    if not rtol > 0.0:
+        raise InputError(f"rtol must be positive, got {rtol}")
+    return bracket(linear_map(x, input_shape), rtol=rtol, max_seconds=max_seconds, seed=seed)

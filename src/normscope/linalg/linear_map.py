@@ -208,6 +208,22 @@ class Averaging(Coded):
     """
 
 
+class Bounded(Coded):
+    """A linear function given as code whose norm is known from its structure, up to rounding."""
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        in_shape: Sequence[int],
+        out_shape: Sequence[int],
+        norm: float,
+        why: str,
+        device: Any = "cpu",
+    ) -> None:
+        super().__init__(function, in_shape, out_shape, device)
+        self.norm, self.why = norm, why
+
+
 class Composite(LinearMap):
     """Maps applied one after the other, the first in `parts` first."""
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.errors import InputError
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
-from .conv_norm import convolution_bound, matrix_bound
+from .conv_norm import ConvolutionNorm, matrix_bound
 from .convolution import Convolution
-from .layers import linear_map
 from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
+    Bounded,
     Centering,
     Composite,
     Diagonal,
@@ -31,6 +31,7 @@ from .linear_map import (
     Repeated,
     Sum,
 )
+from .slices import slice_map
 
 DENSE_SIDE = 2048
 """Composites and sums up to this size on the short side (and `DENSE_ENTRIES` in all) are written out."""
@@ -39,13 +40,15 @@ DENSE_ENTRIES = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound, and a vector that comes close to attaining it (None when there is no idea)."""
+    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
 
     upper: Upper
     start: Tensor | None = None
+    tighten: Callable[[float], Upper] | None = None
 
 
-_known: weakref.WeakKeyDictionary[LinearMap, tuple[float, Bound]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, Bound]] = weakref.WeakKeyDictionary()
+"""By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
 
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = None) -> Upper:
@@ -75,20 +78,35 @@ def bound(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = Non
     """Return the upper bound together with a start vector for the search from below."""
     known = _known.get(linear)
     if known is not None and known[0] <= rtol:
-        return known[1]
-    found = ZERO_BOUND if linear.in_size == 0 or linear.out_size == 0 else _bound(linear, rtol, deadline)
-    if linear.slack > 0.0:
-        slack = Upper.of(linear.slack, Evidence.PROVEN)
-        found = Bound(total([found.upper, slack]).named(found.upper.method), found.start)
+        return known[2]
+    found = _fresh(linear, rtol, deadline)
     if deadline is None or time.monotonic() < deadline:
-        _known[linear] = (rtol, found)
+        _known[linear] = (rtol, False, Bound(found.upper, found.start))
     return found
+
+
+def _fresh(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
+    if linear.in_size == 0 or linear.out_size == 0:
+        return ZERO_BOUND
+    found = _bound(linear, rtol, deadline)
+    return Bound(_loosened(found.upper, linear), found.start, found.tighten)
+
+
+def _loosened(bound: Upper, linear: LinearMap) -> Upper:
+    """Add what folding may have rounded away."""
+    if linear.slack == 0.0:
+        return bound
+    return total([bound, Upper.of(linear.slack, Evidence.PROVEN)]).named(bound.method)
 
 
 ZERO_BOUND = Bound(ZERO)
 
 
 def _bound(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
+    if isinstance(linear, Composite | Sum) and linear.in_shape[:1] not in ((), (1,)):
+        inner = slice_map(linear, linear.in_shape[:1])
+        if inner is not None:
+            return _repeated(Repeated(inner, linear.in_shape[:1]), bound(inner, rtol=rtol, deadline=deadline))
     match linear:
         case Identity():
             return Bound(ONE, _unit(linear, 0))
@@ -97,21 +115,28 @@ def _bound(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
         case Matrix():
             return Bound(*matrix_bound(linear, rtol=rtol, deadline=deadline))
         case Convolution():
-            return Bound(*convolution_bound(linear, rtol=rtol, deadline=deadline))
+            norm = ConvolutionNorm(linear, rtol=rtol, deadline=deadline)
+            return Bound(norm.upper, norm.start, norm.tighten)
         case Reindex():
             return _reindex(linear)
         case Centering():
             return _centering(linear)
         case Averaging():
             return _schur(linear)
+        case Bounded():
+            return Bound(Upper.of(linear.norm, Evidence.NUMERICAL, linear.why, allowance=1e-12))
         case Repeated(inner=inner):
             return Bound(bound(inner, rtol=rtol, deadline=deadline).upper)
         case Composite(parts=parts):
             factors = [bound(part, rtol=rtol, deadline=deadline).upper for part in parts]
             return _written_out(linear, ONE.times(*factors).named("product of parts"), rtol, deadline)
         case Sum(terms=terms):
-            parts = [bound(term, rtol=rtol, deadline=deadline).upper for term in terms]
-            return _written_out(linear, total(parts).named("sum of terms"), rtol, deadline)
+            summands = [bound(term, rtol=rtol, deadline=deadline).upper for term in terms]
+            return _written_out(linear, total(summands).named("sum of terms"), rtol, deadline)
+        case Bounded():
+            return Bound(Upper.of(linear.norm, Evidence.NUMERICAL, linear.why, allowance=1e-12))
+        case Repeated(inner=inner):
+            return _repeated(linear, bound(inner, rtol=rtol, deadline=deadline))
     unknown = Upper.infinite(f"no certified bound for a {type(linear).__name__} of this size")
     return _written_out(linear, unknown, rtol, deadline)
 
@@ -146,6 +171,16 @@ def _centering(linear: Centering) -> Bound:
     start = _unit(linear, 0).reshape(-1)
     start[1] = -1.0
     return Bound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
+
+
+def _repeated(linear: Repeated, found: Bound) -> Bound:
+    """Return the bound of one block, and its vector in the first of them."""
+    if found.start is None:
+        return found
+    start = torch.zeros(linear.in_size // linear.inner.in_size, *linear.inner.in_shape, dtype=torch.float64)
+    start = start.to(found.start.device)
+    start[0] = found.start
+    return Bound(found.upper, start.reshape(linear.in_shape), found.tighten)
 
 
 def _schur(linear: Averaging) -> Bound:
@@ -199,8 +234,15 @@ def bracket(
         far it closed.
     """
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
-    found = bound(linear, rtol=rtol, deadline=deadline)
+    known = _known.get(linear)
+    searched = known is not None and known[0] <= rtol and known[1]
+    found = known[2] if known is not None and searched else _fresh(linear, rtol, deadline)
     log10_lower, witness, settled = _lower(linear, found, rtol, deadline, seed, steps)
+    if found.upper.log10 > log10_lower + math.log10(1.0 + rtol) and found.tighten is not None:
+        tighter = smallest([found.upper, _loosened(found.tighten(log10_lower), linear)])
+        found = Bound(tighter, found.start)
+    if deadline is None or time.monotonic() < deadline:
+        _known[linear] = (rtol, True, Bound(found.upper, found.start))
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=found.upper.log10,
@@ -233,7 +275,7 @@ def _lower(
     """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
     if found.upper.log10 == -math.inf:
         return -math.inf, None, True
-    start = found.start
+    start = found.start if found.start is not None and bool(found.start.norm() > 0.0) else None
     if start is not None:
         value, witness = attained(linear, start)
         if value >= found.upper.log10 - math.log10(1.0 + min(rtol, 1e-6)):
@@ -284,39 +326,3 @@ def _apply_error(linear: LinearMap) -> float:
         taps = float((weight / largest).norm(dim=(0, 1)).sum()) * copies
         return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest
     return 0.0
-
-
-def spectral_norm(
-    x: Tensor | nn.Module | LinearMap,
-    input_shape: Sequence[int] | None = None,
-    *,
-    rtol: float = 1e-3,
-    max_seconds: float | None = None,
-    seed: int = 0,
-) -> Bracket:
-    """Return the spectral norm of a matrix, a linear layer or a convolution as a bracket.
-
-    The norm of a convolution is that of the map it applies at `input_shape`, with its stride, padding, dilation and
-    groups, not that of its reshaped kernel.
-
-    Args:
-        x: a matrix, `nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` or a `LinearMap`; left untouched.
-        input_shape: `(C, *spatial)` for convolutions.
-        rtol: close the bracket to `upper/lower - 1 <= rtol`.
-        max_seconds: stop refining after this long; the result is still sound.
-        seed: for the search from below.
-
-    Returns:
-        A bracket: `.lower` with its `.witness` (a unit vector), `.upper` with its `.evidence`, `.gap`, `.converged`.
-
-    Raises:
-        InputError: when the input cannot be used as given.
-
-    Example:
-        >>> bracket = spectral_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
-        >>> round(bracket.lower, 6), round(bracket.upper, 6)
-        (4.0, 4.0)
-    """
-    if not rtol > 0.0:
-        raise InputError(f"rtol must be positive, got {rtol}")
-    return bracket(linear_map(x, input_shape), rtol=rtol, max_seconds=max_seconds, seed=seed)

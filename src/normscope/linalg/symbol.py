@@ -12,16 +12,17 @@ Taps wrap around a torus smaller than the kernel by themselves: the transform is
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core.rounding import gram_allowance
-from .convolution import Axis, Convolution
+from .convolution import Axis
+from .kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Ring:
         twisted: whether a turn multiplies by -1.
         factor: norm(T) <= factor * (largest singular value on the torus).
         exact: whether the torus is the map itself.
+        reached: whether some window lies wholly inside the input (then an axis without frequencies is exact).
+        rigid: whether the ring is that of circular padding, which may neither be twisted nor resized.
     """
 
     size: int
@@ -41,6 +44,8 @@ class Ring:
     twisted: bool = False
     factor: float = 1.0
     exact: bool = False
+    reached: bool = False
+    rigid: bool = False
 
 
 def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
@@ -63,7 +68,8 @@ def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
     places = torch.bincount((torch.arange(axis.outputs) * axis.stride - axis.left) % axis.size)
     most = int(places.max())
     exact = stride == axis.stride and most == 1 and axis.outputs == axis.size // stride
-    wrapped = Ring(axis.size, stride, False, 1.0 if most == 1 else math.sqrt(most) * (1.0 + 2.0**-50), exact)
+    factor = 1.0 if most == 1 else math.sqrt(most) * (1.0 + 2.0**-50)
+    wrapped = Ring(axis.size, stride, False, factor, exact, rigid=True)
     return [wrapped] if exact else [wrapped, *found]
 
 
@@ -80,168 +86,106 @@ def _zero_rings(axis: Axis, extra: int) -> list[Ring]:
     least = max(read + max(left, right, 0), span + 1)
     least += -least % axis.stride
     sizes = [least + step * axis.stride for step in range(extra + 1)]
-    return [Ring(size, axis.stride, twisted) for size in sizes for twisted in (False, True)]
-
-
-def _merge(parts: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Put phases whose taps sit on the same entries side by side."""
-    found: dict[tuple[tuple[int, ...], ...], tuple[Tensor, list[Tensor]]] = {}
-    for position, part in parts:
-        key = tuple(tuple(row) for row in position.tolist())
-        found.setdefault(key, (position, []))[1].append(part)
-    return [(position, torch.cat(same, dim=3)) for position, same in found.values()]
+    reached = axis.inner_output is not None
+    return [Ring(size, axis.stride, twisted, reached=reached) for size in sizes for twisted in (False, True)]
 
 
 class Symbol:
-    """Gram matrices of a convolution on a torus (short side first), by frequency and group.
+    """Gram matrices of a convolution on a torus, by frequency and group.
 
     Args:
-        conv: the convolution.
+        kernel: the convolution's taps, with the torus' strides taken out.
         torus: one ring per axis.
 
     Attributes:
-        size: order m of the Gram matrices.
         frequencies: number of frequencies kept (one of each conjugate pair).
-        groups: number of channel groups.
-        inputs: whether the Gram matrices act on the (phased) input channels, not the output channels.
         error: bound on the norm of the rounding error of a Gram matrix.
         factor: product of the rings' factors.
     """
 
-    def __init__(self, conv: Convolution, torus: Sequence[Ring]) -> None:
-        self.torus = tuple(torus)
-        self.groups = conv.groups
+    def __init__(self, kernel: Kernel, torus: Sequence[Ring]) -> None:
+        self.kernel, self.torus = kernel, tuple(torus)
         self.factor = math.prod(ring.factor for ring in torus)
-        weight = conv.weight.double()
-        self.device = weight.device
-        rows, inner = weight.shape[0] // conv.groups, weight.shape[1]
-        taps = weight.reshape(conv.groups, rows, inner, -1).permute(3, 0, 1, 2).contiguous()
-        position = torch.tensor(
-            list(itertools.product(*(range(0, axis.extent, axis.dilation) for axis in conv.axes))), dtype=torch.int64
-        )
-        strides = torch.tensor([ring.stride for ring in torus])
-        whole, phase = position // strides, position % strides
-        phases, phase_id = torch.unique(phase, dim=0, return_inverse=True)
-        self.phases = phases
-        self.axes = [a for a in range(len(torus)) if len(torch.unique(whole[:, a])) > 1]
-        self.origin = whole.amin(dim=0)
-        self.inputs = rows > len(phases) * inner
-        tap_norms = taps.flatten(2).norm(dim=2)
-        self.tap_sum = float(tap_norms.sum(dim=0).max()) * (1.0 + 1e-9) if taps.numel() else 0.0
-        if self.inputs:
-            places, place_id = torch.unique(whole, dim=0, return_inverse=True)
-            full = taps.new_zeros(len(places), len(phases), *taps.shape[1:])
-            full[place_id.to(self.device), phase_id.to(self.device)] = taps
-            full = full.permute(0, 2, 1, 4, 3).reshape(len(places), conv.groups, -1, rows)
-            self.parts = [(-places[:, self.axes], full)]
-        else:
-            self.parts = _merge(
-                (whole[phase_id == index][:, self.axes], taps[(phase_id == index).to(self.device)])
-                for index in range(len(phases))
-            )
-        self.size = self.parts[0][1].shape[2]
-        self.inner = sum(part.shape[3] for _, part in self.parts)
-        self.error = gram_allowance(self.inner, len(position), len(self.axes)) * self.tap_sum**2
-        self.grid = self._half_grid()
+        self.error = gram_allowance(kernel.inner, kernel.taps, len(kernel.axes)) * kernel.tap_sum**2
+        used = [torus[a] for a in kernel.axes]
+        self.sizes = torch.tensor([ring.size // ring.stride for ring in used], dtype=torch.int64)
+        self.twist = torch.tensor([int(ring.twisted) for ring in used], dtype=torch.int64)
+        self.grid = self._canonical(_box(self.sizes.tolist()))
         self.frequencies = self.grid.shape[0]
-        self.real = not self.axes
-        self._lags: tuple[Tensor, Tensor] | None = None
+
+    def _canonical(self, index: Tensor) -> Tensor:
+        """Return twice the frequency, in units of 1/N, of integer grid points; one of each conjugate pair."""
+        if not self.kernel.axes:
+            return torch.zeros(1, 0, dtype=torch.int64)
+        index = index % self.sizes
+        mirrored = (-index - self.twist) % self.sizes
+        place = torch.ones_like(self.sizes)
+        place[:-1] = self.sizes.flip(0).cumprod(0).flip(0)[1:]
+        code = torch.minimum((index * place).sum(dim=1), (mirrored * place).sum(dim=1)).unique()
+        return 2 * (code[:, None] // place % self.sizes) + self.twist
+
+    def near(self, turns: Tensor) -> Tensor:
+        """Return the grid points of the cells that hold the given frequencies (`[h, axes]`, in turns)."""
+        low = (turns * self.sizes - 0.5 * self.twist).floor().to(torch.int64)
+        return self._canonical((low[:, None] + _box([2] * len(self.kernel.axes))).flatten(0, 1))
+
+    def turns_of(self, grid: Tensor) -> Tensor:
+        """Return frequencies in turns."""
+        return grid.double() / (2.0 * self.sizes.double())
+
+    def _angles(self, grid: Tensor, position: Tensor) -> Tensor:
+        """Return the phase `[f, p]` of each frequency at each position; turns are reduced in integers first."""
+        total = torch.zeros(grid.shape[0], position.shape[0], dtype=torch.float64)
+        for a, size in enumerate(self.sizes.tolist()):
+            total += ((grid[:, a : a + 1] * position[:, a][None]) % (2 * size)).double() / (2 * size)
+        return (2.0 * math.pi * (total - total.round())).to(self.kernel.device)
+
+    def gram(self, grid: Tensor) -> Tensor:
+        """Return the Gram matrices `[f groups, m, m]` at the given frequencies, complex128 (float64 when real)."""
+        kernel = self.kernel
+        if self._lags_pay:
+            lags, even, odd = kernel.correlations()
+            angle = self._angles(grid, lags)
+            return torch.complex(angle.cos() @ even, angle.sin() @ odd).reshape(-1, kernel.size, kernel.size)
+        out: Tensor | None = None
+        for position, part in kernel.parts:
+            block = part
+            if kernel.axes:
+                angle, flat = self._angles(grid, position), part.flatten(1)
+                block = torch.complex(angle.cos() @ flat, angle.sin() @ flat).reshape(-1, *part.shape[1:])
+            product = block @ block.mH
+            out = product if out is None else out + product
+        assert out is not None
+        return out.flatten(0, 1)
+
+    @functools.cached_property
+    def _lags_pay(self) -> bool:
+        """Whether correlating taps first costs less than a product per frequency."""
+        kernel, m = self.kernel, self.kernel.size
+        if not kernel.axes or m == 1:
+            return False
+        pairs = sum(part.shape[0] ** 2 * part.shape[3] for _, part in kernel.parts) * m
+        each = sum((8 * m + 4 * part.shape[0]) * part.shape[3] for _, part in kernel.parts)
+        return pairs + self.frequencies * 2 * kernel.lag_count * m < self.frequencies * each
 
     @property
     def exact(self) -> bool:
         """Whether the largest singular value on the torus is the norm of the map itself, not just a bound."""
-        return all((ring.exact or a not in self.axes) and ring.factor == 1.0 for a, ring in enumerate(self.torus))
+        return all(ring.exact or (a not in self.kernel.axes and ring.reached) for a, ring in enumerate(self.torus))
 
-    def _half_grid(self) -> Tensor:
-        """Return twice the frequency `[f, axes]` in units of 1/N, one of each conjugate pair."""
-        if not self.axes:
-            return torch.zeros(1, 0, dtype=torch.int64)
-        used = [self.torus[a] for a in self.axes]
-        self.sizes = torch.tensor([ring.size // ring.stride for ring in used])
-        twist = torch.tensor([int(ring.twisted) for ring in used])
-        grid = torch.cartesian_prod(*(torch.arange(int(n)) for n in self.sizes)).reshape(-1, len(used))
-        mirrored = (-grid - twist) % self.sizes
-        weights = torch.cumprod(torch.cat([torch.ones(1, dtype=torch.int64), self.sizes.flip(0)[:-1]]), 0).flip(0)
-        keep = (grid * weights).sum(1) <= (mirrored * weights).sum(1)
-        return (2 * grid + twist)[keep]
-
-    def turns(self, grid: Tensor, position: Tensor) -> Tensor:
-        """Return the fraction of a turn `[f, p]` of each frequency at each position, reduced in integers."""
-        total = torch.zeros(grid.shape[0], position.shape[0], dtype=torch.float64)
-        for a in range(len(self.axes)):
-            period = 2 * int(self.sizes[a])
-            total += ((grid[:, a : a + 1] * position[:, a][None]) % period).double() / period
-        return total - total.round()
-
-    def gram(self, grid: Tensor) -> Tensor:
-        """Return the Gram matrices `[f, groups, m, m]` at the given frequencies, complex128 (float64 when real)."""
-        if self._lags_pay():
-            return self._gram_from_lags(grid)
-        out: Tensor | None = None
-        for position, part in self.parts:
-            block = self._matrix(grid, position, part)
-            product = block @ block.mH
-            out = product if out is None else out + product
-        assert out is not None
-        return out
-
-    def _matrix(self, grid: Tensor, position: Tensor, part: Tensor) -> Tensor:
-        """Return the symbol of one part `[f, groups, m, inner]`."""
-        if not self.axes:
-            return part
-        angle = (2.0 * math.pi * self.turns(grid, position)).to(self.device)
-        flat = part.flatten(1)
-        block = torch.complex(angle.cos() @ flat, angle.sin() @ flat)
-        return block.reshape(grid.shape[0], *part.shape[1:])
-
-    def _lags_pay(self) -> bool:
-        """Whether correlating taps first costs less than a product per frequency."""
-        if not self.axes:
-            return False
-        m = self.size
-        lags = math.prod(
-            2 * len(torch.unique(torch.cat([p[:, a] for p, _ in self.parts]))) for a in range(len(self.axes))
-        )
-        pairs = sum(part.shape[0] ** 2 * part.shape[3] for _, part in self.parts) * m
-        each = sum((8 * m + 4 * part.shape[0]) * part.shape[3] for _, part in self.parts)
-        return m > 1 and pairs + self.frequencies * 2 * lags * m < self.frequencies * each
-
-    def _gram_from_lags(self, grid: Tensor) -> Tensor:
-        """Sum the correlations of taps over their lags: G(nu) = C_0 + sum over lags of C e^(i lag nu) + transpose."""
-        if self._lags is None:
-            self._lags = self._correlate()
-        lags, correlation = self._lags
-        angle = (2.0 * math.pi * self.turns(grid, lags)).to(self.device)
-        groups, m = correlation.shape[1], self.size
-        even = (correlation + correlation.mT).flatten(1)
-        even[0] *= 0.5
-        odd = (correlation - correlation.mT).flatten(1)
-        shape = (grid.shape[0], groups, m, m)
-        return torch.complex((angle.cos() @ even).reshape(shape), (angle.sin() @ odd).reshape(shape))
-
-    def _correlate(self) -> tuple[Tensor, Tensor]:
-        """Return lags `[l, axes]` (zero first, one of each opposite pair) and correlations `[l, groups, m, m]`."""
-        index: dict[tuple[int, ...], int] = {(0,) * len(self.axes): 0}
-        sums: list[Tensor] = [self.parts[0][1].new_zeros(self.groups, self.size, self.size)]
-        for position, part in self.parts:
-            places = [tuple(row) for row in position.tolist()]
-            columns = part.permute(1, 3, 0, 2)
-            for a, place in enumerate(places):
-                others = [b for b, other in enumerate(places) if other <= place]
-                wide = columns[:, :, others].flatten(2)
-                product = (part[a] @ wide).reshape(self.groups, self.size, len(others), self.size)
-                for column, b in enumerate(others):
-                    lag = tuple(x - y for x, y in zip(place, places[b], strict=True))
-                    if lag not in index:
-                        index[lag] = len(sums)
-                        sums.append(torch.zeros_like(sums[0]))
-                    sums[index[lag]] += product[:, :, column]
-        return torch.tensor(list(index), dtype=torch.int64).reshape(len(sums), -1), torch.stack(sums)
-
-    def chunks(self, byte_limit: float = 1.5e8) -> Iterator[tuple[Tensor, Tensor]]:
+    def chunks(self, grid: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield frequencies and their Gram matrices in pieces of bounded memory."""
-        each = self.groups * self.size * max(self.size, self.inner) * 16.0
-        step = max(1, int(byte_limit / each))
-        for start in range(0, self.frequencies, step):
-            grid = self.grid[start : start + step]
-            yield grid, self.gram(grid)
+        grid = self.grid if grid is None else grid
+        limit = 1e9 if self.kernel.device.type == "cuda" else 3e7
+        each = self.kernel.groups * self.kernel.size * max(self.kernel.size, self.kernel.inner) * 16.0
+        step = max(1, int(limit / each))
+        for start in range(0, grid.shape[0], step):
+            piece = grid[start : start + step]
+            yield piece, self.gram(piece)
+
+
+def _box(sizes: Sequence[int]) -> Tensor:
+    """Return the integer points `[p, axes]` of a box."""
+    if not sizes:
+        return torch.zeros(1, 0, dtype=torch.int64)
+    return torch.cartesian_prod(*(torch.arange(size) for size in sizes)).reshape(-1, len(sizes))

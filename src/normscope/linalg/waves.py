@@ -24,8 +24,10 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid
     Returns:
         `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
     """
-    assert certificate.vector is not None and certificate.label is not None
-    group = certificate.label[1] % symbol.groups
+    assert certificate.vector is not None
+    assert certificate.label is not None
+    kernel = symbol.kernel
+    group = certificate.label[1] % kernel.groups
     vector = certificate.vector.to("cpu", torch.complex128)
     pivot = vector[vector.abs().argmax()]
     vector = vector * (pivot.conj() / pivot.abs())
@@ -34,23 +36,23 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid
     weights = _phase_weights(symbol)
     for a, (axis, ring) in enumerate(zip(conv.axes, symbol.torus, strict=True)):
         turn = 0.0
-        if a in symbol.axes:
-            turn = int(grid[symbol.axes.index(a)]) / (2.0 * (ring.size // ring.stride))
-        line, remainder = _line(axis, ring, symbol.inputs, turn, int(symbol.origin[a]), moving=a in symbol.axes)
+        if a in kernel.axes:
+            turn = int(grid[kernel.axes.index(a)]) / (2.0 * (ring.size // ring.stride))
+        line, remainder = _line(axis, ring, kernel.inputs, turn, int(kernel.origin[a]), moving=a in kernel.axes)
         wave = wave[..., None] * line
         phase = phase[..., None] + remainder * weights[a]
-    if not symbol.inputs:
+    if not kernel.inputs:
         out = torch.zeros(1, *conv.out_shape, dtype=torch.float64)
-        each = conv.out_shape[0] // symbol.groups
+        each = conv.out_shape[0] // kernel.groups
         out[0, group * each : (group + 1) * each] = (vector.reshape(-1, *(1,) * wave.ndim) * wave).real
-        return out.to(symbol.device)
-    each = conv.in_shape[0] // symbol.groups
-    codes = (symbol.phases * torch.tensor(weights)).sum(dim=1)
+        return out.to(kernel.device)
+    each = conv.in_shape[0] // kernel.groups
+    codes = (kernel.phases * torch.tensor(weights)).sum(dim=1)
     table = torch.zeros(int(max(codes.max(), phase.max())) + 1, each, dtype=torch.complex128)
     table[codes] = vector.reshape(len(codes), each)
     out = torch.zeros(1, *conv.in_shape, dtype=torch.float64)
     out[0, group * each : (group + 1) * each] = (table[phase].movedim(-1, 0) * wave).real
-    return out.to(symbol.device)
+    return out.to(kernel.device)
 
 
 def _phase_weights(symbol: Symbol) -> list[int]:
@@ -64,7 +66,7 @@ def _phase_weights(symbol: Symbol) -> list[int]:
 
 def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, moving: bool) -> tuple[Tensor, Tensor]:
     """Return the wave along one axis, and the phase of each entry (zero on the output side)."""
-    middle = _inner_output(axis)
+    middle = axis.outputs // 2 if axis.inner_output is None else axis.inner_output
     if inputs:
         covered = torch.arange(axis.size) + axis.left
         entry, phase = covered // ring.stride, covered % ring.stride
@@ -81,12 +83,3 @@ def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, mov
         taper = torch.sin(math.pi * (torch.arange(count, dtype=torch.float64) + 1.0) / (count + 1.0))
     angle = 2.0 * math.pi * turn * entry.double()
     return torch.complex(taper * angle.cos(), taper * angle.sin()), phase
-
-
-def _inner_output(axis: Axis) -> int:
-    """Return an output whose window lies wholly inside the input, or the middle one if there is none."""
-    first = -(-axis.left // axis.stride)
-    last = (axis.size + axis.left - axis.extent) // axis.stride
-    if first <= last:
-        return min(max((first + last) // 2, 0), axis.outputs - 1)
-    return axis.outputs // 2

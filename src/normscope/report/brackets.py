@@ -37,15 +37,15 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
                 bracket.log10_upper,
                 bracket.scope.value,
                 bracket.evidence.name if bracket.holds else "not a bound",
-                _remarks(bracket),
+                _remarks(name, bracket),
             )
             for name, bracket in brackets.items()
         ),
     )
 
 
-def _remarks(bracket: Bracket) -> str:
-    parts = [bracket.method, bracket.reason or ""]
+def _remarks(name: str, bracket: Bracket) -> str:
+    parts = ["" if bracket.method == name else bracket.method, bracket.reason or ""]
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
     return "; ".join(part for part in (*parts, *bracket.notes) if part)

@@ -87,8 +87,6 @@ entrywise(aten.celu.default, lambda a: activations.celu(float(a["alpha"])), F.ce
 entrywise(
     aten.softplus.default, lambda a: activations.softplus(float(a["beta"]), float(a["threshold"])), lambda x: F.softplus(x, 2.0)
 )
-entrywise(aten.softshrink.default, lambda a: activations.softshrink(float(a["lambd"])), F.softshrink)
-entrywise(aten.hardshrink.default, lambda a: activations.hardshrink(float(a["lambd"])), F.hardshrink)
 entrywise(
     aten.threshold.default,
     lambda a: activations.threshold(float(a["threshold"]), float(a["value"])),
@@ -115,7 +113,7 @@ entrywise(aten.clamp_max.default, _clamp, lambda x: torch.clamp_max(x, 0.5))
 entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), torch.ones(5)))
 
 
-@rule("activation", examples=[(lambda x: x * torch.sigmoid(1.702 * x), (2, 5)), (lambda x: x * F.softplus(x).tanh(), (2, 5))])
+@rule("activation", examples=[(lambda x: x * torch.sigmoid(1.702 * x), (2, 5)), (lambda x: x * F.softplus(x).tanh(), (2, 5)), (lambda x: torch.where(x > 0, x, 0.1 * x), (2, 5)), (F.softshrink, (2, 5))])
 def recognised(node: Node, operands: Sequence[Range]) -> Effect:
     """An activation written out in several operators, recognised numerically."""
     return effect(node.op.data["activation"], node)

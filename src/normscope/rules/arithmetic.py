@@ -47,7 +47,7 @@ def add(node: Node, operands: Sequence[Range]) -> Effect:
     return Linear(maps=tuple(spread(r, node.shape, f, node.device) for r, f in zip(node.operands, factors, strict=True)))
 
 
-@rule(aten.neg.default, examples=[(lambda x: x + (-x).relu(), (2, 3))])
+@rule(aten.neg.default, examples=[(lambda x: (-x).softmax(1), (2, 3))])
 def negative(node: Node, operands: Sequence[Range]) -> Effect:
     """The change of sign."""
     return Linear(maps=(spread(node.operands[0], node.shape, -1, node.device),))
@@ -212,7 +212,7 @@ def steep(node: Node, operands: Sequence[Range]) -> Effect:
     aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.bitwise_and.Tensor,
     aten.bitwise_or.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
     aten.isinf.default, aten.signbit.default,
-    examples=[(lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)), (lambda x: torch.where(x > 0, x, 2 * x), (2, 3))],
+    examples=[(lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)), (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3))],
     summary="Jumps: not continuous, +inf",
 )  # fmt: skip
 def jump(node: Node, operands: Sequence[Range]) -> Effect:

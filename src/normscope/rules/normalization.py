@@ -140,7 +140,6 @@ def layer_norm(node: Node, operands: Sequence[Range]) -> Effect:
     aten.rms_norm.default,
     examples=[
         (nn.RMSNorm(5), (2, 5)), (nn.RMSNorm(4, eps=1e-2), (2, 3, 4)), (nn.RMSNorm(1, eps=0.1), (3, 1)),
-        (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * torch.linspace(1, 2, 4), (2, 4)),
     ],
 )  # fmt: skip
 def rms_norm(node: Node, operands: Sequence[Range]) -> Effect:
@@ -151,6 +150,22 @@ def rms_norm(node: Node, operands: Sequence[Range]) -> Effect:
     entries = math.prod(node.shape[-len(arguments["normalized_shape"]) :])
     sets = math.prod(node.shape) // entries
     return normalized(node, float(arguments["eps"]), (sets, entries), arguments.get("weight"), None, Identity(node.shape), rows=True)
+
+
+@rule(
+    "rms",
+    examples=[
+        (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * torch.linspace(1, 2, 4), (2, 4)),
+        (lambda x: (x - x.mean(1, True)) / torch.sqrt((x - x.mean(1, True)).pow(2).mean(1, True) + 0.1), (2, 3, 2)),
+    ],
+)
+def written_rms(node: Node, operands: Sequence[Range]) -> Effect:
+    """RMSNorm (or the second half of a LayerNorm) written out in several operators."""
+    dims = node.op.data["dims"]
+    entries = math.prod(node.shape[dim] for dim in dims)
+    sets = math.prod(node.shape) // entries
+    rows = len(node.shape) - 1 in dims
+    return normalized(node, node.op.data["eps"], (sets, entries), None, None, Identity(node.shape), rows)
 
 
 def _statistics(node: Node, weight: Tensor | None, variance: Tensor, eps: float) -> Effect:

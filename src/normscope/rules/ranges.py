@@ -13,6 +13,7 @@ from ..graph.ir import Node
 from ..linalg.convolution import Convolution
 from ..linalg.linear_map import (
     Averaging,
+    Bounded,
     Centering,
     Composite,
     Diagonal,
@@ -92,6 +93,8 @@ def through(linear: LinearMap, given: Range) -> Range:
             return Range.of(entry * SLACK, width, power10(upper(linear).log10) * given.row * SLACK)
         case Centering():
             return Range.of(2 * given.entry, width, given.row if linear.dims == 1 else math.inf)
+        case Bounded() if linear.in_shape == linear.out_shape:  # a rotation of every row
+            return Range.of(linear.norm * given.row * SLACK, width, linear.norm * given.row * SLACK)
         case Averaging():
             ones = torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device)
             return Range.of(given.entry * float(linear.apply(ones).amax()) * SLACK, width)

@@ -45,7 +45,7 @@ def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> 
     Args:
         *ops: operator overloads such as `torch.ops.aten.relu.default`, or names of recognised units.
         examples: pairs `(function, *input_shapes)`; every example runs through the soundness suite
-            (`normscope.rules.trial.try_example`).
+            (`normscope.bounds.trial.try_example`).
         summary: one line for `normscope ops`; the first line of the docstring if absent.
 
     Raises:

@@ -102,16 +102,16 @@ class _Set:
         n = x.numel()
         self.n, self.scale, self.eps, self.centred, self.slack = n, scale, eps, centred, rounding.gamma(n + 16)
         self.gamma = float(scale.abs().max())
-        y, shift, self.noise = x.double(), 0.0, 0.0
+        y, self.shift, self.noise = x.double(), 0.0, 0.0
         if centred:
             # Twice: the first mean is off by its rounding, which the second removes. What is left: the rounding of
             # the first difference (`noise`) and of the second mean (`shift`).
             y = y - y.mean()
             self.noise = 3.0 * UNIT * float(y.square().mean().sqrt())
-            shift = rounding.gamma(n + 2) * float(y.abs().mean())
+            self.shift = rounding.gamma(n + 2) * float(y.abs().mean())
             y = y - y.mean()
         self.y, square = y, float(y.square().mean())
-        low = max(0.0, math.sqrt(max(0.0, square * (1.0 - self.slack) - 1.01 * shift * shift)) - self.noise)
+        low = max(0.0, math.sqrt(max(0.0, square * (1.0 - self.slack) - 1.01 * self.shift**2)) - self.noise)
         high = math.sqrt(square * (1.0 + self.slack)) + self.noise
         self.low = math.sqrt(low * low + eps) * (1.0 - 8.0 * UNIT)
         self.high = math.sqrt(high * high + eps) * (1.0 + 8.0 * UNIT)
@@ -150,7 +150,7 @@ class _Set:
         else:
             vector = self.lanczos()
         vector = vector / vector.norm()
-        error = (8.0 * self.slack + 8.0 * self.noise / self.high) * self.gamma / self.high
+        error = 8.0 * (self.slack + (self.noise + self.shift) / self.high) * self.gamma / self.high
         return max(0.0, float(self.apply(vector[None]).norm()) - error), vector
 
     def apply(self, v: Tensor, *, transposed: bool = False) -> Tensor:
@@ -164,16 +164,16 @@ class _Set:
         """Return the best direction in a Krylov space of J^T J (any direction is a witness)."""
         vector = torch.cos(torch.arange(self.n, dtype=torch.float64) ** 2) / math.sqrt(self.n)
         vector[int(self.scale.abs().argmax())] += 1.0
-        basis: list[Tensor] = []
-        for _ in range(steps):
-            for other in basis + basis:  # twice is enough
-                vector = vector - (other @ vector) * other
+        span = torch.zeros(steps, self.n, dtype=torch.float64)
+        for step in range(steps):
+            for _ in range(2):  # orthogonal to rounding: once is not enough
+                vector = vector - (span[:step] @ vector) @ span[:step]
             size = float(vector.norm())
             if size < 1e-10:
+                span = span[:step]
                 break
-            basis.append(vector / size)
-            vector = self.apply(self.apply(basis[-1][None]), transposed=True)[0] * (self.high / self.gamma) ** 2
-        span = torch.stack(basis)
+            span[step] = vector / size
+            vector = self.apply(self.apply(span[step : step + 1]), transposed=True)[0] * (self.high / self.gamma) ** 2
         return torch.linalg.svd(self.apply(span), full_matrices=False)[0][:, 0] @ span
 
 

@@ -1,0 +1,104 @@
+"""The taps of a convolution with its stride taken out, and how they correlate."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from .convolution import Convolution
+
+
+class Kernel:
+    """A convolution as one of stride 1 on phased channels, arranged so that its Gram matrices are small.
+
+    The `s` inputs between two outputs become `s` channels (phases); phases that no tap reads are dropped, and so are
+    axes along which all taps fall on one entry.
+
+    Args:
+        conv: the plain (not transposed) convolution.
+        strides: the stride to take out of each axis (a divisor of the convolution's own).
+
+    Attributes:
+        parts: tap positions `[t, axes]` and matrices `[t, groups, m, inner]`; the Gram matrix is the sum over parts.
+        axes: the axes that frequencies live on.
+        inputs: whether the Gram matrices act on the (phased) input channels, not on the output channels.
+        size: order m of the Gram matrices.
+        tap_sum: sum over taps of the Frobenius norm of the tap's matrix, largest over groups.
+        phases: the phases that taps read, `[p, all axes]`.
+        origin: least entry that taps read, per axis.
+    """
+
+    def __init__(self, conv: Convolution, strides: Sequence[int]) -> None:
+        self.groups, self.device = conv.groups, conv.weight.device
+        weight = conv.weight.double()
+        rows, inner = weight.shape[0] // conv.groups, weight.shape[1]
+        taps = weight.reshape(conv.groups, rows, inner, -1).permute(3, 0, 1, 2).contiguous()
+        places = itertools.product(*(range(0, axis.extent, axis.dilation) for axis in conv.axes))
+        position = torch.tensor(list(places), dtype=torch.int64)
+        whole, phase = position // torch.tensor(strides), position % torch.tensor(strides)
+        self.phases, phase_id = torch.unique(phase, dim=0, return_inverse=True)
+        self.axes = [a for a in range(len(strides)) if len(torch.unique(whole[:, a])) > 1]
+        self.origin = whole.amin(dim=0)
+        self.taps = len(position)
+        self.inputs = rows > len(self.phases) * inner
+        self.tap_sum = float(taps.flatten(2).norm(dim=2).sum(dim=0).max()) * (1.0 + 1e-9)
+        if self.inputs:
+            entries, entry_id = torch.unique(whole, dim=0, return_inverse=True)
+            full = taps.new_zeros(len(entries), len(self.phases), *taps.shape[1:])
+            full[entry_id.to(self.device), phase_id.to(self.device)] = taps
+            full = full.permute(0, 2, 1, 4, 3).reshape(len(entries), conv.groups, -1, rows)
+            self.parts = [(-entries[:, self.axes].flip(0), full.flip(0))]
+        else:
+            chosen = [torch.nonzero(phase_id == index)[:, 0] for index in range(len(self.phases))]
+            self.parts = _merge((whole[c][:, self.axes], taps[c.to(self.device)]) for c in chosen)
+        self.size = self.parts[0][1].shape[2]
+        self.inner = sum(part.shape[3] for _, part in self.parts)
+        self._lags: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def lag_count(self) -> int:
+        """About how many different lags the taps have."""
+        count = 1
+        for a in range(len(self.axes)):
+            count *= 2 * len(torch.unique(torch.cat([position[:, a] for position, _ in self.parts])))
+        return count
+
+    def correlations(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return lags `[l, axes]` (zero first, one of each opposite pair) and the two sides of their correlations.
+
+        With C the sum of W_a W_b^T over taps at that lag: C + C^T (C itself at lag zero) and C - C^T, flattened to
+        `[l, groups m m]`. Places are in lexicographic order, so the lags met are the non-negative ones.
+        """
+        if self._lags is not None:
+            return self._lags
+        index: dict[tuple[int, ...], int] = {(0,) * len(self.axes): 0}
+        sums: list[Tensor] = [self.parts[0][1].new_zeros(self.groups, self.size, self.size)]
+        for position, part in self.parts:
+            places = [tuple(row) for row in position.tolist()]
+            columns = part.permute(1, 3, 0, 2).flatten(2)
+            for a, place in enumerate(places):
+                product = part[a] @ columns[:, :, : (a + 1) * self.size]
+                for b, block in enumerate(product.split(self.size, dim=2)):
+                    lag = tuple(x - y for x, y in zip(place, places[b], strict=True))
+                    if lag not in index:
+                        index[lag] = len(sums)
+                        sums.append(block.clone())
+                    else:
+                        sums[index[lag]] += block
+        correlation = torch.stack(sums)
+        even, odd = (correlation + correlation.mT).flatten(1), (correlation - correlation.mT).flatten(1)
+        even[0] *= 0.5
+        self._lags = torch.tensor(list(index), dtype=torch.int64).reshape(len(sums), -1), even, odd
+        return self._lags
+
+
+def _merge(parts: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Put phases whose taps sit on the same entries side by side."""
+    found: dict[tuple[tuple[int, ...], ...], tuple[Tensor, list[Tensor]]] = {}
+    for position, part in parts:
+        key = tuple(tuple(row) for row in position.tolist())
+        found.setdefault(key, (position, []))[1].append(part)
+    return [(position, torch.cat(same, dim=3)) for position, same in found.values()]
