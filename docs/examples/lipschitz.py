@@ -35,7 +35,8 @@ print(f"lower {everywhere.lower:.6f}, gain between the two witnesses {change:.6f
 model.float()
 
 # %%
-# At the samples themselves the network is much tamer. This is a fact about these samples, not a bound for others:
+# At the samples themselves the Jacobian norm is known to rounding. It is a fact about these samples, not a bound for
+# others:
 
 here = ns.lipschitz(model, batch, scope="point")
 print(here)
@@ -44,9 +45,9 @@ for number, sample in enumerate(here.per_sample):
 
 # %%
 # LayerNorm divides by a standard deviation that can be as small as ``sqrt(eps)``: its constant over all inputs is
-# huge, at real samples it is not.
+# large, at real samples it is not.
 
-normalized = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+normalized = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4)).eval()
 x = torch.randn(4, 16)
 print(ns.lipschitz(normalized, x))
 print(ns.lipschitz(normalized, x, scope="point"))

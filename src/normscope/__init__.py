@@ -5,6 +5,7 @@ from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .graph.export import capture
 from .graph.ir import Graph
+from .linalg.layers import spectral_norm
 from .rules.registry import rule
 
 __version__ = "0.1.0.dev0"
@@ -19,4 +20,5 @@ __all__ = [
     "ladder",
     "lipschitz",
     "rule",
+    "spectral_norm",
 ]

@@ -55,10 +55,12 @@ def test_an_error_raised_on_purpose_is_one_sentence_and_exit_code_2(monkeypatch,
 def test_demo_prints_layers_and_ladder_of_every_network(monkeypatch):
     from normscope.cli import demo
 
-    monkeypatch.setattr(demo, "EPOCHS", 2)
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "SECONDS", 2.0)
     result = runner.invoke(cli.app, ["demo"], env={"COLUMNS": "160"}, catch_exceptions=False)
     assert result.exit_code == 0
     for name in demo.NETWORKS:
+        assert f"{name}: layers" in result.output
         assert f"{name}: ladder" in result.output
     for rung in ("printed", "folded", "best", "observed"):
         assert rung in result.output

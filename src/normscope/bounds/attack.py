@@ -1,15 +1,15 @@
 """The lower side of a GLOBAL bracket: pairs of inputs that the network drives far apart.
 
 Search in the model's own precision, then confirm: a pair (u, v) in float64 proves norm(f(u) - f(v))/norm(u - v) from
-below, less what rounding can fake. A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0 and
-constant 0.
+below, less what rounding can fake. A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0
+and constant 0.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -23,7 +23,13 @@ STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
 
 def lower_bound(
-    graph: Graph, double: Graph, *, seconds: float, seed: int = 0, restarts: int = 4
+    graph: Graph,
+    double: Graph,
+    *,
+    seconds: float,
+    seed: int = 0,
+    restarts: int = 4,
+    promising: Sequence[tuple[Tensor, Tensor | None]] = (),
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
@@ -33,16 +39,17 @@ def lower_bound(
         seconds: time for the search; one start is always tried.
         seed: of the random starts and directions.
         restarts: random starts beside the data.
+        promising: points to start from, each with a direction to try first or None; the captured input if empty.
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
-    cheap = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float32
-    searched = double if cheap is torch.float64 or start.dtype != cheap else graph
+    searched = graph if start.dtype is torch.float32 else double
     deadline = time.monotonic() + seconds
     best, witness = -math.inf, None
     f64 = _flat(double)
-    for point in _starts(start.to(cheap), generator, restarts):
-        for u, v in _climb(_flat(searched), point.to(searched.flat().dtype), generator, deadline):
+    dtype = searched.flat().dtype
+    for point, direction in _starts(promising or [(start, None)], generator, restarts):
+        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, deadline):
             value = confirmed(f64, u.double(), v.double())
             if value > best:
                 best, witness = value, (u.double(), v.double())
@@ -68,21 +75,24 @@ def _flat(graph: Graph) -> Function:
     return lambda flat: graph.run(*graph.split(flat)).reshape(-1)
 
 
-def _starts(point: Tensor, generator: torch.Generator, restarts: int) -> Iterator[Tensor]:
+def _starts(
+    promising: Sequence[tuple[Tensor, Tensor | None]], generator: torch.Generator, restarts: int
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """The data, then random points around it and around zero at several scales."""
-    yield point
+    yield from promising
+    point = promising[0][0]
     size = float(point.double().pow(2).mean().sqrt()) or 1.0
     for attempt in range(restarts):
         noise = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
         scale = size * (1.0, 0.1, 10.0, 0.01)[attempt % 4]
-        yield (point if attempt % 2 else 0 * point) + scale * noise
+        yield (point if attempt % 2 else 0 * point) + scale * noise, None
 
 
-def _climb(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Iterator[tuple[Tensor, Tensor]]:
+def _climb(
+    function: Function, point: Tensor, direction: Tensor | None, generator: torch.Generator, deadline: float
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pairs: from power iteration at the point, then from gradient ascent on the secant slope."""
-    direction = _top_direction(function, point, generator, deadline)
-    if direction is None:
-        return
+    direction = _top_direction(function, point, generator, deadline) if direction is None else direction.to(point)
     size = float(point.double().norm()) or 1.0
     for step in STEPS:
         yield point + step * size * direction, point - step * size * direction
@@ -116,7 +126,7 @@ def _climb(function: Function, point: Tensor, generator: torch.Generator, deadli
         yield centre + step * size * along, centre - step * size * along
 
 
-def _top_direction(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Tensor | None:
+def _top_direction(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Tensor:
     """A few power steps on J^T J with finite-difference products: only a search direction, nothing is claimed of it."""
     direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
     direction = direction / direction.norm()

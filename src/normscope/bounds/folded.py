@@ -27,7 +27,9 @@ def product(segments: Segments, norm: Norm = upper) -> dict[str, Upper]:
     for node in graph:
         effect = segments.effects[node.name]
         operands = [constant[name] for name in node.refs]
-        independent = len(graph.inputs) > 1 and all(name in segments.forms and _is_input(graph, name) for name in node.refs)
+        independent = len(graph.inputs) > 1 and all(
+            name in segments.forms and _is_input(graph, name) for name in node.refs
+        )
         constant[node.name] = _step(effect, operands, norm, independent)
     return constant
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.bracket import Bracket, Evidence, Scope
-from ..core.errors import CaptureError, InputError, JacobianError
+from ..core.errors import InputError, JacobianError
+from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.export import capture
 from ..graph.ir import Graph, Shape
@@ -89,9 +90,8 @@ class Ladder(Mapping[str, Bracket]):
         lines = [f"{'method':<14}{'log10 upper':>12}{'log10 lower':>12}  evidence   note"]
         for name, bracket in self.items():
             note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
-            lines.append(
-                f"{name:<14}{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}  {bracket.evidence.name:<9}  {note}".rstrip()
-            )
+            sides = f"{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}"
+            lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
         return "\n".join(lines)
 
 
@@ -149,7 +149,7 @@ def lipschitz(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return work.with_lower(work.rungs()["best"], seed)
+    return work.with_lower(work.rungs()["best"], work.observed(seed), seed)
 
 
 def ladder(
@@ -182,16 +182,17 @@ def ladder(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
     rungs = work.rungs()
-    best = work.with_lower(rungs["best"], seed)
+    observed = work.observed(seed)
+    best = work.with_lower(rungs["best"], observed, seed)
     shared = {
-        name: replace(b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes)
+        name: replace(
+            b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
+        )
         for name, b in rungs.items()
     }
     shared["best"] = best
-    try:
-        shared["observed"] = jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
-    except (JacobianError, CaptureError):
-        pass  # gradients are cut on the path: there is no Jacobian to observe
+    if observed is not None:
+        shared["observed"] = observed
     return Ladder(rungs=shared, layers=work.layers(), graph=work.graph)
 
 
@@ -214,12 +215,14 @@ class Work:
             raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
         began = time.monotonic()
         self.deadline = None if max_seconds is None else began + max_seconds
+        self.model, self.batch, self.output = model, batch, output
         self.graph = capture(model, batch, mode=mode, output=output)
         if known:
             self.graph = fill(self.graph, known)
         if on_missing == "error":
             check(self.graph)
         self.rtol = rtol
+        self.progress: Progress | None = None
         with torch.no_grad():
             self.double = self.graph.double()
             self.segments: Segments = segment(self.double)
@@ -230,17 +233,22 @@ class Work:
         return lambda linear: self._norm(linear)
 
     def _norm(self, linear: LinearMap) -> Upper:
+        if self.progress is not None:
+            self.progress.step(f"{linear!r}")
         until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
         return upper(linear, rtol=self.rtol, deadline=until)
 
     def rungs(self) -> dict[str, Bracket]:
         """Return the upper side of every method."""
-        with torch.no_grad():
+        with torch.no_grad(), Progress("bounding") as self.progress:
             stepwise = product(self.segments, self.norm)
             output = self.graph.output + ":output"
             tight = folded(self.segments, stepwise, self.norm)
             uppers = {"product": stepwise[self.graph.output], "folded": tight[output]}
-            starts: dict[str, list[State]] = {"liplt": [LipLT()], "closed-form": [ClosedForm(), ClosedForm(doubled=True)]}
+            starts: dict[str, list[State]] = {
+                "liplt": [LipLT()],
+                "closed-form": [ClosedForm(), ClosedForm(doubled=True)],
+            }
             for name, states in starts.items():
                 tried = [certified(self.segments, tight, state, self.norm, name)[output] for state in states]
                 uppers[name] = smallest(tried)
@@ -270,10 +278,31 @@ class Work:
         reasons = list(dict.fromkeys(reasons)) or ["a linear map too large to bound"]
         return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
-    def with_lower(self, bracket: Bracket, seed: int) -> Bracket:
-        """Search from below and complete the bracket."""
+    def observed(self, seed: int) -> Bracket | None:
+        """Return the Jacobian norms at the batch, or None where there is no Jacobian (gradients are cut)."""
+        try:
+            return jacobian_norms(
+                self.model,
+                self.batch,
+                mode=self.graph.mode,
+                output=self.output,
+                rtol=self.rtol,
+                seed=seed,
+                graph=self.graph,
+            )
+        except JacobianError:
+            return None
+
+    def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int) -> Bracket:
+        """Search from below, first where the Jacobian was seen to be largest, and complete the bracket."""
         left = ATTACK_SECONDS if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
-        value, pair = lower_bound(self.graph, self.double, seconds=min(left, ATTACK_SECONDS), seed=seed)
+        promising: list[tuple[Tensor, Tensor | None]] = []
+        if observed is not None and observed.per_sample:
+            points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
+            ranked = sorted(zip(observed.per_sample, points, strict=True), key=lambda pair: -pair[0].log10_lower)
+            promising = [(point, seen.witness) for seen, point in ranked[:3]]
+        seconds = min(left, ATTACK_SECONDS)
+        value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))

@@ -18,6 +18,7 @@ from ..core.log10 import log10
 from ..core.untouched import mode_of, untouched
 from ..graph.call import Call, prepare, run, settle
 from ..graph.export import capture
+from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
 
 FEW_OUTPUTS = 32
@@ -43,20 +44,27 @@ def jacobian_norms(
     rtol: float = 1e-3,
     steps: int = 60,
     seed: int = 0,
+    graph: Graph | None = None,
 ) -> Bracket:
     """Return the Jacobian norm at each sample of a batch, by Lanczos on products with the Jacobian and its transpose.
 
     In eval mode with independent samples there is one figure per sample (`per_sample`), and the bracket spans the
     largest; otherwise the batch is one input. With few outputs the Jacobian is exact and the evidence NUMERICAL;
-    otherwise the upper side is the Lanczos value plus its residual, SAMPLED.
+    otherwise the upper side is the Lanczos value plus its residual, SAMPLED. `graph` is the captured graph if there is
+    one already.
 
     Raises:
         JacobianError: a `detach` or `no_grad` block lies on the path: autograd does not see the whole function there.
     """
     mode = mode_of(model, mode)
-    _refuse_cuts(model, batch, mode, output)
+    graph = graph or _captured(model, batch, mode, output)
+    if graph is not None and graph.detached:
+        raise JacobianError(
+            f"gradients are cut on the path ({'; '.join(graph.detached)}): the Jacobian that autograd sees is not the "
+            "function's. Remove the detach or no_grad for the measurement; GLOBAL bounds still work."
+        )
     with untouched(model, mode), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        local = _local(model, batch, mode, output)
+        local = _local(model, batch, mode, output, graph)
         value = local.function(local.point)
         outputs = value.numel() // local.samples
         if outputs <= FEW_OUTPUTS:
@@ -80,23 +88,20 @@ def jacobian_norms(
     )
 
 
-def _refuse_cuts(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> None:
+def _captured(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Graph | None:
+    """Return the graph, or None for a model that cannot be traced."""
     try:
-        graph = capture(model, batch, mode=mode, output=output)
+        return capture(model, batch, mode=mode, output=output)
     except CaptureError:
-        return
-    if graph.detached:
-        raise JacobianError(
-            f"gradients are cut on the path ({'; '.join(graph.detached)}): the Jacobian that autograd sees is not the "
-            "function's. Remove the detach or no_grad for the measurement; GLOBAL bounds still work."
-        )
+        return None
 
 
-def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Local:
+def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, graph: Graph | None) -> Local:
     """The model as a function of its float inputs; token models start at their embeddings, through the graph."""
     call = settle(model, prepare(model, batch, output), mode)
     if not call.variables:
-        graph = capture(model, batch, mode=mode, output=output)
+        if graph is None:
+            raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
         notes = ("measured at the first sample, from the token embeddings",) if graph.per_sample else ()
 
         def replay(rows: Tensor) -> Tensor:
@@ -137,7 +142,16 @@ def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
     jacobian = torch.stack(rows, dim=1).double()
     _, values, right = torch.linalg.svd(jacobian, full_matrices=False)
     return [
-        _sample(float(values[i, 0]), float(values[i, 0]), right[i, 0], Evidence.NUMERICAL, "Jacobian, all rows", mode, local, True)
+        _sample(
+            float(values[i, 0]),
+            float(values[i, 0]),
+            right[i, 0],
+            Evidence.NUMERICAL,
+            "Jacobian, all rows",
+            mode,
+            local,
+            True,
+        )
         for i in range(local.samples)
     ]
 
@@ -168,7 +182,9 @@ def _iterated(local: Local, outputs: int, mode: str, rtol: float, steps: int, se
         margin = math.sqrt(1 + float(errors[i]))
         settled = float(errors[i]) <= 2 * rtol
         brackets.append(
-            _sample(with_v, with_v * margin, vectors[i], Evidence.SAMPLED, "Lanczos on the Jacobian", mode, local, settled)
+            _sample(
+                with_v, with_v * margin, vectors[i], Evidence.SAMPLED, "Lanczos on the Jacobian", mode, local, settled
+            )
         )
     return brackets
 

@@ -57,11 +57,11 @@ def printed_constant(node: Node, effect: Effect) -> float:
     if isinstance(effect, Gain):
         arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
         weight = arguments.get("weight")
-        scale = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
+        top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
         groups = int(arguments["num_groups"]) if "num_groups" in arguments else 1
         if "instance_norm" in str(node.op) or "batch_norm" in str(node.op):
             groups = node.shape[1]
-        return log10(scale) + log10(groups) - log10(float(arguments["eps"])) / 2
+        return log10(top) + log10(groups) - log10(float(arguments["eps"])) / 2
     return math.inf
 
 
@@ -127,4 +127,3 @@ def _other_gain(effect: Effect, norm: Norm) -> Upper:
             return exact_constant(effect, norm) if effect.gains else ONE
         case Unbounded():
             return Upper.infinite(effect.reason)
-

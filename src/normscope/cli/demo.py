@@ -16,7 +16,7 @@ from ..experiments.data import digits
 from ..experiments.train import accuracy, train
 from ..report.brackets import bracket_table
 from ..report.cells import format_cell
-from ..report.document import Block, Column, Document, Table, Text
+from ..report.document import Column, Document, Table, Text
 from ..report.terminal import print_document
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EPOCHS = 15
 SAMPLES = 32
+SECONDS = 6.0
+"""Budget for the bounds of one network."""
 
 NETWORKS: dict[str, Callable[[torch.Generator], nn.Module]] = {
     "MLP": lambda generator: models.mlp(generator=generator),
@@ -49,11 +51,10 @@ def demo(seed: int = typer.Option(0, help="Draws the weights and shuffles the da
     from rich.console import Console
 
     console = Console()
-    summary = []
-    for name, (score, rungs) in measure(seed=seed, console=console).items():
+    measured = measure(seed=seed, console=console)
+    for name, (score, rungs) in measured.items():
         print_document(_part(name, score, rungs), console=console)
-        summary.append((name, score, *(rungs[rung].log10_upper for rung in ("printed", "best", "observed"))))
-    print_document(Document(blocks=(_summary(summary), Text(body=READING))), console=console)
+    print_document(Document(blocks=(_summary(measured), Text(body=READING))), console=console)
 
 
 def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Ladder]]:
@@ -76,7 +77,7 @@ def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Ladder]]:
             train(model, data.train_images, data.train_labels, generator=generator, epochs=EPOCHS, on_epoch=advance)
             progress.update(task, description=f"bracketing {name}")
             score = accuracy(model, data.test_images, data.test_labels)
-            measured[name] = (score, ladder(model, batch, seed=seed))
+            measured[name] = (score, ladder(model, batch, max_seconds=SECONDS, seed=seed))
             advance()
     return measured
 
@@ -102,7 +103,7 @@ def _layers(name: str, rungs: Ladder) -> Table:
         title=f"{name}: layers",
         columns=(
             Column(title="layer"),
-            Column(title="operator"),
+            Column(title="module"),
             Column(title="input"),
             Column(title="output"),
             Column(title="log10 upper", kind="log10"),
@@ -126,15 +127,16 @@ def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _summary(rows: list[tuple[str, float, float, float, float]]) -> Block:
+def _summary(measured: dict[str, tuple[float, Ladder]]) -> Table:
+    shown = ("printed", "product", "folded", "best", "observed")
     return Table(
-        title="all networks (log10)",
+        title="all networks: log10 of the upper sides",
         columns=(
             Column(title="network"),
             Column(title="test accuracy", kind="percent"),
-            Column(title="printed", kind="log10"),
-            Column(title="best", kind="log10"),
-            Column(title="observed", kind="log10"),
+            *(Column(title=rung, kind="log10") for rung in shown),
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            (name, score, *(rungs[rung].log10_upper for rung in shown)) for name, (score, rungs) in measured.items()
+        ),
     )

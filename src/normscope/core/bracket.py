@@ -73,8 +73,8 @@ class Bracket:
             raise ValueError(f"a bracket side is NaN (method {self.method!r})")
         if self.holds and self.log10_lower > self.log10_upper:
             raise SoundnessError(
-                f"lower side 10^{self.log10_lower!r} above upper side 10^{self.log10_upper!r} (method {self.method!r}). "
-                "This is a bug: please report the model that shows it."
+                f"lower side 10^{self.log10_lower!r} above upper side 10^{self.log10_upper!r} "
+                f"(method {self.method!r}). This is a bug: please report the model that shows it."
             )
         if self.log10_upper == math.inf and not self.reason:
             raise ValueError("an infinite upper side needs a reason")

@@ -7,7 +7,7 @@ a sum of n products is off by at most `gamma(n)` times the sum of the absolute p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .bracket import Evidence
@@ -121,7 +121,7 @@ def smallest(bounds: Sequence[Upper]) -> Upper:
     return min(bounds, key=lambda bound: (bound.log10, -bound.evidence))
 
 
-def _combine(bounds: Sequence[Upper], rule, method: str) -> Upper:
+def _combine(bounds: Sequence[Upper], rule: Callable[[Iterable[float]], float], method: str) -> Upper:
     bounds = [bound for bound in bounds if bound.log10 > -math.inf] or [ZERO]
     if len(bounds) == 1:
         return bounds[0]

@@ -68,8 +68,6 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
         if len(args) == 2 and _positional(model) == 1 and isinstance(args[0], Tensor):
             args = args[:1]
             notes.append("the batch is a pair and the model takes one argument: the second entry is taken as labels")
-        elif len(args) == 2 and _positional(model) == 1 and isinstance(args[0], Mapping):
-            args, kwargs = (), dict(args[0])
     else:
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
     if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
@@ -79,14 +77,16 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
         raise InputError("the batch holds no tensor")
     for tensor in tensors:
         if tensor.numel() == 0:
-            raise InputError(f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample")
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()) and tensor.ndim > 0:
-            if any(tensor is value for _, value in Call(args=args, kwargs=kwargs, output=None).variables):
-                raise InputError("the batch holds NaN or infinite values: clean the data first")
+            raise InputError(
+                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
+            )
+    call = Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
+    if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
+        raise InputError("the batch holds NaN or infinite values: clean the data first")
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter.detach()).all()):
             raise InputError(f"parameter {name!r} holds NaN or infinite values: the model has no finite constants")
-    return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
+    return call
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
@@ -109,13 +109,15 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
         whole = run(model, call)
         if mode == "train":
             return call
-        sizes = {leaf.shape[0] for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim}
+        sizes = {
+            leaf.shape[0] for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim
+        }
         if len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != next(iter(sizes)):
             return call
         try:
             single = call.first_sample()
             one = select(model(*single.args, **single.kwargs), call.output)
-        except Exception:  # noqa: BLE001 - a model that takes no single sample is measured on the batch
+        except Exception:  # a model that takes no single sample is measured on the batch
             return call
     close = one.shape == whole[:1].shape and torch.allclose(one, whole[:1], rtol=1e-3, atol=1e-4 * _scale(whole))
     return dataclasses.replace(call, per_sample=True) if close else call

@@ -93,7 +93,9 @@ def _no_grad_blocks(program: ExportedProgram) -> list[str]:
     user = set(program.graph_signature.user_inputs)
     reached, found = set(), []
     for node in program.graph.nodes:
-        if (node.op == "placeholder" and node.name in user) or any(source in reached for source in node.all_input_nodes):
+        if (node.op == "placeholder" and node.name in user) or any(
+            source in reached for source in node.all_input_nodes
+        ):
             integer = isinstance(node.meta.get("val"), Tensor) and not node.meta["val"].is_floating_point()
             if not integer or node.op == "placeholder":
                 reached.add(node)
@@ -202,7 +204,14 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         per_sample=call.per_sample,
         detached=tuple(dict.fromkeys(detached)),
         notes=tuple(dict.fromkeys(notes)),
+        samples=_samples(call) if has_floats and call.per_sample else None,
     )
+
+
+def _samples(call: Call) -> Tensor:
+    """Return the batch as one flat row per sample."""
+    tensors = [tensor.detach() for _, tensor in call.variables]
+    return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
 
 
 def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
@@ -258,7 +267,9 @@ def _identity(node: torch.fx.Node, argument: Any) -> Node:
 
 def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = None, meta: Node | None = None) -> Node:
     value = node.meta.get("val")
-    if op is aten.rms_norm.default and _argument(args, kwargs, 3, "eps") is None:  # torch: the eps of the input's dtype
+    if (
+        op is aten.rms_norm.default and isinstance(value, Tensor) and _argument(args, kwargs, 3, "eps") is None
+    ):  # torch: the eps of the input's dtype
         args, kwargs = args[:3], {**kwargs, "eps": rms_epsilon(None, value.dtype)}
     path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
     return Node(

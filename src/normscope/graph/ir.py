@@ -127,6 +127,7 @@ class Graph:
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
         detached: where gradients are cut on the path; Jacobian figures are refused then.
         notes: what the reader must know.
+        samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
     """
 
     inputs: tuple[Input, ...]
@@ -136,6 +137,7 @@ class Graph:
     per_sample: bool = False
     detached: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    samples: Tensor | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -157,7 +159,8 @@ class Graph:
     @property
     def output_shape(self) -> Shape:
         """Shape of the output."""
-        return next(item.shape for item in (*self.inputs, *self.nodes) if item.name == self.output)
+        shapes = {item.name: item.shape for item in self.inputs} | {node.name: node.shape for node in self.nodes}
+        return shapes[self.output]
 
     def values(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Run the graph and return the value of every node by name."""

@@ -1,7 +1,8 @@
 """Units: several operators that are one function are put back together and checked numerically.
 
-RMSNorm written out, activations written out (tanh-GELU, quick-GELU, SiLU, Mish), softmax attention written out, and
-rotary embeddings. A unit replaces its last operator; operators nobody reads any more are dropped.
+RMSNorm written out, activations written out (tanh-GELU, quick-GELU, SiLU, Mish), softmax attention written out,
+rotary embeddings, and convolutions behind a circular, reflecting or replicating pad. A unit replaces its last
+operator; operators nobody reads any more are dropped.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ aten = torch.ops.aten
 
 SAME = {aten.alias.default, aten.clone.default, aten._to_copy.default, aten.contiguous.default, aten.to.dtype}
 ENTRYWISE = SAME | {
-    aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.rsub.Scalar, aten.div.Tensor,
-    aten.neg.default, aten.pow.Tensor_Scalar, aten.tanh.default, aten.sigmoid.default, aten.erf.default, aten.exp.default,
+    aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.rsub.Scalar,
+    aten.div.Tensor, aten.neg.default, aten.pow.Tensor_Scalar, aten.tanh.default, aten.sigmoid.default,
+    aten.erf.default, aten.exp.default,
     aten.relu.default, aten.clamp.default, aten.clamp_min.default, aten.softplus.default, aten.log1p.default,
     aten.hardtanh.default, aten.abs.default, aten.reciprocal.default,
 }  # fmt: skip
@@ -32,6 +34,8 @@ ROW_LOCAL = SAME | {
 CHOICES = {aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther}
 COMPARISONS = {aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.sign.default}
 LARGEST_REGION = 16
+CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
+PAD_MODES = ("circular", "reflect", "replicate")
 PRODUCTS = {aten.matmul.default, aten.bmm.default}
 Recogniser = Callable[["Reader", Node], Node | tuple[Node, ...] | None]
 
@@ -63,7 +67,7 @@ class Reader:
 def recognise(graph: Graph) -> Graph:
     """Return the graph with repeated operators merged and written-out units replaced."""
     graph = _merged(graph)
-    for recogniser in (rms_norm, attention, rotary, activation):
+    for recogniser in (rms_norm, attention, rotary, activation, padded_convolution):
         reader = Reader(graph)
         nodes: list[Node] = []
         for node in graph:
@@ -114,7 +118,11 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
         return None
     for value, root in roots:
         shifted = reader.find(root.args[0], aten.add.Tensor, aten.add.Scalar) if root else None
-        mean = reader.find(shifted.args[0], aten.mean.dim) if shifted and isinstance(shifted.args[1], float | int) else None
+        mean = (
+            reader.find(shifted.args[0], aten.mean.dim)
+            if shifted and isinstance(shifted.args[1], float | int)
+            else None
+        )
         if not (shifted and mean and len(mean.args) > 2 and mean.args[2] is True):
             continue
         source = reader.origin(value)
@@ -127,7 +135,9 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
         def function(y: Tensor, dims: tuple[int, ...] = dims, eps: float = eps) -> Tensor:
             return y * torch.rsqrt(y.pow(2).mean(dims, keepdim=True) + eps)
 
-        return dataclasses.replace(node, op=Unit("rms", function, {"dims": dims, "eps": eps}), args=(source,), kwargs={})
+        return dataclasses.replace(
+            node, op=Unit("rms", function, {"dims": dims, "eps": eps}), args=(source,), kwargs={}
+        )
     return None
 
 
@@ -154,7 +164,9 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
     scores, mask, scale = weights.args[0], None, 1.0
     added = reader.find(scores, aten.add.Tensor)
     if added is not None and len(added.refs) == 1 and len(added.args) == 2 and not added.kwargs:
-        scores, mask = (added.args[0], added.args[1]) if isinstance(added.args[0], Ref) else (added.args[1], added.args[0])
+        scores, mask = (
+            (added.args[0], added.args[1]) if isinstance(added.args[0], Ref) else (added.args[1], added.args[0])
+        )
         if not isinstance(mask, Tensor):
             return None
     scaled = reader.find(scores, aten.mul.Tensor, aten.div.Tensor)
@@ -192,7 +204,9 @@ def activation(reader: Reader, node: Node) -> Node | None:
         function = _runner(region, source, node.name)
         found = recognise_activation(function)
         if found is not None and (node.op not in CHOICES or _identical(function, found.function)):
-            return dataclasses.replace(node, op=Unit("activation", function, {"activation": found}), args=(source,), kwargs={})
+            return dataclasses.replace(
+                node, op=Unit("activation", function, {"activation": found}), args=(source,), kwargs={}
+            )
     return None
 
 
@@ -226,6 +240,38 @@ def rotary(reader: Reader, node: Node) -> Node | None:
     return None
 
 
+def padded_convolution(reader: Reader, node: Node) -> Node | None:
+    """A convolution with `padding_mode` other than zeros, which runs as a pad and a convolution without padding."""
+    if node.op not in CONVOLUTIONS or not isinstance(node.args[0], Ref):
+        return None
+    arguments = node.bound()
+    pad = reader.find(node.args[0], aten.pad.default)
+    sides = arguments["padding"]
+    if pad is None or len(pad.args) < 3 or pad.args[2] not in PAD_MODES or isinstance(sides, str) or any(sides):
+        return None
+    if len(pad.args[1]) != 2 * (len(node.shape) - 2) or len(node.refs) != 1:
+        return None
+    pairs = tuple(zip(pad.args[1][::2], pad.args[1][1::2], strict=True))[::-1]  # torch lists the last axis first
+    data = {"padding": pairs, "mode": pad.args[2], **{k: arguments[k] for k in ("stride", "dilation", "groups")}}
+    widths, kind, op = list(pad.args[1]), pad.args[2], node.op
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return op(
+            torch.nn.functional.pad(x, widths, kind),
+            weight,
+            bias,
+            data["stride"],
+            [0],
+            data["dilation"],
+            data["groups"],
+        )
+
+    unit = Unit("padded_convolution", function, data)
+    return dataclasses.replace(
+        node, op=unit, args=(pad.operands[0], arguments["weight"], arguments.get("bias")), kwargs={}
+    )
+
+
 def _row_local(node: Node) -> bool:
     """Whether an operator acts on every row (the last dimension) by itself."""
     last = len(node.shape) - 1
@@ -235,7 +281,9 @@ def _row_local(node: Node) -> bool:
         return len(node.args) > 1 and int(node.args[1]) % (last + 1) == last
     if node.op is aten.mul.Tensor:
         return len(node.refs) == 1
-    return all(ref.shape == node.shape for ref in node.operands) and all(c is None or c in (1, 1.0) for c in _scalars(node))
+    return all(ref.shape == node.shape for ref in node.operands) and all(
+        c is None or c in (1, 1.0) for c in _scalars(node)
+    )
 
 
 def _scalars(node: Node) -> list[Any]:

@@ -16,7 +16,8 @@ from torch import Tensor
 from ..core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
 from .lanczos import top_eigenpairs
 
-_LOOKED_AT = 8
+_LOOKED_AT = 512
+"""Lanczos looks at this many columns at a time: 8 matrices of order 64, 2 of order 256."""
 _ROUNDS = 40
 
 
@@ -64,13 +65,13 @@ def _certify_chunk(
     shift = _shift(gram)
     left = torch.nonzero(cheap > found.bound)[:, 0]
     if found.bound > 0.0:
-        left = left[~below(gram[left], found.bound, shift)]
+        left = left[~below(_chosen(gram, left), found.bound)]
     again = 0
     for _ in range(_ROUNDS):
         if left.numel() == 0:
             return
         above = max(delta, 4.0 * shift) * 4.0 ** max(0, again - 1)
-        looked_at = left[torch.topk(cheap[left], min(_LOOKED_AT, left.numel())).indices]
+        looked_at = left[torch.topk(cheap[left], min(max(2, _LOOKED_AT // size), left.numel())).indices]
         values, vectors = top_eigenpairs(
             gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again, generator=generator
         )
@@ -79,7 +80,7 @@ def _certify_chunk(
         if found.bound == before:
             found.bound *= 1.0 + above
         left = left[cheap[left] > found.bound]
-        left = left[~below(gram[left], found.bound, shift)]
+        left = left[~below(_chosen(gram, left), found.bound)]
         again += int(torch.isin(looked_at, left).any())
     found.bound = max(found.bound, float(cheap[left].max()))
 
@@ -110,12 +111,20 @@ def _shift(gram: Tensor) -> float:
     return 8.0 * UNIT + (3.0 if gram.is_cuda else 1.0) * allowance
 
 
-def below(gram: Tensor, bound: float, shift: float | None = None) -> Tensor:
-    """Say for each positive semidefinite matrix whether its eigenvalues are proven to be at most `bound`."""
-    shift = _shift(gram) if shift is None else shift
+def _chosen(gram: Tensor, index: Tensor) -> Tensor:
+    """Return a copy of the chosen matrices."""
+    return gram.clone() if index.numel() == gram.shape[0] else gram[index]
+
+
+def below(gram: Tensor, bound: float) -> Tensor:
+    """Say for each positive semidefinite matrix whether its eigenvalues are proven to be at most `bound`.
+
+    The matrices are overwritten.
+    """
+    shift = _shift(gram)
     if gram.shape[0] == 0:
         return torch.ones(0, dtype=torch.bool, device=gram.device)
-    rest = gram.neg()
+    rest = gram.neg_()
     rest.diagonal(dim1=-2, dim2=-1).add_(bound * (1.0 - shift))
     factor, info = torch.linalg.cholesky_ex(rest)
     done = info == 0

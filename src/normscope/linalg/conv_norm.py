@@ -26,6 +26,9 @@ _SIDE_LIMIT = 16384
 _FAST, _AFFORDABLE = 2e9, 1e11
 """Multiplications to write a convolution out and certify it: at once, and when a torus leaves a gap."""
 
+_REACHABLE = 2.5
+"""Other tori take a third off a gap at best: gaps above this many tolerances are left as they are."""
+
 
 class ConvolutionNorm:
     """The certified norm of one convolution, with what it takes to tighten it.
@@ -117,18 +120,20 @@ class ConvolutionNorm:
             return self.upper
         lower = 10.0 ** (log10_lower - self._exponent * math.log10(2.0))
         high = 10.0 ** (self.upper.log10 - self._exponent * math.log10(2.0))
+        if high > lower * (1.0 + _REACHABLE * self.rtol):
+            return self.upper
         best = other_torus(self._symbol, self._peak, self._tori(), lower, high, self.rtol, self.deadline)
         if best is not None:
             self.upper = smallest([self.upper, self._rescaled(best)])
         return self.upper
 
     def _tori(self) -> list[tuple[Ring, ...]]:
-        """Return other tori with the same strides, the smaller first."""
+        """Return other tori with the same strides, of this size and the next, the smaller first."""
         assert self._symbol is not None
         choices: list[list[Ring]] = []
         for a, (axis, ring) in enumerate(zip(self.conv.axes, self._symbol.torus, strict=True)):
             fixed = a not in self._kernel.axes or ring.rigid
-            more = [ring] if fixed else rings(axis, self.conv.padding_mode, extra=3)
+            more = [ring] if fixed else rings(axis, self.conv.padding_mode, extra=1)
             choices.append([r for r in more if r.stride == ring.stride and r.rigid == ring.rigid])
         tori = [torus for torus in itertools.product(*choices) if torus != self._symbol.torus]
         return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
@@ -152,22 +157,20 @@ def other_torus(
     upper: float,
     rtol: float,
     deadline: float | None,
-    budget: float = 3.0,
 ) -> Upper | None:
     """Look for a torus whose bound is below `upper`, if possible within `rtol` of a known lower side.
 
     Only frequencies near those of the base torus that exceed the lower side can spoil another torus: they are tested
     first (a Cholesky factorization that fails costs little), and a torus that passes is then certified in full.
     """
-    hot = [base.turns_of(peak[None])]
-    budget *= base.frequencies
+    hot, budget = [base.turns_of(peak[None])], 3.0 * base.frequencies
     level = (lower / base.factor) ** 2
     for grid, gram in base.chunks():
         failed = (~below(gram, level)).reshape(grid.shape[0], -1).any(dim=1).cpu()
         hot.append(base.turns_of(grid[failed]))
     points = torch.cat(hot)
     found, goal = None, lower * (1.0 + 0.98 * rtol)
-    for _ in range(4):
+    for _ in range(2):
         if goal >= upper * (1.0 - 1e-6):
             break
         passed = False

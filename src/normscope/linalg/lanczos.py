@@ -29,8 +29,8 @@ def top_eigenpairs(
     """
     count, size, _ = matrices.shape
     if size <= _DIRECT:
-        values, vectors = torch.linalg.eigh(matrices)
-        return values[:, -1], vectors[:, :, -1]
+        values, vectors = torch.linalg.eigh(matrices.cpu())  # small: not worth a GPU solver's start
+        return values[:, -1].to(matrices.device), vectors[:, :, -1].to(matrices.device)
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
     values, vectors, _ = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
@@ -117,7 +117,7 @@ def largest_singular_vector(
     enough: float = math.inf,
     deadline: float | None = None,
     memory: float = 4e8,
-    observe: Callable[[float], None] | None = None,
+    scale: float = 1.0,
 ) -> Search:
     """Search for the unit vector that a map stretches most: thick-restart Lanczos on the transpose times the map.
 
@@ -129,7 +129,7 @@ def largest_singular_vector(
         enough: stop as soon as the gain reaches this value.
         deadline: stop at this `time.monotonic()`.
         memory: bytes that the basis may take (restarts happen when it is full).
-        observe: called with the estimate at each check.
+        scale: about how large the gain is (so that its square neither overflows nor vanishes).
     """
     size = linear.in_size
     room = int(max(8, min(64, steps + 1, size, memory // (start.element_size() * max(size, 1)))))
@@ -144,7 +144,7 @@ def largest_singular_vector(
     filled, taken, settled = 0, 0, False
     while True:
         basis[filled] = vector
-        image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape))).reshape(-1)
+        image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
         known = basis[: filled + 1]
         inner = known @ image
         image = image - known.T @ inner
@@ -163,11 +163,9 @@ def largest_singular_vector(
             gap = top - float(values[-2]) if filled > 1 else top
             error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
             settled = error <= rtol or ended or filled >= size
-            if observe is not None:
-                observe(math.sqrt(top))
-            if settled or late or taken >= steps or math.sqrt(top) >= enough:
+            if settled or late or taken >= steps or math.sqrt(top) * scale >= enough:
                 best = (vectors[:, -1].to(known) @ known).reshape(linear.in_shape)
-                return Search(best / best.norm(), math.sqrt(top), taken, settled)
+                return Search(best / best.norm(), math.sqrt(top) * scale, taken, settled)
             if full:
                 basis[:keep] = vectors[:, -keep:].to(known).T @ known
                 small.zero_()

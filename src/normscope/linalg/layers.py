@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.bracket import Bracket
 from ..core.errors import InputError
+from ..core.untouched import untouched
 from .convolution import Convolution
 from .linear_map import LinearMap, Matrix
 from .norms import bracket
@@ -35,7 +37,7 @@ def linear_map(x: Tensor | nn.Module | LinearMap, input_shape: Sequence[int] | N
         if isinstance(x, Tensor):
             return _tensor_map(x, input_shape)
         if isinstance(x, nn.Linear):
-            weight = _checked(x.weight, "nn.Linear.weight")
+            weight = _checked(_weight(x), "nn.Linear.weight")
             _check_features(x, input_shape)
             return Matrix(weight)
         if isinstance(x, (*_CONVOLUTIONS, *_TRANSPOSED)):
@@ -66,7 +68,7 @@ def _check_features(layer: nn.Linear, input_shape: Sequence[int] | None) -> None
 
 def _convolution_map(layer: nn.Module, input_shape: Sequence[int] | None) -> Convolution:
     transposed = isinstance(layer, _TRANSPOSED)
-    weight = _checked(layer.weight, f"{type(layer).__name__}.weight")  # type: ignore[arg-type]
+    weight = _checked(_weight(layer), f"{type(layer).__name__}.weight")
     dims, channels = weight.ndim - 2, int(layer.in_channels)  # type: ignore[arg-type]
     if input_shape is None:
         raise InputError(
@@ -92,6 +94,12 @@ def _convolution_map(layer: nn.Module, input_shape: Sequence[int] | None) -> Con
         transposed=transposed,
         output_padding=layer.output_padding if transposed else 0,  # type: ignore[arg-type]
     )
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """Read the weight; a parametrization may run code, whose traces are undone."""
+    with untouched(layer):
+        return layer.weight.detach().clone() if is_parametrized(layer) else layer.weight  # type: ignore[operator,return-value]
 
 
 def _checked(weight: Tensor, what: str) -> Tensor:

@@ -87,7 +87,9 @@ class Diagonal(LinearMap):
         """Multiply entrywise."""
         return x * self.scale.to(x.dtype)
 
-    adjoint = apply
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Multiply entrywise: a diagonal is its own transpose."""
+        return self.apply(y)
 
     def channels(self, dim: int) -> Tensor | None:
         """Return the scale as one value per index of `dim`, or None if it varies along another dimension."""
@@ -174,7 +176,9 @@ class Centering(LinearMap):
         """Subtract the mean."""
         return x - x.mean(dim=tuple(range(-self.dims, 0)), keepdim=True)
 
-    adjoint = apply
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Subtract the mean: a projection is its own transpose."""
+        return self.apply(y)
 
 
 class Coded(LinearMap):
@@ -183,8 +187,13 @@ class Coded(LinearMap):
     `function` acts on a batch `[b, *in_shape]`; the adjoint comes from autograd.
     """
 
-    def __init__(self, function: Callable[[Tensor], Tensor], in_shape: Sequence[int], out_shape: Sequence[int],
-                 device: Any = "cpu") -> None:
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        in_shape: Sequence[int],
+        out_shape: Sequence[int],
+        device: Any = "cpu",
+    ) -> None:
         self.function = function
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
         self.device = torch.device(device)

@@ -123,10 +123,6 @@ def _bound(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
             return _centering(linear)
         case Averaging():
             return _schur(linear)
-        case Bounded():
-            return Bound(Upper.of(linear.norm, Evidence.NUMERICAL, linear.why, allowance=1e-12))
-        case Repeated(inner=inner):
-            return Bound(bound(inner, rtol=rtol, deadline=deadline).upper)
         case Composite(parts=parts):
             factors = [bound(part, rtol=rtol, deadline=deadline).upper for part in parts]
             return _written_out(linear, ONE.times(*factors).named("product of parts"), rtol, deadline)
@@ -284,14 +280,18 @@ def _lower(
     noise = torch.randn(linear.in_shape, dtype=torch.float64, generator=generator).to(linear.device)
     noise /= noise.norm()
     start = noise if start is None else start / start.norm() + 0.02 * noise
-    precise = rtol < 1e-5 or linear.in_size < 4096
+    size = power10(found.upper.log10)
+    scale = size if 0.0 < size < math.inf else 1.0
+    # float32 is fast on a CPU; on a GPU it may silently mean TF32
+    precise = rtol < 1e-5 or linear.in_size < 4096 or linear.device.type != "cpu" or not 1e-20 < scale < 1e20
     search = largest_singular_vector(
         linear,
         start if precise else start.float(),
         rtol=rtol / 20.0,
         steps=steps,
-        enough=power10(found.upper.log10) / (1.0 + 0.5 * rtol),
+        enough=size / (1.0 + 0.5 * rtol),
         deadline=deadline,
+        scale=scale,
     )
     value, witness = attained(linear, search.vector.double())
     return value, witness, search.settled
@@ -324,5 +324,6 @@ def _apply_error(linear: LinearMap) -> float:
             return 0.0
         copies = linear.copies() if isinstance(linear, Convolution) else 1.0
         taps = float((weight / largest).norm(dim=(0, 1)).sum()) * copies
-        return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest
+        vanished = 2.0**-1074 * weight.shape[2] * max(weight.shape[:2]) * math.sqrt(linear.out_size)
+        return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest + vanished
     return 0.0

@@ -98,7 +98,6 @@ class Symbol:
         torus: one ring per axis.
 
     Attributes:
-        frequencies: number of frequencies kept (one of each conjugate pair).
         error: bound on the norm of the rounding error of a Gram matrix.
         factor: product of the rings' factors.
     """
@@ -110,8 +109,16 @@ class Symbol:
         used = [torus[a] for a in kernel.axes]
         self.sizes = torch.tensor([ring.size // ring.stride for ring in used], dtype=torch.int64)
         self.twist = torch.tensor([int(ring.twisted) for ring in used], dtype=torch.int64)
-        self.grid = self._canonical(_box(self.sizes.tolist()))
-        self.frequencies = self.grid.shape[0]
+
+    @functools.cached_property
+    def grid(self) -> Tensor:
+        """Twice the frequencies `[f, axes]`, in units of 1/N; one of each conjugate pair."""
+        return self._canonical(_box(self.sizes.tolist()))
+
+    @property
+    def frequencies(self) -> int:
+        """Number of frequencies kept."""
+        return self.grid.shape[0]
 
     def _canonical(self, index: Tensor) -> Tensor:
         """Return twice the frequency, in units of 1/N, of integer grid points; one of each conjugate pair."""
@@ -166,7 +173,8 @@ class Symbol:
             return False
         pairs = sum(part.shape[0] ** 2 * part.shape[3] for _, part in kernel.parts) * m
         each = sum((8 * m + 4 * part.shape[0]) * part.shape[3] for _, part in kernel.parts)
-        return pairs + self.frequencies * 2 * kernel.lag_count * m < self.frequencies * each
+        frequencies = int(self.sizes.prod()) // 2 + 1
+        return pairs + frequencies * 2 * kernel.lag_count * m < frequencies * each
 
     @property
     def exact(self) -> bool:

@@ -22,8 +22,9 @@ aten = torch.ops.aten
 
 def entrywise(op: Any, choose: Callable[[dict[str, Any]], Activation], *functions: Callable[[Tensor], Tensor]) -> None:
     """Register an activation; `choose` reads its parameters off the operator's arguments."""
+    name = str(op).split(".")[1]
 
-    @rule(op, examples=[(function, (2, 5)) for function in functions], summary=f"Entrywise {str(op).split('.')[1]}: a slope interval")
+    @rule(op, examples=[(f, (2, 5)) for f in functions], summary=f"Entrywise {name}: a slope interval")
     def activation(node: Node, operands: Sequence[Range]) -> Effect:
         arguments = node.bound()
         if any(isinstance(value, Ref) for name, value in arguments.items() if name not in ("self", "input", "x")):
@@ -42,7 +43,7 @@ def _fixed(name: str) -> Callable[[dict[str, Any]], Activation]:
     return lambda arguments: ACTIVATIONS[name]
 
 
-for _op, _name, _function in [
+_FIXED: list[tuple[Any, str, Callable[[Tensor], Tensor]]] = [
     (aten.relu.default, "relu", F.relu),
     (aten.relu6.default, "relu6", F.relu6),
     (aten.selu.default, "selu", F.selu),
@@ -58,7 +59,8 @@ for _op, _name, _function in [
     (aten.erf.default, "erf", torch.erf),
     (aten.atan.default, "atan", torch.atan),
     (aten.abs.default, "abs", torch.abs),
-]:
+]
+for _op, _name, _function in _FIXED:
     entrywise(_op, _fixed(_name), _function)
 
 entrywise(
@@ -75,7 +77,9 @@ entrywise(
     lambda x: F.leaky_relu(x, -0.5),
 )
 entrywise(aten.prelu.default, lambda a: activations.prelu(a["weight"]), nn.PReLU(5), nn.PReLU(1, init=-2.0))
-entrywise(aten.rrelu.default, lambda a: activations.rrelu(float(a["lower"]), float(a["upper"])), nn.RReLU(0.1, 0.5).eval())
+entrywise(
+    aten.rrelu.default, lambda a: activations.rrelu(float(a["lower"]), float(a["upper"])), nn.RReLU(0.1, 0.5).eval()
+)
 entrywise(
     aten.elu.default,
     lambda a: activations.elu(float(a["alpha"]), float(a["scale"]), float(a["input_scale"])),
@@ -85,7 +89,9 @@ entrywise(
 )
 entrywise(aten.celu.default, lambda a: activations.celu(float(a["alpha"])), F.celu, lambda x: F.celu(x, 0.3))
 entrywise(
-    aten.softplus.default, lambda a: activations.softplus(float(a["beta"]), float(a["threshold"])), lambda x: F.softplus(x, 2.0)
+    aten.softplus.default,
+    lambda a: activations.softplus(float(a["beta"]), float(a["threshold"])),
+    lambda x: F.softplus(x, 2.0),
 )
 entrywise(
     aten.threshold.default,
@@ -113,7 +119,15 @@ entrywise(aten.clamp_max.default, _clamp, lambda x: torch.clamp_max(x, 0.5))
 entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), torch.ones(5)))
 
 
-@rule("activation", examples=[(lambda x: x * torch.sigmoid(1.702 * x), (2, 5)), (lambda x: x * F.softplus(x).tanh(), (2, 5)), (lambda x: torch.where(x > 0, x, 0.1 * x), (2, 5)), (F.softshrink, (2, 5))])
+@rule(
+    "activation",
+    examples=[
+        (lambda x: x * torch.sigmoid(1.702 * x), (2, 5)),
+        (lambda x: x * F.softplus(x).tanh(), (2, 5)),
+        (lambda x: torch.where(x > 0, x, 0.1 * x), (2, 5)),
+        (F.softshrink, (2, 5)),
+    ],
+)
 def recognised(node: Node, operands: Sequence[Range]) -> Effect:
     """An activation written out in several operators, recognised numerically."""
     return effect(node.op.data["activation"], node)
@@ -137,7 +151,10 @@ def log_softmax(node: Node, operands: Sequence[Range]) -> Effect:
     return Gain(gains=(activations.log_softmax_norm(node.shape[int(node.args[1])]),))
 
 
-@rule(aten.glu.default, examples=[(lambda x: F.glu(x.tanh() * 3), (2, 4)), (lambda x: F.glu(F.layer_norm(x, (4,))), (2, 4))])
+@rule(
+    aten.glu.default,
+    examples=[(lambda x: F.glu(x.tanh() * 3), (2, 4)), (lambda x: F.glu(F.layer_norm(x, (4,))), (2, 4))],
+)
 def glu(node: Node, operands: Sequence[Range]) -> Effect:
     """A gated linear unit: finite only on bounded operands."""
     entry = operands[0].entry

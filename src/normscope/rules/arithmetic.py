@@ -44,7 +44,9 @@ def add(node: Node, operands: Sequence[Range]) -> Effect:
     alpha = node.bound().get("alpha", 1)
     first, second = (1, alpha) if ".add" in name else (1, -alpha) if ".sub" in name else (-alpha, 1)
     factors = [f for argument, f in zip(node.args[:2], (first, second), strict=False) if isinstance(argument, Ref)]
-    return Linear(maps=tuple(spread(r, node.shape, f, node.device) for r, f in zip(node.operands, factors, strict=True)))
+    return Linear(
+        maps=tuple(spread(r, node.shape, f, node.device) for r, f in zip(node.operands, factors, strict=True))
+    )
 
 
 @rule(aten.neg.default, examples=[(lambda x: (-x).softmax(1), (2, 3))])
@@ -84,7 +86,7 @@ def multiply(node: Node, operands: Sequence[Range]) -> Effect:
 )  # fmt: skip
 def divide(node: Node, operands: Sequence[Range]) -> Effect:
     """Division by a constant; division by a variable has no finite constant here."""
-    left, right = node.args[:2]
+    right = node.args[1]
     if isinstance(right, Ref):
         return Unbounded(reason=f"division by a value that depends on the input in {node.where}")
     constant = 1.0 / right if isinstance(right, int | float) else right.to(torch.float64).reciprocal()
@@ -130,7 +132,9 @@ def choose(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.mean.dim, aten.mean.default, aten.sum.dim_IntList, aten.sum.default,
-    examples=[(lambda x: x.mean(1), (2, 3)), (lambda x: x.sum((0, 1), keepdim=True), (2, 3)), (lambda x: x.mean(), (2, 3))],
+    examples=[
+        (lambda x: x.mean(1), (2, 3)), (lambda x: x.sum((0, 1), keepdim=True), (2, 3)), (lambda x: x.mean(), (2, 3)),
+    ],
 )  # fmt: skip
 def average(node: Node, operands: Sequence[Range]) -> Effect:
     """A mean or a sum: no negative weight, so the Schur test is exact."""
@@ -139,7 +143,8 @@ def average(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim, aten.max.default, aten.min.default,
-    aten.linalg_vector_norm.default, aten.logsumexp.default, aten.sort.default, aten.topk.default, aten.norm.ScalarOpt_dim,
+    aten.linalg_vector_norm.default, aten.logsumexp.default, aten.sort.default, aten.topk.default,
+    aten.norm.ScalarOpt_dim,
     examples=[
         (lambda x: x.amax(1), (2, 4)), (lambda x: x.max(1).values, (2, 4)), (lambda x: x.min(), (2, 4)),
         (lambda x: torch.linalg.vector_norm(x, dim=1), (2, 4)), (lambda x: x.logsumexp(1), (2, 4)),
@@ -212,12 +217,17 @@ def steep(node: Node, operands: Sequence[Range]) -> Effect:
     aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.bitwise_and.Tensor,
     aten.bitwise_or.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
     aten.isinf.default, aten.signbit.default,
-    examples=[(lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)), (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3))],
+    examples=[
+        (lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)),
+        (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3)),
+    ],
     summary="Jumps: not continuous, +inf",
 )  # fmt: skip
 def jump(node: Node, operands: Sequence[Range]) -> Effect:
     """Not continuous."""
-    return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=Range.of(*_jump_range(node, operands)))
+    return Unbounded(
+        reason=f"{node.op} is not continuous, in {node.where}", range=Range.of(*_jump_range(node, operands))
+    )
 
 
 def _jump_range(node: Node, operands: Sequence[Range]) -> tuple[float, int]:

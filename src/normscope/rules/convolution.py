@@ -23,8 +23,6 @@ aten = torch.ops.aten
         (nn.Conv1d(2, 3, 3, stride=2, padding=1), (2, 2, 7)),
         (nn.Conv2d(2, 4, 3, padding=1, groups=2), (1, 2, 5, 5)),
         (nn.Conv2d(2, 3, 2, padding="same", dilation=2), (1, 2, 5, 4)),
-        (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (1, 2, 4, 4)),
-        (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), (1, 2, 4, 4)),
         (nn.Conv3d(1, 2, 2, stride=(1, 2, 1)), (1, 1, 3, 4, 3)),
     ],
 )  # fmt: skip
@@ -45,13 +43,37 @@ def transposed(node: Node, operands: Sequence[Range]) -> Effect:
     return _convolution(node, transposed=True)
 
 
+@rule(
+    "padded_convolution",
+    examples=[
+        (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (1, 2, 4, 4)),
+        (nn.Conv2d(2, 2, 3, padding=(1, 2), padding_mode="reflect", stride=2), (1, 2, 4, 5)),
+        (nn.Conv1d(2, 2, 4, padding=2, padding_mode="replicate", groups=2), (2, 2, 6)),
+    ],
+)
+def padded(node: Node, operands: Sequence[Range]) -> Effect:
+    """A convolution with circular, reflecting or replicating padding."""
+    image, weight = node.args[:2]
+    dims = weight.ndim - 2
+    data = node.op.data
+    applied = Convolution(
+        weight,
+        image.shape[-dims:],
+        stride=_per_axis(data["stride"], dims),
+        padding=data["padding"],
+        dilation=_per_axis(data["dilation"], dims),
+        groups=data["groups"],
+        padding_mode=data["mode"],
+    )
+    return Linear(maps=(Repeated(applied, image.shape[: -dims - 1]),))
+
+
 def _convolution(node: Node, *, transposed: bool) -> Effect:
     arguments = node.bound()
     weight, image = arguments["weight"], arguments["input"]
     if not isinstance(weight, Tensor) or not isinstance(image, Ref):
         return Unbounded(reason=f"the kernel of {node.where} depends on the input: a product of two unbounded values")
     dims = weight.ndim - 2
-    extra = {"output_padding": _per_axis(arguments["output_padding"], dims)} if transposed else {}
     padding = arguments["padding"]
     applied = Convolution(
         weight,
@@ -61,7 +83,7 @@ def _convolution(node: Node, *, transposed: bool) -> Effect:
         dilation=_per_axis(arguments["dilation"], dims),
         groups=arguments["groups"],
         transposed=transposed,
-        **extra,
+        output_padding=_per_axis(arguments.get("output_padding", 0), dims),
     )
     return Linear(maps=(Repeated(applied, image.shape[: -dims - 1]),))
 

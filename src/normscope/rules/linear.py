@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.bracket import Evidence
+from ..core.rounding import Upper
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Coded, LinearMap, Matrix, Reindex
-from .effects import Effect, Linear, Range, Unbounded
+from .effects import Effect, Gain, Linear, Range, Unbounded
 from .registry import rule
 
 aten = torch.ops.aten
@@ -23,7 +25,9 @@ def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
     offset = node.evaluate(zeros)
 
     def single(x: Tensor) -> Tensor:
-        return node.evaluate([x if i == position else zero.to(x.dtype) for i, zero in enumerate(zeros)]) - offset.to(x.dtype)
+        return node.evaluate([x if i == position else zero.to(x.dtype) for i, zero in enumerate(zeros)]) - offset.to(
+            x.dtype
+        )
 
     def function(batch: Tensor) -> Tensor:
         return torch.stack([single(x) for x in batch])
@@ -64,18 +68,18 @@ def product(node: Node, operands: Sequence[Range]) -> Effect:
     if isinstance(right, Ref) and left.ndim == 2 and len(right.shape) == 2:
         swap_in = Reindex.of(lambda x: x.mT, right.shape, node.device)
         turned = Matrix(left, (right.shape[-1],))
-        return Linear(maps=(compose(Reindex.of(lambda x: x.mT, turned.out_shape, node.device), compose(turned, swap_in)),))
+        return Linear(
+            maps=(compose(Reindex.of(lambda x: x.mT, turned.out_shape, node.device), compose(turned, swap_in)),)
+        )
     return Linear(maps=(coded(node, 0),))
 
 
 def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> Effect:
     """`A @ B` with both variable: Frobenius norms of the bounded factors are the gains."""
-    from ..core.bracket import Evidence
-    from ..core.rounding import Upper
-    from .effects import Gain
-
     if len(left.shape) < 2 or len(right.shape) < 2 or left.shape[:-2] != right.shape[:-2]:
-        return Unbounded(reason=f"{node.op} of two variable operands of shapes {left.shape} and {right.shape} in {node.where}")
+        return Unbounded(
+            reason=f"{node.op} of two variable operands of shapes {left.shape} and {right.shape} in {node.where}"
+        )
     a, b = operands
     norms = (b.row * right.shape[-2] ** 0.5, a.row * left.shape[-2] ** 0.5)
     if not all(value < float("inf") for value in norms):

@@ -40,7 +40,13 @@ def division(eps: float, node: Node) -> Upper:
 
 
 def normalized(
-    node: Node, eps: float, sets: tuple[int, int], scale: Tensor | None, shift: Tensor | None, before: LinearMap, rows: bool
+    node: Node,
+    eps: float,
+    sets: tuple[int, int],
+    scale: Tensor | None,
+    shift: Tensor | None,
+    before: LinearMap,
+    rows: bool,
 ) -> Effect:
     """Assemble the effect of a normalizer over `sets = (number, entries)`; `rows`: every row lies inside one set."""
     gain = division(eps, node)
@@ -78,10 +84,14 @@ def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
     turn = Reindex.of(lambda x: x.transpose(0, 1).reshape(channels, entries), node.shape, node.device)
     inner = math.prod(node.shape[2:])
     back = Reindex.of(
-        lambda x: x.reshape(channels, batch, inner).transpose(0, 1).reshape(node.shape), (channels, entries), node.device
+        lambda x: x.reshape(channels, batch, inner).transpose(0, 1).reshape(node.shape),
+        (channels, entries),
+        node.device,
     )
     before = compose(back, compose(centering((channels, entries)), turn))
-    return normalized(node, eps, (channels, entries), _channels(weight, node), _channels(bias, node), before, rows=len(node.shape) > 2)
+    return normalized(
+        node, eps, (channels, entries), _channels(weight, node), _channels(bias, node), before, rows=len(node.shape) > 2
+    )
 
 
 @rule(
@@ -119,7 +129,8 @@ def group_norm(node: Node, operands: Sequence[Range]) -> Effect:
 @rule(
     aten.layer_norm.default, aten.native_layer_norm.default,
     examples=[
-        (nn.LayerNorm(5), (2, 5)), (nn.LayerNorm((2, 3)), (2, 2, 3)), (nn.LayerNorm(2), (3, 2)), (nn.LayerNorm(1), (3, 1)),
+        (nn.LayerNorm(5), (2, 5)), (nn.LayerNorm((2, 3)), (2, 2, 3)), (nn.LayerNorm(2), (3, 2)),
+        (nn.LayerNorm(1), (3, 1)),
         (lambda x: F.layer_norm(x, (4,), torch.tensor([3.0, 0.0, -1.0, 0.5])), (2, 4)),
     ],
 )  # fmt: skip
@@ -149,7 +160,9 @@ def rms_norm(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
     entries = math.prod(node.shape[-len(arguments["normalized_shape"]) :])
     sets = math.prod(node.shape) // entries
-    return normalized(node, float(arguments["eps"]), (sets, entries), arguments.get("weight"), None, Identity(node.shape), rows=True)
+    return normalized(
+        node, float(arguments["eps"]), (sets, entries), arguments.get("weight"), None, Identity(node.shape), rows=True
+    )
 
 
 @rule(
@@ -182,7 +195,9 @@ def _grouped(node: Node, sets: int, weight: Tensor | None, bias: Tensor | None, 
     """A normalizer over consecutive entries of every sample."""
     entries = math.prod(node.shape) // sets
     rows = len(node.shape) > 2
-    return normalized(node, eps, (sets, entries), _channels(weight, node), _channels(bias, node), _within(node, sets, entries), rows)
+    return normalized(
+        node, eps, (sets, entries), _channels(weight, node), _channels(bias, node), _within(node, sets, entries), rows
+    )
 
 
 def _within(node: Node, sets: int, entries: int) -> LinearMap:

@@ -58,7 +58,9 @@ def after(effect: Effect, node: Node, operands: Sequence[Range]) -> Range:
 def _size(node: Node) -> tuple[float, float]:
     """Largest entry and row of the value where every operand is zero."""
     with torch.no_grad():
-        value = node.evaluate([torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands])
+        value = node.evaluate(
+            [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
+        )
     value = value.double().reshape(-1, value.shape[-1] if value.ndim else 1)
     return float(value.abs().amax()), float(value.norm(dim=-1).amax())
 

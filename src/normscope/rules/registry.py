@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.bracket import Evidence
 from ..core.errors import InputError, MissingRuleError
 from ..core.rounding import Upper
 from ..graph.ir import Graph, Node, Ref, Unit
@@ -58,12 +59,12 @@ def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> 
         ... def arctan2(node, operands): ...
         Traceback (most recent call last):
         ...
-        ValueError: rule arctan2: give at least one example, so that the rule can be put on trial
+        ValueError: rule arctan2: give at least one example to put it on trial
     """
 
     def register(function: RuleFunction) -> RuleFunction:
         if not examples:
-            raise ValueError(f"rule {function.__name__}: give at least one example, so that the rule can be put on trial")
+            raise ValueError(f"rule {function.__name__}: give at least one example to put it on trial")
         doc = summary or (function.__doc__ or function.__name__).strip().splitlines()[0]
         module = function.__module__
         family = module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user"
@@ -155,10 +156,10 @@ def _paths(graph: Graph) -> str:
 
 def known_effect(node: Node, operands: Sequence[Range]) -> Effect:
     """A module whose constant the user gave."""
-    from ..core.bracket import Evidence
-
     gain = Upper.of(node.op.data["constant"], Evidence.NUMERICAL, "given by the user")
     return Gain(gains=(gain,) * len(operands), joint=True)
 
 
-_RULES["known"] = Rule(op="known", function=known_effect, family="arithmetic", summary="A constant given by the user", examples=())
+_RULES["known"] = Rule(
+    op="known", function=known_effect, family="arithmetic", summary="A constant given by the user", examples=()
+)

@@ -68,7 +68,8 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
     examples=[
         (lambda x: x.permute(0, 2, 1)[:, 1:], (2, 3, 4)), (lambda x: torch.cat([x, x.flip(1)], 1), (2, 3)),
         (lambda x: F.pad(x, (1, 2), mode="reflect"), (2, 3, 4)), (lambda x: F.pad(x, (1, 1), value=3.0), (2, 3)),
-        (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 4)), (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 3, 4)),
+        (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 4)),
+        (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 3, 4)),
         (lambda x: x.unsqueeze(1).expand(2, 5, 3), (2, 3)), (lambda x: x.repeat(1, 3), (2, 3)),
         (lambda x: F.pixel_shuffle(x, 2), (1, 4, 2, 2)), (lambda x: torch.stack([x, 2 * x]), (2, 3)),
         (lambda x: sum(x.chunk(2, 1)), (2, 4)), (lambda x: x[:, [0, 0, 1]], (2, 3)),

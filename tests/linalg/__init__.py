@@ -1,0 +1,1 @@
+"""Linear maps and their norms."""

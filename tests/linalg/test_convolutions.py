@@ -1,0 +1,190 @@
+"""Convolutions of every kind against the dense operator: lower <= sigma <= upper, without exception."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.bracket import Evidence
+from normscope.core.errors import InputError
+from normscope.linalg import conv_norm, norms
+from normscope.linalg.convolution import Convolution
+from normscope.linalg.layers import linear_map, spectral_norm
+
+from .cases import Case, dense, random_case, sigma
+
+ORACLE = 1e-12
+"""The oracle's own relative error."""
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
+
+
+def check(case: Case) -> float:
+    """Compare a layer's map and bracket with the dense operator; return the gap."""
+    map_ = linear_map(case.layer, case.shape)
+    matrix = dense(case.layer, case.shape)
+    assert torch.allclose(map_.dense(), matrix, rtol=0.0, atol=1e-12)
+    y = torch.randn(2, *map_.out_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(map_.adjoint(y).reshape(2, -1), y.reshape(2, -1) @ matrix, rtol=0.0, atol=1e-11)
+    result = spectral_norm(case.layer, case.shape)
+    truth = sigma(matrix)
+    assert result.lower <= truth * (1.0 + ORACLE)
+    assert truth <= result.upper * (1.0 + ORACLE)
+    assert result.evidence is Evidence.PROVEN
+    if truth > 0.0:
+        assert result.witness.shape == map_.in_shape
+        gain = (matrix @ result.witness.reshape(-1)).norm() / result.witness.norm()
+        assert result.lower <= float(gain) * (1.0 + ORACLE)
+    return result.gap
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_small_convolutions_are_exact(seed: int) -> None:
+    assert check(random_case(seed)) <= 1e-5
+
+
+@pytest.mark.parametrize("seed", range(1000, 1060))
+def test_torus_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_norm, "_FAST", -1.0)
+    monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    check(random_case(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written_out", [False, True])
+def test_500_random_convolutions(written_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not written_out:
+        monkeypatch.setattr(conv_norm, "_FAST", -1.0)
+        monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    for seed in range(10_000, 10_500):
+        check(random_case(seed))
+
+
+@pytest.mark.parametrize("extra", [0, 1, 3])
+@pytest.mark.parametrize("seed", range(2000, 2020))
+def test_every_torus_is_a_bound(seed: int, extra: int) -> None:
+    """Larger and twisted tori too, not only the ones that are chosen."""
+    case = random_case(seed, entries=300)
+    conv = linear_map(case.layer, case.shape)
+    assert isinstance(conv, Convolution)
+    truth = sigma(dense(case.layer, case.shape))
+    plain, exponent = conv_norm._normalized(conv, conv.weight.double(), float(conv.weight.abs().max()))
+    options = [conv_norm.rings(axis, conv.padding_mode, extra) for axis in conv.axes]
+    if not all(options):
+        assert truth == 0.0
+        return
+    for index in range(2 * extra + 2):
+        torus = [ring[min(index, len(ring) - 1)] for ring in options]
+        symbol = conv_norm.Symbol(conv_norm.Kernel(plain, [ring.stride for ring in torus]), torus)
+        bound, _, _ = conv_norm._certified(symbol, 1e-3)
+        assert truth <= 10.0**bound.log10 * 2.0**exponent * (1.0 + ORACLE)
+
+
+def layers() -> list[tuple[nn.Module, tuple[int, ...], float]]:
+    """Layers too large to write out at once, and the gap their bracket must close to."""
+    torch.manual_seed(0)
+    smooth = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+    smooth.weight.data = smooth.weight.data.mean(dim=(2, 3), keepdim=True) + 0.1 * smooth.weight.data
+    return [
+        (nn.Conv2d(8, 12, 3, padding=1), (8, 20, 20), 6e-3),
+        (nn.Conv2d(12, 8, 3, padding=1, stride=2), (12, 24, 24), 2e-3),
+        (nn.Conv2d(16, 16, 3, padding=1, groups=4), (16, 18, 18), 1e-2),
+        (nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular"), (8, 20, 20), 1e-4),
+        (nn.Conv2d(8, 8, 3, padding=1, stride=2, padding_mode="circular"), (8, 20, 20), 1e-4),
+        (nn.Conv2d(16, 12, 1), (16, 30, 30), 1e-6),
+        (nn.Conv2d(16, 12, 2, stride=2), (16, 20, 20), 1e-6),
+        (nn.ConvTranspose2d(12, 8, 4, stride=2, padding=1), (12, 12, 12), 2e-3),
+        (nn.Conv1d(16, 16, 5, padding=2), (16, 200), 1e-3),
+        (nn.Conv3d(4, 4, 3, padding=1), (4, 9, 9, 9), 6e-2),
+        (smooth, (8, 20, 20), 1e-3),
+        (nn.Conv2d(64, 64, 3, padding=1), (64, 32, 32), 1.5e-3),
+    ]
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_brackets_of_larger_layers_close(index: int) -> None:
+    layer, shape, gap = layers()[index]
+    result = spectral_norm(layer, shape)
+    assert 0.0 < result.gap <= gap
+    assert result.converged == (result.gap <= 1e-3)
+    linear = linear_map(layer, shape)
+    image = linear.apply(result.witness[None])
+    assert result.lower <= float(image.norm()) * (1.0 + ORACLE)
+    assert float(image.norm()) == pytest.approx(result.lower, rel=1e-9)
+
+
+def test_twisted_tori_close_the_gap_of_smooth_kernels() -> None:
+    torch.manual_seed(1)
+    layer = nn.Conv2d(24, 24, 3, padding=1, bias=False)
+    layer.weight.data = torch.randn(24, 24, 1, 1) * torch.tensor([1.0, 2.0, 1.0]).outer(torch.tensor([1.0, 2.0, 1.0]))
+    result = spectral_norm(layer, (24, 14, 14))
+    assert result.gap <= 1e-3  # the plain torus leaves 2 %
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-3, 1e30])
+def test_scale_does_not_matter(factor: float) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(6, 7, 3, 3, dtype=torch.float64)
+    plain = norms.bracket(Convolution(weight, (24, 24), padding=1), rtol=1e-2)
+    scaled = norms.bracket(Convolution(weight * factor, (24, 24), padding=1), rtol=1e-2)
+    assert scaled.upper == pytest.approx(plain.upper * factor, rel=1e-6)
+    assert scaled.lower == pytest.approx(plain.lower * factor, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_dtype_is_measured_in_float64(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 4, 3, padding=1, bias=False).to(dtype)
+    result = spectral_norm(layer, (3, 6, 6))
+    twin = nn.Conv2d(3, 4, 3, padding=1, bias=False).double()
+    twin.weight.data = layer.weight.detach().double()
+    truth = sigma(dense(twin, (3, 6, 6)))
+    assert result.lower <= truth * (1.0 + ORACLE) <= result.upper * (1.0 + 2.0 * ORACLE)
+    assert result.gap <= 1e-8
+
+
+def test_zero_and_unread_kernels_have_norm_zero() -> None:
+    layer = nn.Conv2d(2, 2, 3, padding=1, bias=False)
+    nn.init.zeros_(layer.weight)
+    assert spectral_norm(layer, (2, 5, 5)).upper == 0.0
+    unread = nn.Conv1d(1, 1, 2, dilation=4, padding=2, bias=False)  # both taps fall into the padding
+    result = spectral_norm(unread, (1, 1))
+    assert (result.lower, result.upper) == (0.0, 0.0)
+
+
+def test_budget_is_kept_and_the_result_is_still_sound() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, 64, 3, padding=1)
+    result = spectral_norm(layer, (64, 32, 32), max_seconds=0.0)
+    full = spectral_norm(layer, (64, 32, 32))
+    assert not result.converged
+    assert "max_seconds" in result.advice
+    assert result.lower <= full.upper
+    assert result.upper >= full.lower
+    assert full.upper < result.upper
+
+
+def test_a_loose_bracket_says_so() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(40, 40, 3, padding=1, padding_mode="replicate")
+    result = spectral_norm(layer, (40, 9, 9))
+    assert not result.converged
+    assert "gap" in result.advice
+
+
+def test_geometry_errors() -> None:
+    weight = torch.ones(2, 2, 3, 3)
+    with pytest.raises(InputError, match="does not fit"):
+        Convolution(weight, (2, 2))
+    with pytest.raises(InputError, match="spatial sizes"):
+        Convolution(weight, (5,))
+    with pytest.raises(InputError, match="padding mode"):
+        Convolution(weight, (5, 5), padding_mode="mirror")
+    with pytest.raises(InputError, match="same"):
+        Convolution(weight, (5, 5), padding="same", stride=2)
+    with pytest.raises(InputError, match="groups"):
+        Convolution(weight, (5, 5), groups=3)
+    with pytest.raises(InputError, match="3, 4 or 5"):
+        Convolution(torch.ones(2, 2), (5, 5))
+    with pytest.raises(InputError, match="reflect"):
+        Convolution(weight, (2, 2), padding=2, padding_mode="reflect")

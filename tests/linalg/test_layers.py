@@ -1,0 +1,136 @@
+"""The front door: which inputs are taken, what is said about the others, and that nothing is changed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from normscope.core.errors import InputError
+from normscope.linalg.convolution import Convolution
+from normscope.linalg.layers import spectral_norm
+from normscope.linalg.linear_map import Matrix
+
+from .cases import dense, sigma
+
+
+def test_kinds_of_input() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(4, 6)
+    layer = nn.Linear(6, 4)
+    layer.weight.data = weight
+    truth = sigma(weight.double())
+    for x in (weight, layer, Matrix(weight), nn.Parameter(weight)):
+        assert spectral_norm(x).upper == pytest.approx(truth, rel=1e-8)
+    assert spectral_norm(layer, (3, 6)).upper == pytest.approx(truth, rel=1e-8)
+    conv = nn.Conv2d(2, 3, 3)
+    shapes = [(2, 6, 7), [2, 6, 7], torch.Size((5, 2, 6, 7))]
+    assert len({spectral_norm(conv, shape).upper for shape in shapes}) == 1
+    assert spectral_norm(Convolution(conv.weight, (6, 7))).upper == spectral_norm(conv, (2, 6, 7)).upper
+
+
+@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
+@pytest.mark.parametrize("padding", ["same", "valid", 1, (2, 0)])
+def test_padding(mode: str, padding: str | int | tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, (3, 4), padding=padding, padding_mode=mode, bias=False)
+    result = spectral_norm(layer, (2, 6, 5))
+    assert result.lower * (1 - 1e-12) <= sigma(dense(layer, (2, 6, 5))) <= result.upper * (1 + 1e-12)
+
+
+def test_bias_does_not_count() -> None:
+    layer = nn.Conv1d(2, 2, 3)
+    before = spectral_norm(layer, (2, 9)).upper
+    layer.bias.data += 100.0
+    assert spectral_norm(layer, (2, 9)).upper == before
+
+
+def test_parametrizations_are_honoured() -> None:
+    torch.manual_seed(0)
+    layer = parametrizations.weight_norm(nn.Conv2d(3, 4, 3, padding=1, bias=False))
+    assert spectral_norm(layer, (3, 6, 6)).gap <= 1e-6
+    plain = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+    plain.weight.data = layer.weight.detach()
+    assert spectral_norm(layer, (3, 6, 6)).upper == spectral_norm(plain, (3, 6, 6)).upper
+    linear = parametrizations.spectral_norm(nn.Linear(5, 5), n_power_iterations=50).eval()
+    assert spectral_norm(linear).upper == pytest.approx(1.0, abs=1e-3)
+    orthogonal = parametrizations.orthogonal(nn.Linear(6, 6))
+    assert spectral_norm(orthogonal).upper == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "shape", "words"),
+    [
+        (torch.ones(2, 3, 3, 3), None, "pass the convolution layer"),
+        (torch.ones(3), None, "no matrix"),
+        (torch.ones(2, 2, dtype=torch.int64), None, "floating-point"),
+        (torch.ones(2, 2, dtype=torch.complex64), None, "complex"),
+        (torch.tensor([[1.0, float("nan")]]), None, "1 NaN or infinite"),
+        (torch.ones(2, 2, device="meta"), None, "meta"),
+        (torch.ones(2, 2), (3,), "does not fit"),
+        (nn.Linear(3, 2), (4,), "features"),
+        (nn.Conv2d(3, 2, 3), None, r"input_shape=\(3, H, W\)"),
+        (nn.Conv1d(3, 2, 3), None, r"input_shape=\(3, L\)"),
+        (nn.Conv2d(3, 2, 3), (3, 8), "does not fit"),
+        (nn.Conv2d(3, 2, 3), (4, 8, 8), "does not fit"),
+        (nn.Conv2d(3, 2, 3), (3, 2, 2), "does not fit"),
+        (nn.ReLU(), (3,), "ReLU"),
+        ("model", None, "str"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(x, shape, words: str) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        spectral_norm(x, shape)
+    assert "\n" not in str(raised.value)
+
+
+def test_rtol_must_be_positive() -> None:
+    with pytest.raises(InputError, match="rtol"):
+        spectral_norm(torch.ones(2, 2), rtol=0.0)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_module_is_left_as_found(broken: bool) -> None:
+    torch.manual_seed(0)
+    layer = parametrizations.spectral_norm(nn.Conv2d(4, 4, 3, padding=1))
+    layer(torch.randn(1, 4, 5, 5)).sum().backward()
+    layer.eval()
+    before = copy.deepcopy(layer.state_dict())
+    grads = [None if p.grad is None else p.grad.clone() for p in layer.parameters()]
+    random, training = torch.get_rng_state(), layer.training
+    threads, default = torch.get_num_threads(), torch.get_default_dtype()
+    if broken:
+        with pytest.raises(InputError):
+            spectral_norm(layer, (4, 0, 9))
+    else:
+        spectral_norm(layer, (4, 30, 30))
+    assert torch.equal(random, torch.get_rng_state())
+    assert layer.training == training
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == (threads, default)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name])
+    for parameter, grad in zip(layer.parameters(), grads, strict=True):
+        assert grad is None if parameter.grad is None else torch.equal(parameter.grad, grad)
+        assert parameter.requires_grad
+    assert not layer._forward_hooks
+
+
+def test_train_mode_buffers_of_a_parametrization_are_left_alone() -> None:
+    """Reading the weight of a spectral_norm layer in train mode runs its power iteration: it must be undone."""
+    torch.manual_seed(0)
+    layer = parametrizations.spectral_norm(nn.Linear(8, 8)).train()
+    before = copy.deepcopy(layer.state_dict())
+    spectral_norm(layer)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_the_same_call_gives_the_same_bracket() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(16, 16, 3, padding=1)
+    first, second = (spectral_norm(layer, (16, 16, 16), seed=3) for _ in range(2))
+    assert (first.log10_lower, first.log10_upper) == (second.log10_lower, second.log10_upper)
+    assert torch.equal(first.witness, second.witness)

@@ -1,0 +1,219 @@
+"""Matrices and the other maps: brackets against LAPACK, exact figures, evidence and memory of bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from normscope.core.bracket import Evidence
+from normscope.core.errors import InputError
+from normscope.linalg import norms
+from normscope.linalg.certify import below, certify, cheap_bounds
+from normscope.linalg.lanczos import lanczos, largest_singular_vector
+from normscope.linalg.linear_map import (
+    Averaging,
+    Centering,
+    Coded,
+    Composite,
+    Diagonal,
+    Identity,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+)
+
+from .cases import sigma
+
+F64 = torch.float64
+
+
+def matrices() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=F64, generator=generator)
+
+    orthogonal, _ = torch.linalg.qr(random(60, 60))
+    other, _ = torch.linalg.qr(random(60, 60))
+    return {
+        "square": random(70, 70),
+        "wide": random(20, 300),
+        "tall": random(300, 20),
+        "row": random(1, 9),
+        "column": random(9, 1),
+        "one entry": random(1, 1),
+        "rank 1": random(50, 1) @ random(1, 40),
+        "rank deficient": random(90, 3) @ random(3, 80),
+        "orthogonal": orthogonal,
+        "clustered": orthogonal @ torch.diag(1.0 - 1e-9 * torch.arange(60, dtype=F64)) @ other,
+        "two close": orthogonal @ torch.diag(torch.tensor([1.0, 1.0 - 1e-13] + [0.5] * 58, dtype=F64)) @ other,
+        "graded": orthogonal @ torch.diag(10.0 ** -torch.arange(60, dtype=F64)) @ other,
+        "large": random(300, 300),
+        "triangular ones": torch.ones(64, 64, dtype=F64).tril(),
+        "hilbert": 1.0 / (torch.arange(50.0, dtype=F64)[:, None] + torch.arange(1.0, 51.0, dtype=F64)),
+    }
+
+
+@pytest.mark.parametrize("name", matrices())
+@pytest.mark.parametrize("factor", [1.0, 1e-30, 1e30, 1e-200, 1e200])
+def test_matrices(name: str, factor: float) -> None:
+    matrix = matrices()[name] * factor
+    result = norms.bracket(Matrix(matrix))
+    truth = sigma(matrix)
+    assert result.lower <= truth * (1.0 + 1e-12)
+    assert truth <= result.upper * (1.0 + 1e-12)
+    assert result.gap <= 1e-7
+    assert result.evidence is Evidence.PROVEN
+    assert result.witness.norm() == pytest.approx(1.0)
+    assert float((matrix / factor @ result.witness).norm()) * factor >= result.lower * (1.0 - 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_matrices(dtype: torch.dtype) -> None:
+    matrix = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)).to(dtype)
+    result = norms.bracket(Matrix(matrix))
+    assert result.lower <= sigma(matrix.double()) * (1.0 + 1e-12) <= result.upper * (1.0 + 2e-12)
+
+
+def test_extreme_values() -> None:
+    assert norms.bracket(Matrix(torch.full((2, 2), 1e308, dtype=F64))).log10_upper == pytest.approx(308 + math.log10(2))
+    tiny = norms.bracket(Matrix(torch.full((2, 2), 5e-324, dtype=F64)))
+    assert tiny.log10_upper == pytest.approx(math.log10(5e-324) + math.log10(2), abs=1e-6)
+    assert norms.bracket(Matrix(torch.zeros(3, 4))).log10_upper == -math.inf
+    assert norms.bracket(Matrix(torch.zeros(0, 4))).log10_upper == -math.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_without_a_norm_are_refused(value: float) -> None:
+    with pytest.raises(InputError, match="NaN or infinite"):
+        norms.upper(Matrix(torch.tensor([[1.0, value]])))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        norms.upper(Diagonal(torch.tensor([1.0, value]), (2,)))
+
+
+def dense_sigma(linear) -> float:
+    return float(np.linalg.norm(linear.dense().numpy(), 2))
+
+
+def other_maps() -> dict[str, tuple]:
+    generator = torch.Generator().manual_seed(5)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=F64, generator=generator)
+
+    pool = torch.nn.functional.avg_pool2d
+    return {
+        "identity": (Identity((3, 4), (12,)), Evidence.PROVEN, 1e-12),
+        "diagonal": (Diagonal(random(4), (3, 4)), Evidence.PROVEN, 1e-12),
+        "permute": (Reindex.of(lambda x: x.permute(1, 0), (3, 4)), Evidence.PROVEN, 1e-12),
+        "expand": (Reindex.of(lambda x: x[None].expand(5, -1, -1), (3, 4)), Evidence.PROVEN, 1e-12),
+        "dropped": (Reindex.of(lambda x: x[:1] * 0.0, (3, 4)), Evidence.PROVEN, 0.0),
+        "centering": (Centering((3, 4)), Evidence.PROVEN, 1e-12),
+        "centering of two dims": (Centering((3, 4), 2), Evidence.PROVEN, 1e-12),
+        "centering of one entry": (Centering((3, 1)), Evidence.PROVEN, 0.0),
+        "pooling": (Averaging(lambda x: pool(x, 2), (2, 6, 6), (2, 3, 3)), Evidence.NUMERICAL, 1e-9),
+        "overlapping pooling": (Averaging(lambda x: pool(x, 3, 2), (2, 9, 9), (2, 4, 4)), Evidence.NUMERICAL, 0.3),
+        "code": (Coded(lambda x: x - 2.0 * x.flip(1), (6,), (6,)), Evidence.NUMERICAL, 1e-6),
+        "repeated": (Repeated(Matrix(random(4, 5)), (3, 2)), Evidence.PROVEN, 1e-8),
+        "leading": (Matrix(random(4, 5), (3, 2)), Evidence.PROVEN, 1e-8),
+        "composite": (
+            Composite([Matrix(random(6, 5)), Reindex.of(lambda x: x.flip(0), (6,)), Matrix(random(5, 6))]),
+            Evidence.NUMERICAL,
+            1e-6,
+        ),
+        "sum": (Sum([Matrix(random(5, 5)), Reindex.of(lambda x: x.flip(0), (5,))]), Evidence.NUMERICAL, 1e-6),
+        "batched composite": (
+            Composite([Matrix(random(6, 5), (7,)), Reindex.of(lambda x: x.flip(1), (7, 6))]),
+            Evidence.PROVEN,
+            1e-6,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", other_maps())
+def test_other_maps(name: str) -> None:
+    linear, evidence, gap = other_maps()[name]
+    result = norms.bracket(linear)
+    truth = dense_sigma(linear)
+    assert result.lower <= truth * (1.0 + 1e-12)
+    assert truth <= result.upper * (1.0 + 1e-12)
+    assert result.evidence is evidence
+    assert result.gap <= gap
+    if truth > 0.0:
+        gain = linear.apply(result.witness[None]).norm() / result.witness.norm()
+        assert float(gain) >= result.lower * (1.0 - 1e-12)
+
+
+def test_isometries_are_exactly_one() -> None:
+    for linear in (Identity((3, 4), (12,)), Reindex.of(lambda x: x.T, (3, 4)), Centering((3, 4))):
+        assert norms.upper(linear).log10 == 0.0
+
+
+def test_code_too_large_to_write_out_is_infinite_with_a_reason() -> None:
+    result = norms.bracket(Coded(lambda x: x - x.flip(1), (50_000,), (50_000,)), steps=5)
+    assert result.log10_upper == math.inf
+    assert "Coded" in result.reason
+    assert result.lower > 0.0
+
+
+def test_bounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = Matrix(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))
+    first = norms.upper(linear)
+    monkeypatch.setattr(norms, "_bound", None)
+    assert norms.upper(linear) is first
+    with pytest.raises(TypeError):
+        norms.upper(linear, rtol=1e-9)
+
+
+def test_certificate_covers_every_matrix_of_a_family() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for size, count in ((1, 50), (2, 50), (7, 200), (40, 60), (130, 12)):
+        for is_complex in (False, True):
+            dtype = torch.complex128 if is_complex else F64
+            factor = torch.randn(count, size, size + 3, dtype=dtype, generator=generator)
+            gram = factor @ factor.mH
+            gram[count // 3] *= 1.7
+            truth = float(torch.linalg.eigvalsh(gram).max())
+            found = certify(gram.split(17), delta=1e-7)
+            assert truth <= found.bound * (1.0 + 1e-13)
+            assert found.bound <= truth * (1.0 + 1e-5)
+            assert found.estimate <= truth * (1.0 + 1e-12)
+            assert bool((torch.linalg.eigvalsh(gram)[:, -1] <= cheap_bounds(gram)).all())
+
+
+def test_cholesky_refuses_what_is_above() -> None:
+    gram = torch.diag_embed(torch.tensor([[1.0, 2.0], [1.0, 3.0]], dtype=F64))
+    assert below(gram.clone(), 2.5).tolist() == [True, False]
+    assert below(gram.clone(), 3.0 * (1.0 - 1e-12)).tolist() == [True, False]
+    assert below(gram.clone(), 3.0 * (1.0 + 1e-12)).tolist() == [True, True]
+
+
+def test_lanczos_finds_the_top_of_a_batch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    factor = torch.randn(4, 150, 160, dtype=F64, generator=generator)
+    gram = factor @ factor.mT
+    start = torch.randn(4, 150, dtype=F64, generator=generator)
+    values, vectors, errors = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=150, rtol=1e-10)
+    assert torch.allclose(values, torch.linalg.eigvalsh(gram)[:, -1], rtol=1e-8)
+    assert torch.allclose((gram @ vectors[:, :, None])[:, :, 0], values[:, None] * vectors, atol=1e-2)
+    assert float(errors.max()) <= 1e-6
+
+
+def test_lanczos_stops_in_an_invariant_subspace() -> None:
+    values, _, _ = lanczos(lambda x: 3.0 * x, torch.ones(2, 9, dtype=F64), steps=9)
+    assert torch.allclose(values, torch.full((2,), 3.0, dtype=F64))
+    zero, _, _ = lanczos(lambda x: 0.0 * x, torch.ones(2, 9, dtype=F64), steps=9)
+    assert torch.equal(zero, torch.zeros(2, dtype=F64))
+
+
+def test_search_restarts_when_its_memory_is_full() -> None:
+    generator = torch.Generator().manual_seed(2)
+    matrix = Matrix(torch.randn(120, 140, dtype=F64, generator=generator))
+    start = torch.randn(140, dtype=F64, generator=generator)
+    search = largest_singular_vector(matrix, start, rtol=1e-9, steps=2000, memory=8.0 * 140 * 12)
+    assert search.settled
+    assert search.value == pytest.approx(dense_sigma(matrix), rel=1e-7)
