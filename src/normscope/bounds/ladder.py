@@ -19,7 +19,7 @@ from ..graph.export import capture
 from ..graph.ir import Graph, Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import upper
-from ..rules.effects import Linear, Unbounded
+from ..rules.effects import Elementwise, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
 from .certificate import ClosedForm, LipLT, State, certified
@@ -28,7 +28,7 @@ from .point import jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
 
-ATTACK_SECONDS = 10.0
+ATTACK_SECONDS = 5.0
 """Time for the search from below when no budget is given."""
 
 

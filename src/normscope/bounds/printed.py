@@ -16,9 +16,9 @@ from ..core.bracket import Bracket, Evidence
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper
 from ..graph.ir import Node, Unit
-from ..linalg.linear_map import Diagonal, Identity
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import lookup
+from ..theory.lemmas import lemma1, lemma2, lemma3
 from .folded import Norm
 from .segments import Segments
 
@@ -48,21 +48,16 @@ def exact_constant(effect: Effect, norm: Norm) -> Upper:
 
 
 def printed_constant(node: Node, effect: Effect) -> float:
-    """log10 of the printed constant with the scale gamma: Lemma 1 (l2 norm over channels), 2, 3 (sum over groups)."""
+    """log10 of the printed constant over all inputs, times the scale gamma: Lemma 1, 2 or 3."""
+    arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
+    weight, eps = arguments.get("weight"), float(arguments["eps"])
     if isinstance(effect, Linear):
-        linear = effect.maps[0]
-        assert isinstance(linear, Diagonal | Identity)
-        scale = linear.scale if isinstance(linear, Diagonal) else torch.ones(1)
-        return log10(float(scale.double().norm()))  # Lemma 1: the vector gamma/sigma over the channels
-    if isinstance(effect, Gain):
-        arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
-        weight = arguments.get("weight")
-        top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
-        groups = int(arguments["num_groups"]) if "num_groups" in arguments else 1
-        if "instance_norm" in str(node.op) or "batch_norm" in str(node.op):
-            groups = node.shape[1]
-        return log10(top) + log10(groups) - log10(float(arguments["eps"])) / 2
-    return math.inf
+        return log10(lemma1(arguments["running_var"], eps, weight))
+    top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
+    groups = int(arguments.get("num_groups", 1))
+    if "instance_norm" in str(node.op) or "batch_norm" in str(node.op):
+        groups = node.shape[1]
+    return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
 
 
 def printed(segments: Segments, norm: Norm, *, exact: bool) -> Bracket:

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.bracket import Evidence
-from ..core.rounding import Upper, gamma
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
+from ..theory.normalizers import batch_norm_eval, rms_norm_global
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .registry import rule
 
@@ -32,13 +31,6 @@ def centering(shape: tuple[int, ...]) -> Centering:
     return Centering(shape)
 
 
-def division(eps: float, node: Node) -> Upper:
-    """Return 1/sqrt(eps), the constant of y -> y/sqrt(norm(y)^2/n + eps) over all y."""
-    if not eps > 0:
-        return Upper.infinite(f"eps = 0 in {node.where}: the constant grows without limit as the variance vanishes")
-    return Upper.of(1.0 / math.sqrt(eps), Evidence.PROVEN, "1/sqrt(eps)", allowance=gamma(4))
-
-
 def normalized(
     node: Node,
     eps: float,
@@ -49,9 +41,9 @@ def normalized(
     rows: bool,
 ) -> Effect:
     """Assemble the effect of a normalizer over `sets = (number, entries)`; `rows`: every row lies inside one set."""
-    gain = division(eps, node)
+    gain = rms_norm_global(None, sets[1], eps)
     if gain.reason:
-        return Unbounded(reason=gain.reason)
+        return Unbounded(reason=f"{gain.reason}, in {node.where}")
     after = None if scale is None else Diagonal(scale.to(torch.float64), node.shape)
     top = 1.0 if scale is None else float(scale.abs().amax())
     offset = 0.0 if shift is None else float(shift.abs().amax())
@@ -183,9 +175,7 @@ def written_rms(node: Node, operands: Sequence[Range]) -> Effect:
 
 def _statistics(node: Node, weight: Tensor | None, variance: Tensor, eps: float) -> Effect:
     """A normalizer with running statistics: the diagonal map gamma/sqrt(var + eps)."""
-    scale = (variance.double() + eps).rsqrt()
-    if weight is not None:
-        scale = scale * weight.double()
+    scale = batch_norm_eval(weight, variance, eps)
     channels = _channels(scale, node)
     assert channels is not None
     return Linear(maps=(Diagonal(channels, node.shape),))

@@ -1,0 +1,310 @@
+"""Every rule on trial, and the registry around them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.bounds.ladder import Work
+from normscope.bounds.trial import try_example
+from normscope.core.errors import InputError, MissingRuleError, SoundnessError
+from normscope.core.rounding import Upper
+from normscope.rules.effects import Elementwise, Gain, Unbounded
+from normscope.rules.registry import Rule, forget, lookup, rules
+
+aten = torch.ops.aten
+RULES = [rule for rule in rules() if rule.examples]
+BY_FUNCTION: dict[str, list[Rule]] = {}
+for _rule in RULES:  # one function serves many operators, with the same examples
+    BY_FUNCTION.setdefault(f"{_rule.family}.{_rule.function.__name__}.{id(_rule.examples)}", []).append(_rule)
+EXAMPLES = [
+    pytest.param(example, id=f"{shared[0].family}-{shared[0].name}-{position}")
+    for shared in BY_FUNCTION.values()
+    for position, example in enumerate(shared[0].examples)
+]
+
+
+def function_of(x):
+    class Function(nn.Module):
+        def forward(self, *inputs):
+            return x(*inputs)
+
+    return Function()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_attack_gets_above_a_bound(example) -> None:
+    for seed in (0, 1):
+        trial = try_example(example, seed=seed, seconds=0.05)
+        assert {"product", "folded", "liplt", "closed-form", "best"} <= set(trial.log10_uppers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_long_attack_gets_above_a_bound(example) -> None:
+    for seed in range(2, 10):
+        try_example(example, seed=seed, seconds=1.0)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_infinite_bound_says_why(example) -> None:
+    function, *shapes = example
+    model = function if isinstance(function, nn.Module) else function_of(function)
+    generator = torch.Generator().manual_seed(0)
+    best = Work(model, tuple(torch.randn(shape, generator=generator) for shape in shapes)).rungs()["best"]
+    assert (best.reason is None) == math.isfinite(best.log10_upper) or best.log10_upper == -math.inf
+
+
+@pytest.mark.parametrize("shared", BY_FUNCTION.values(), ids=[f"{s[0].family}-{s[0].name}" for s in BY_FUNCTION.values()])
+def test_some_operator_of_the_rule_is_met_by_its_examples(shared: list[Rule]) -> None:
+    met = {op for example in shared[0].examples for op in try_example(example, seconds=0.0).operators}
+    assert met & {rule.op for rule in shared}, f"examples meet {met} only"
+
+
+def test_every_rule_is_documented_and_has_examples() -> None:
+    assert [rule.name for rule in rules() if not rule.examples] == ["known"]
+    assert all(rule.summary and "\n" not in rule.summary for rule in rules())
+    families = {rule.family for rule in rules()}
+    promised = {"linear", "convolution", "activation", "normalization", "pooling", "attention", "arithmetic", "shape"}
+    assert promised <= families
+
+
+def test_a_bound_below_the_truth_is_caught() -> None:
+    """The trial itself can fail: a rule that promises too little raises."""
+    found = lookup(ns.capture(nn.ReLU(), torch.zeros(1, 2)).nodes[0])
+    assert found is not None
+    forget(aten.relu.default)
+    try:
+
+        @ns.rule(aten.relu.default, examples=found.examples)
+        def halved(node, operands):
+            return Elementwise(slope=(0.0, 0.5))
+
+        with pytest.raises(SoundnessError, match="below the attack"):
+            try_example(found.examples[0], seconds=0.1)
+    finally:
+        forget(aten.relu.default)
+        ns.rule(aten.relu.default, examples=found.examples, summary=found.summary)(found.function)
+        from normscope.rules import registry
+
+        registry._RULES[aten.relu.default] = found
+    assert try_example(found.examples[0], seconds=0.1).log10_uppers["best"] == 0.0
+
+
+class TestRegistry:
+    def test_duplicates_raise(self) -> None:
+        with pytest.raises(ValueError, match=r"aten\.relu\.default has a rule already \(family activation\)"):
+            ns.rule(aten.relu.default, examples=[(F.relu, (2,))])(lambda node, operands: None)
+
+    def test_a_rule_without_examples_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="at least one example"):
+            ns.rule(aten.special_bessel_j0.default, examples=[])(lambda node, operands: None)
+        assert aten.special_bessel_j0.default not in {rule.op for rule in rules()}
+
+    def test_forget_removes_a_rule(self, bent) -> None:
+        assert torch.ops.normscope_tests.bent.default in {rule.op for rule in rules()}
+        forget(torch.ops.normscope_tests.bent.default)
+        assert torch.ops.normscope_tests.bent.default not in {rule.op for rule in rules()}
+        with pytest.raises(KeyError):
+            forget(torch.ops.normscope_tests.bent.default)
+
+
+@torch.library.custom_op("normscope_tests::bent", mutates_args=())
+def bent_op(x: torch.Tensor, slope: float) -> torch.Tensor:
+    return torch.where(x > 0, x, slope * x)
+
+
+@bent_op.register_fake
+def _(x, slope):
+    return torch.empty_like(x)
+
+
+bent_op.register_autograd(
+    lambda ctx, grad: (torch.where(ctx.saved_tensors[0] > 0, grad, ctx.slope * grad), None),
+    setup_context=lambda ctx, inputs, output: (
+        ctx.save_for_backward(inputs[0]),
+        setattr(ctx, "slope", inputs[1]),
+    ),
+)
+
+
+@pytest.fixture
+def bent():
+    """A user's rule for a custom operator, removed afterwards."""
+    op = torch.ops.normscope_tests.bent.default
+    examples = [(lambda x: bent_op(x, 3.0), (2, 4)), (lambda x: bent_op(x, -0.5), (2, 4))]
+
+    @ns.rule(op, examples=examples)
+    def bent_rule(node, operands):
+        """Leaky ReLU by another name."""
+        slope = node.bound()["slope"]
+        return Elementwise(slope=(min(slope, 1.0), max(slope, 1.0)))
+
+    yield examples
+    if op in {rule.op for rule in rules()}:
+        forget(op)
+
+
+class TestUsersRule:
+    def test_it_bounds_a_model_with_a_custom_operator(self, bent) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), function_of(lambda x: bent_op(x, 3.0)), nn.Linear(4, 2)).eval()
+        bracket = ns.lipschitz(model, torch.randn(2, 3), max_seconds=2)
+        norms = [float(torch.linalg.matrix_norm(model[i].weight.detach().double(), 2)) for i in (0, 2)]
+        assert bracket.lower <= bracket.upper <= 3.0 * norms[0] * norms[1] * (1 + 1e-2)
+        assert bracket.lower > 0.1 * bracket.upper
+
+    def test_it_is_listed_under_user_with_its_docstring(self, bent) -> None:
+        (found,) = [rule for rule in rules() if rule.op is torch.ops.normscope_tests.bent.default]
+        assert (found.family, found.summary) == ("user", "Leaky ReLU by another name.")
+
+    def test_its_examples_go_on_trial(self, bent) -> None:
+        uppers = [try_example(example, seconds=0.1).log10_uppers["best"] for example in bent]
+        assert uppers == pytest.approx([math.log10(3.0), 0.0], abs=1e-9)
+
+    def test_without_it_the_operator_is_missing(self) -> None:
+        with pytest.raises(MissingRuleError, match=r"normscope_tests\.bent\.default"):
+            ns.lipschitz(function_of(lambda x: bent_op(x, 3.0)), torch.randn(2, 3))
+
+
+class Spread(nn.Module):
+    """Two operators without a rule, one of them in two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Deviation(), Deviation()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.linear(self.first(x)) + self.second(x)
+        return torch.special.bessel_j0(x)
+
+
+class Deviation(nn.Module):
+    def forward(self, x):
+        return x / 2 + x.std(1, keepdim=True)  # line named in the error
+
+
+class TestMissing:
+    def test_one_error_lists_every_operator_with_count_module_and_line(self) -> None:
+        with pytest.raises(MissingRuleError) as caught:
+            ns.lipschitz(Spread(), torch.randn(2, 3))
+        lines = {line.split(",")[0]: line for line in caught.value.missing}
+        assert len(lines) == 2
+        (deviation,) = [line for line in lines.values() if "std" in line or "var" in line]
+        assert "2 time(s)" in deviation
+        assert "first" in deviation
+        assert "second" in deviation
+        number = re.search(r"test_rules\.py:(\d+)", deviation)
+        assert number, deviation
+        with open(__file__) as source:
+            assert "line named in the error" in source.read().splitlines()[int(number[1]) - 1]
+        (bessel,) = [line for line in lines.values() if "bessel" in line]
+        assert "1 time(s)" in bessel
+        assert "(top level)" in bessel
+        assert all(line in str(caught.value) for line in caught.value.missing)
+        for way in ("@normscope.rule", "known=", 'on_missing="inf"'):
+            assert way in str(caught.value)
+
+    def test_on_missing_inf_goes_on_with_the_reason(self) -> None:
+        bracket = ns.lipschitz(Spread(), torch.randn(2, 3), on_missing="inf", max_seconds=1)
+        assert bracket.upper == math.inf
+        assert bracket.lower > 0
+        assert "no rule for" in bracket.reason
+        assert "bessel" in bracket.reason
+
+    def test_on_missing_must_be_one_of_two(self) -> None:
+        with pytest.raises(InputError, match="on_missing"):
+            ns.lipschitz(nn.Linear(2, 2), torch.randn(2, 2), on_missing="skip")
+
+    def test_point_figures_need_no_rule(self) -> None:
+        assert math.isfinite(ns.lipschitz(Spread(), torch.randn(2, 3), scope="point").log10_upper)
+
+
+class TwoExits(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Pair()
+
+    def forward(self, x):
+        left, right = self.inner(x)
+        return left + 2 * right
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y, y.relu()
+
+
+class TestKnown:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_given_constant_fills_the_gap(self, dtype) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), Deviation(), nn.Linear(3, 2)).eval().to(dtype)
+        bracket = ns.lipschitz(model, torch.randn(2, 3, dtype=dtype), known={"1": 2.0}, max_seconds=1)
+        norms = [float(torch.linalg.matrix_norm(model[i].weight.detach().double(), 2)) for i in (0, 2)]
+        assert bracket.upper == pytest.approx(2.0 * norms[0] * norms[1], rel=1e-2)
+        assert 0 < bracket.lower <= bracket.upper
+        assert any("taken as given" in note for note in bracket.notes)
+
+    def test_a_constant_may_cover_nested_modules(self) -> None:
+        model = nn.Sequential(nn.Sequential(nn.Linear(3, 3), Deviation()), nn.Identity(), nn.ReLU()).eval()
+        assert ns.lipschitz(model, torch.randn(2, 3), known={"0": 5.0}, max_seconds=1).upper == pytest.approx(5.0)
+
+    def test_a_constant_below_the_truth_is_found_out(self) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
+        with pytest.raises(SoundnessError):
+            ns.lipschitz(model, torch.randn(2, 3), known={"0": 1e-3}, max_seconds=1)
+
+    def test_a_path_that_is_not_there(self) -> None:
+        with pytest.raises(InputError, match=r"known names module 'encoder'.*modules: 0, 1"):
+            ns.lipschitz(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.randn(2, 3), known={"encoder": 1.0})
+
+    @pytest.mark.parametrize("constant", [-1.0, math.nan])
+    def test_a_constant_that_is_none(self, constant) -> None:
+        with pytest.raises(InputError, match="a Lipschitz constant is a number >= 0"):
+            ns.lipschitz(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.randn(2, 3), known={"0": constant})
+
+    def test_a_module_with_two_exits(self) -> None:
+        with pytest.raises(InputError, match="'inner' hands 2 values"):
+            ns.lipschitz(TwoExits(), torch.randn(2, 3), known={"inner": 1.0})
+
+
+class TestEffects:
+    """What a rule may return, and how the bounds read it."""
+
+    def bound(self, effect, function=lambda x: bent_op(x, 0.5), shape=(1, 3)):
+        op = torch.ops.normscope_tests.bent.default
+        ns.rule(op, examples=[(function, shape)])(lambda node, operands: effect)
+        try:
+            return Work(function_of(function), torch.randn(shape)).rungs()["best"]
+        finally:
+            forget(op)
+
+    def test_a_gain(self) -> None:
+        assert self.bound(Gain(gains=(Upper.of(4.0, ns.Evidence.PROVEN),))).upper == pytest.approx(4.0)
+
+    def test_changes_add_up_unless_they_are_joint(self) -> None:
+        def twice(x):
+            return bent_op(x, 0.5) + x
+
+        assert self.bound(Gain(gains=(Upper.of(4.0, ns.Evidence.PROVEN),)), twice).upper == pytest.approx(5.0)
+
+    def test_unbounded_with_its_reason(self) -> None:
+        bracket = self.bound(Unbounded(reason="grows"))
+        assert bracket.upper == math.inf
+        assert bracket.reason == "grows"
+
+    def test_evidence_is_the_weakest(self) -> None:
+        assert self.bound(Gain(gains=(Upper.of(4.0, ns.Evidence.SAMPLED),))).evidence is ns.Evidence.SAMPLED
