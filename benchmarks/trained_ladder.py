@@ -1,6 +1,6 @@
 """The ladder of a 10-layer 512-wide BatchNorm network trained on CIFAR-10.
 
-    python benchmarks/trained_ladder.py FOLDER [--epochs 5]
+    python benchmarks/trained_ladder.py FOLDER [--epochs 5] [--device cuda]
 
 FOLDER holds CIFAR-10's python batches. Prints the accuracy, every rung in log10 and the seconds each part took.
 """
@@ -28,26 +28,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     data = cifar10(arguments.folder)
+    images, labels = data.train_images.to(arguments.device), data.train_labels.to(arguments.device)
+    tests, answers = data.test_images.to(arguments.device), data.test_labels.to(arguments.device)
     torch.manual_seed(0)
-    model = network().train()
+    model = network().train().to(arguments.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     began = time.perf_counter()
     for epoch in range(arguments.epochs):
-        order = torch.randperm(len(data.train_images))
+        order = torch.randperm(len(images))
         for part in order.split(256):
-            loss = nn.functional.cross_entropy(model(data.train_images[part]), data.train_labels[part])
+            loss = nn.functional.cross_entropy(model(images[part]), labels[part])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.3f}", flush=True)
     model.eval()
     with torch.no_grad():
-        right = (model(data.test_images).argmax(1) == data.test_labels).float().mean()
-    print(f"test accuracy {right:.3f}, trained in {time.perf_counter() - began:.0f} s on {torch.get_num_threads()} threads")
+        right = (model(tests).argmax(1) == answers).float().mean()
+    print(f"test accuracy {right:.3f}, trained in {time.perf_counter() - began:.0f} s on {arguments.device}")
     began = time.perf_counter()
-    print(ns.ladder(model, data.test_images[:256]))
+    print(ns.ladder(model, tests[:256]))
     print(f"ladder in {time.perf_counter() - began:.1f} s")
 
 

@@ -113,6 +113,27 @@ def test_brackets_of_larger_layers_close(index: int) -> None:
     assert float(image.norm()) == pytest.approx(result.lower, rel=1e-9)
 
 
+@pytest.mark.parametrize(("size", "kernel", "dilation"), [(3, 5, 1), (4, 7, 1), (4, 3, 3), (5, 9, 1), (6, 5, 2)])
+def test_kernels_wider_than_a_circular_input_wrap(size: int, kernel: int, dilation: int) -> None:
+    """An FFT of the input's size would crop them."""
+    torch.manual_seed(size)
+    layer = nn.Conv1d(
+        3, 4, kernel, padding="same", dilation=dilation, padding_mode="circular", bias=False, dtype=torch.float64
+    )
+    assert dilation * (kernel - 1) + 1 > size
+    assert check(Case(layer, (3, size))) <= 1e-4
+
+
+def test_kernels_wider_than_their_torus_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_norm, "_FAST", -1.0)
+    monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        check(Case(nn.Conv1d(2, 3, 9, padding=4, bias=False), (2, 3)))
+        check(Case(nn.Conv2d(2, 3, (7, 5), padding=(3, 2), bias=False), (2, 2, 3)))
+        check(Case(nn.Conv1d(2, 3, 9, padding=4, stride=2, bias=False), (2, 4)))
+
+
 def test_twisted_tori_close_the_gap_of_smooth_kernels() -> None:
     torch.manual_seed(1)
     layer = nn.Conv2d(24, 24, 3, padding=1, bias=False)

@@ -84,8 +84,8 @@ def _starts(
     size = float(point.double().pow(2).mean().sqrt()) or 1.0
     for attempt in range(restarts):
         noise = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
-        scale = size * (1.0, 0.1, 10.0, 0.01)[attempt % 4]
-        yield (point if attempt % 2 else 0 * point) + scale * noise, None
+        scale, centre = ((1e-3, 0.0), (1.0, 0.0), (0.1, 1.0), (10.0, 0.0))[attempt % 4]
+        yield centre * point + scale * size * noise, None  # near zero first: there normalizers are steepest
 
 
 def _climb(

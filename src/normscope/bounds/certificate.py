@@ -7,6 +7,8 @@ beta = max(abs(a), abs(b)). Chains are found anywhere in the graph: a source wit
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +18,7 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.log10 import log10_sum
 from ..core.rounding import ONE, Upper
-from ..linalg.linear_map import LinearMap
+from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..rules.effects import Elementwise
 from .folded import Norm, atom_bound, best, form_bound
 from .segments import Form, Segments
@@ -121,53 +123,92 @@ class LipLT:
         return bound, LipLT(tuple(terms)) if terms else None
 
 
-def certified(segments: Segments, base: dict[str, Upper], start: State, norm: Norm, method: str) -> dict[str, Upper]:
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A segment as one matrix, repeated over `copies` slices: activations act on every slice alike."""
+
+    weight: Tensor
+    copies: int
+
+
+@dataclass(slots=True)
+class Link:
+    """A chain up to the activation of one source: where it started and, once needed, its certificate."""
+
+    origin: str
+    copies: int
+    pending: Callable[[], State | None]
+    state: State | None = None
+    known: bool = False
+
+    def certificate(self) -> State | None:
+        """Return the state behind the activation, worked out when first asked for."""
+        if not self.known:
+            self.state, self.known = self.pending(), True
+        return self.state
+
+
+def certified(
+    segments: Segments, base: dict[str, Upper], start: State, norm: Norm, method: str, deadline: float | None = None
+) -> dict[str, Upper]:
     """Bound every source, carrying `start` along each chain; never above `base` (the folded bounds)."""
     graph = segments.graph
+    device = graph.inputs[0].value.device
     constant = {item.name: ONE for item in graph.inputs}
-    states: dict[str, tuple[State, str]] = {}
-    dense: dict[int, Tensor | None] = {}
+    links: dict[str, Link] = {}
+    blocks: dict[int, Block | None] = {}
 
-    def carry(form: Form, slope: tuple[float, float] | None) -> tuple[Upper | None, tuple[State, str] | None]:
-        """Bound a single-source form by its chain's certificate, and the state behind its activation."""
-        if len(form) != 1:
-            return None, None
-        ((source, linear),) = form.items()
-        if id(linear) not in dense:
-            dense[id(linear)] = _written_out(linear)
-        weight = dense[id(linear)]
-        if weight is None:
-            return None, None
-        state, origin = states.get(source, (start, source))
+    def block(linear: LinearMap) -> Block | None:
+        if id(linear) not in blocks:
+            late = deadline is not None and time.monotonic() > deadline
+            blocks[id(linear)] = None if late else _block(linear, device)
+        return blocks[id(linear)]
+
+    def carry(form: Form, name: str, slope: tuple[float, float] | None) -> Upper | None:
+        """Bound a single-source form by its chain's certificate and tie the next link."""
+        segment = block(next(iter(form.values()))) if len(form) == 1 else None
+        if segment is None:
+            return None
+        source = next(iter(form))
+        link = links.get(source)
+        state = link.certificate() if link is not None and link.copies == segment.copies else None
+        if link is None or state is None:  # the chain starts here: its first norm is the folded one
+            if slope is not None:
+                links[name] = Link(source, segment.copies, lambda: start.through(segment.weight, slope)[1])
+            return None
         if slope is None:
-            log, following = state.after(weight), None
+            log = state.after(segment.weight)
         else:
-            log, following = state.through(weight, slope)
-        bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, method).times(constant[origin])
-        return bound, (following, origin) if following is not None else None
+            log, following = state.through(segment.weight, slope)
+            links[name] = Link(link.origin, segment.copies, lambda: following)
+        return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, method).times(constant[link.origin])
 
     for name, atom in segments.atoms.items():
         inner = [form_bound(form, constant, graph, norm) for form in atom.operands]
         slope = atom.effect.slope if isinstance(atom.effect, Elementwise) else None
         for position, form in enumerate(atom.operands):
-            tighter, state = carry(form, slope)
+            tighter = carry(form, name, slope)
             if tighter is not None:
                 inner[position] = best(inner[position], tighter)
-            if state is not None:
-                states[name] = state
         constant[name] = best(atom_bound(atom.effect, inner), base[name])
     result = form_bound(segments.output, constant, graph, norm)
-    tighter, _ = carry(segments.output, None)
+    tighter = carry(segments.output, graph.output, None)
     if tighter is not None:
         result = best(result, tighter)
     constant[graph.output + ":output"] = best(result, base[graph.output + ":output"])
     return constant
 
 
-def _written_out(linear: LinearMap) -> Tensor | None:
-    if linear.out_size > WIDEST or linear.in_size * linear.out_size > 3e7:
+def _block(linear: LinearMap, device: torch.device) -> Block | None:
+    """Write a segment out as one matrix, or as one block of a block-diagonal map with equal blocks."""
+    copies, inner = 1, linear
+    if isinstance(linear, Repeated):
+        copies, inner = math.prod(linear.leading), linear.inner
+    if isinstance(inner, Matrix):
+        copies, inner = copies * math.prod(inner.in_shape[:-1]), Matrix(inner.weight)
+    if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7:
         return None
-    return linear.dense()
+    return Block(inner.dense().to(device), copies)
 
 
 def _follow(weight: Tensor, path: Tensor | None) -> Tensor:

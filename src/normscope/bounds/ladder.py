@@ -28,7 +28,7 @@ from .point import jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
 
-ATTACK_SECONDS = 5.0
+ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
 
 
@@ -245,12 +245,15 @@ class Work:
             output = self.graph.output + ":output"
             tight = folded(self.segments, stepwise, self.norm)
             uppers = {"product": stepwise[self.graph.output], "folded": tight[output]}
-            starts: dict[str, list[State]] = {
-                "liplt": [LipLT()],
-                "closed-form": [ClosedForm(), ClosedForm(doubled=True)],
-            }
+            slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+            closed: list[State] = [ClosedForm()]
+            if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
+                closed.append(ClosedForm(doubled=True))
+            starts: dict[str, list[State]] = {"liplt": [LipLT()], "closed-form": closed}
             for name, states in starts.items():
-                tried = [certified(self.segments, tight, state, self.norm, name)[output] for state in states]
+                tried = [
+                    certified(self.segments, tight, state, self.norm, name, self.deadline)[output] for state in states
+                ]
                 uppers[name] = smallest(tried)
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)

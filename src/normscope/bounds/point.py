@@ -100,6 +100,8 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
     """The model as a function of its float inputs; token models start at their embeddings, through the graph."""
     call = settle(model, prepare(model, batch, output), mode)
     if not call.variables:
+        if graph is not None and graph.inputs[0].value.dtype in (torch.float16, torch.bfloat16):
+            return _widened(graph)
         if graph is None:
             raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
         notes = ("measured at the first sample, from the token embeddings",) if graph.per_sample else ()
@@ -109,6 +111,8 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
 
         return Local(replay, graph.flat()[None], 1, notes)
     names = [name for name, _ in call.variables]
+    if graph is not None and call.variables[0][1].dtype in (torch.float16, torch.bfloat16):
+        return _widened(graph)
     tensors = [tensor for _, tensor in call.variables]
     samples = tensors[0].shape[0] if call.per_sample else 1
     sizes = [tensor.numel() // samples for tensor in tensors]
@@ -121,6 +125,17 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
     if not point.is_floating_point():
         raise InputError(f"inputs {names} are not floats")
     return Local(function, point, samples, call.notes)
+
+
+def _widened(graph: Graph) -> Local:
+    """A half-precision model as the same function in float64: its own precision would drown the derivatives."""
+    double = graph.double()
+    rows = graph.samples if graph.samples is not None else graph.flat()[None]
+
+    def replay(points: Tensor) -> Tensor:
+        return torch.stack([double.run(*double.split(point)).reshape(-1) for point in points])
+
+    return Local(replay, rows.double(), rows.shape[0], ("half precision, measured in float64",))
 
 
 def _substitute(call: Call, tensors: list[Tensor], parts: list[Tensor]) -> Call:
@@ -175,6 +190,8 @@ def _iterated(local: Local, outputs: int, mode: str, rtol: float, steps: int, se
 
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(local.point.shape, dtype=torch.float64, generator=generator).to(x.device)
+    if not bool(torch.isfinite(normal(start)).all()):
+        raise JacobianError("the Jacobian holds NaN or infinite values at this input")
     values, vectors, errors = lanczos(normal, start, steps=steps, rtol=rtol)
     brackets = []
     for i in range(local.samples):

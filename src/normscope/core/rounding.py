@@ -47,9 +47,9 @@ def cholesky_allowance(size: int, trace: float, *, is_complex: bool) -> float:
     return 2.0 * step / (1.0 - step) * trace
 
 
-def residual_allowance(size: int, factor_norm: float, *, is_complex: bool) -> float:
-    """Return a bound on the rounding error of A - L L^H, given the Frobenius norm of L (and norm(A) <= its square)."""
-    return gamma((4.0 if is_complex else 1.0) * (size + 4.0)) * 2.0 * factor_norm**2
+def residual_allowance(size: int, *, is_complex: bool) -> float:
+    """Return a bound on the rounding error of A - L L^H, per squared Frobenius norm of L (which is about trace(A))."""
+    return 2.0 * gamma((4.0 if is_complex else 1.0) * (size + 4.0))
 
 
 @dataclass(frozen=True, slots=True)

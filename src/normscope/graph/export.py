@@ -112,6 +112,8 @@ def _floats(node: Any) -> bool:
 
 def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str], notes: list[str]) -> Graph:
     """Evaluate what does not depend on the input, keep the rest as nodes."""
+    if call.per_sample and len(torch.utils._pytree.tree_leaves((call.args, call.kwargs))) > len(call.variables) > 0:
+        notes = [*notes, "masks and other constant inputs are those of the first sample"]
     outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     nodes = {node.name: node for node in program.graph.nodes}
     needed = _ancestors(nodes[outputs[0]])
@@ -185,6 +187,9 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         if not isinstance(node.meta.get("val"), Tensor):
             multiple[name] = _node(node, node.target, args, kwargs)
             continue
+        if node.target is aten.scaled_dot_product_attention.default:
+            args, kwargs, drops = _without_dropout(args, kwargs)
+            notes += ["dropout counts as off"] if drops else []
         made[name] = _node(node, node.target, args, kwargs)
         if node.target is aten.detach.default:
             detached.append(f"detach in {made[name].where}")
@@ -259,6 +264,13 @@ def _switched_off(node: torch.fx.Node) -> bool:
     if node.target is aten.rrelu.default:
         return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False))
     return "scaled_dot_product_attention" in str(node.target)
+
+
+def _without_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """Return attention's arguments with its dropout off, and whether it was on."""
+    share = _argument(args, kwargs, 4, "dropout_p") or 0.0
+    args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+    return args, {key: value for key, value in kwargs.items() if key != "dropout_p"}, share > 0
 
 
 def _identity(node: torch.fx.Node, argument: Any) -> Node:

@@ -49,6 +49,8 @@ class Node:
         path: the module that ran it, e.g. `layer1.0.conv1`.
         kind: that module's class.
         source: `file:line` of the user's code.
+        operands: the values of other nodes it reads, one per occurrence, in order.
+        refs: their names.
     """
 
     name: str
@@ -62,21 +64,24 @@ class Node:
     path: str = ""
     kind: str = ""
     source: str = ""
+    operands: tuple[Ref, ...] = field(init=False, repr=False)
+    refs: tuple[str, ...] = field(init=False, repr=False)
 
-    @property
-    def operands(self) -> tuple[Ref, ...]:
-        """The values of other nodes it reads, one per occurrence, in order."""
-        return tuple(leaf for leaf in _leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
-
-    @property
-    def refs(self) -> tuple[str, ...]:
-        """Names of the nodes it reads, one per occurrence, in order."""
-        return tuple(ref.name for ref in self.operands)
+    def __post_init__(self) -> None:
+        found = tuple(leaf for leaf in _leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
+        object.__setattr__(self, "operands", found)
+        object.__setattr__(self, "refs", tuple(ref.name for ref in found))
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
         fill = iter(values)
-        args, kwargs = _map((self.args, self.kwargs), lambda leaf: next(fill) if isinstance(leaf, Ref) else leaf)
+
+        def put(leaf: Any) -> Any:
+            if isinstance(leaf, Ref):
+                return next(fill)
+            return [put(item) for item in leaf] if isinstance(leaf, list | tuple) else leaf
+
+        args, kwargs = [put(leaf) for leaf in self.args], {key: put(leaf) for key, leaf in self.kwargs.items()}
         function = self.op.function if isinstance(self.op, Unit) else self.op
         result = function(*args, **kwargs)
         return result if self.index is None else result[self.index]

@@ -130,8 +130,9 @@ def below(gram: Tensor, bound: float) -> Tensor:
     done = info == 0
     if gram.is_cuda:  # GPU solvers invert diagonal blocks: look at the residual instead of trusting the algorithm
         factor = factor.tril()
-        norm = float(factor.abs().square().sum(dim=(1, 2)).nan_to_num(0.0, 0.0).max().sqrt())
+        squares = factor.abs().square().sum(dim=(1, 2))
         residual = torch.baddbmm(rest, factor, factor.mH, alpha=-1.0).abs().square().sum(dim=(1, 2)).sqrt()
-        allowed = bound * (shift - 8.0 * UNIT) - residual_allowance(gram.shape[-1], norm, is_complex=gram.is_complex())
+        rounding = residual_allowance(gram.shape[-1], is_complex=gram.is_complex()) * squares
+        allowed = bound * (shift - 8.0 * UNIT) - rounding
         done &= residual * (1.0 + 1e-6) <= allowed
     return done

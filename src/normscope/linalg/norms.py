@@ -32,10 +32,7 @@ from .linear_map import (
     Sum,
 )
 from .slices import slice_map
-
-DENSE_SIDE = 2048
-"""Composites and sums up to this size on the short side (and `DENSE_ENTRIES` in all) are written out."""
-DENSE_ENTRIES = 30_000_000
+from .writing import writable, write_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +192,11 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, deadline: float |
     late = deadline is not None and time.monotonic() > deadline
     if late or other.log10 == -math.inf or not writable(linear):
         return Bound(other)
-    matrix = Matrix(linear.dense())
+    matrix = Matrix(write_out(linear))
     exact, start = matrix_bound(matrix, rtol=rtol, deadline=deadline)
     evidence = min(Evidence.NUMERICAL, exact.evidence)
     dense = Upper(exact.log10, evidence, f"{exact.method}, written out", exact.reason)
     return Bound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
-
-
-def writable(linear: LinearMap, side: int = DENSE_SIDE, entries: int = DENSE_ENTRIES) -> bool:
-    """Say whether a map is small enough to be written out as a matrix."""
-    return min(linear.in_size, linear.out_size) <= side and linear.in_size * linear.out_size <= entries
 
 
 def _check_finite(values: Tensor) -> None:

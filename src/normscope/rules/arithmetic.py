@@ -106,7 +106,8 @@ def extreme(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.masked_fill.Scalar, aten.masked_fill.Tensor,
+    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor,
     examples=[
         (lambda x: torch.where(torch.tensor([True, False, True]), x, 2 * x), (2, 3)),
         (lambda x: x.masked_fill(torch.tensor([True, False, True]), -1e9).softmax(-1), (2, 3)),

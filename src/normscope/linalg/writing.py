@@ -1,0 +1,65 @@
+"""Writing a map out as a matrix: what it would cost, and doing it in pieces."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .convolution import Convolution
+from .linear_map import Composite, LinearMap, Matrix, Repeated, Sum
+
+SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
+"""Largest short side, number of entries and multiplications of a map that is written out without being asked."""
+_PIECE = 2e7
+"""Entries of the largest intermediate value while a piece is written."""
+
+
+def cost(linear: LinearMap) -> float:
+    """Return about how many multiplications one application takes."""
+    match linear:
+        case Matrix():
+            return float(linear.weight.numel()) * math.prod(linear.in_shape[:-1])
+        case Convolution():
+            return float(linear.weight.numel()) * math.prod(axis.outputs for axis in linear.axes)
+        case Repeated():
+            return cost(linear.inner) * math.prod(linear.leading)
+        case Composite():
+            return sum(cost(part) for part in linear.parts)
+        case Sum():
+            return sum(cost(term) for term in linear.terms)
+    return float(linear.in_size + linear.out_size)
+
+
+def widest(linear: LinearMap) -> int:
+    """Return the number of entries of the largest value met on the way."""
+    inner: tuple[LinearMap, ...] = ()
+    if isinstance(linear, Composite):
+        inner = linear.parts
+    elif isinstance(linear, Sum):
+        inner = linear.terms
+    return max([linear.in_size, linear.out_size, *(widest(part) for part in inner)])
+
+
+def writable(linear: LinearMap) -> bool:
+    """Say whether a map is small enough to be written out without being asked."""
+    short, long = sorted((linear.in_size, linear.out_size))
+    return short <= SIDE and short * long <= ENTRIES and short * (cost(linear) + float(short) * long) <= OPERATIONS
+
+
+def write_out(linear: LinearMap) -> Tensor:
+    """Return the map as a float64 matrix `[out_size, in_size]`, applied to a few basis vectors at a time."""
+    by_columns = linear.in_size <= linear.out_size
+    count = linear.in_size if by_columns else linear.out_size
+    shape = linear.in_shape if by_columns else linear.out_shape
+    step = max(1, int(_PIECE / max(1, widest(linear))))
+    pieces = []
+    for start in range(0, count, step):
+        rows = min(step, count - start)
+        basis = torch.zeros(rows, count, dtype=torch.float64, device=linear.device)
+        basis[torch.arange(rows), torch.arange(start, start + rows)] = 1.0
+        basis = basis.reshape(rows, *shape)
+        pieces.append((linear.apply(basis) if by_columns else linear.adjoint(basis)).reshape(rows, -1))
+    matrix = torch.cat(pieces)
+    return matrix.T if by_columns else matrix
