@@ -11,6 +11,7 @@ from normscope.core.errors import InputError
 from normscope.linalg import conv_norm, norms
 from normscope.linalg.convolution import Convolution
 from normscope.linalg.layers import linear_map, spectral_norm
+from normscope.linalg.strip import written_axis
 
 from .cases import Case, dense, random_case, sigma
 
@@ -47,15 +48,32 @@ def test_small_convolutions_are_exact(seed: int) -> None:
 def test_torus_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_norm, "_FAST", -1.0)
     monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    monkeypatch.setattr(conv_norm, "_STRIP", -1.0 if seed % 2 else 1e10)
     check(random_case(seed))
 
 
+@pytest.mark.parametrize("seed", range(3000, 3020))
+def test_an_axis_written_out_is_the_same_map(seed: int) -> None:
+    case = random_case(seed, entries=300)
+    conv = linear_map(case.layer, case.shape)
+    assert isinstance(conv, Convolution)
+    plain, _ = conv_norm._normalized(conv, conv.weight.double(), float(conv.weight.abs().max()))
+    matrix = plain.dense().reshape(*plain.out_shape, *plain.in_shape)
+    dims = len(plain.axes)
+    for which in range(dims if dims > 1 else 0):
+        strip = written_axis(plain, which)
+        moved = matrix.movedim((1 + which, 2 + dims + which), (1, 2 + dims))
+        assert torch.allclose(strip.dense(), moved.reshape(strip.out_size, strip.in_size), rtol=0.0, atol=1e-13)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("written_out", [False, True])
-def test_500_random_convolutions(written_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not written_out:
+@pytest.mark.parametrize("written", ["nothing", "an axis", "all"])
+def test_500_random_convolutions(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if written != "all":
         monkeypatch.setattr(conv_norm, "_FAST", -1.0)
         monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    if written == "nothing":
+        monkeypatch.setattr(conv_norm, "_STRIP", -1.0)
     for seed in range(10_000, 10_500):
         check(random_case(seed))
 
@@ -127,6 +145,7 @@ def test_kernels_wider_than_a_circular_input_wrap(size: int, kernel: int, dilati
 def test_kernels_wider_than_their_torus_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_norm, "_FAST", -1.0)
     monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    monkeypatch.setattr(conv_norm, "_STRIP", -1.0)
     for seed in range(10):
         torch.manual_seed(seed)
         check(Case(nn.Conv1d(2, 3, 9, padding=4, bias=False), (2, 3)))
@@ -191,6 +210,29 @@ def test_a_loose_bracket_says_so() -> None:
     result = spectral_norm(layer, (40, 9, 9))
     assert not result.converged
     assert "gap" in result.advice
+
+
+def test_writing_an_axis_out_helps_depthwise_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(24, 24, 7, padding=3, groups=24)
+    written = spectral_norm(layer, (24, 40, 40))
+    monkeypatch.setattr(conv_norm, "_STRIP", -1.0)
+    torus = spectral_norm(layer, (24, 40, 40))
+    assert "axes written out" in written.method
+    assert written.gap <= 0.5 * torus.gap
+    assert written.gap <= 3e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("index", range(12))
+def test_a_gpu_gives_the_same_bracket(index: int) -> None:
+    layer, shape, _ = layers()[index]
+    here = spectral_norm(layer, shape)
+    there = spectral_norm(layer.to("cuda"), shape)
+    assert there.witness.device.type == "cuda"
+    assert there.lower <= here.upper
+    assert here.lower <= there.upper
+    assert there.gap <= here.gap * 1.1 + 1e-3
 
 
 def test_geometry_errors() -> None:

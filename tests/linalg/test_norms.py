@@ -217,3 +217,14 @@ def test_search_restarts_when_its_memory_is_full() -> None:
     search = largest_singular_vector(matrix, start, rtol=1e-9, steps=2000, memory=8.0 * 140 * 12)
     assert search.settled
     assert search.value == pytest.approx(dense_sigma(matrix), rel=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", matrices())
+def test_matrices_on_a_gpu(name: str) -> None:
+    matrix = matrices()[name]
+    result = norms.bracket(Matrix(matrix.cuda()))
+    truth = sigma(matrix)
+    assert result.lower <= truth * (1.0 + 1e-12)
+    assert truth <= result.upper * (1.0 + 1e-12)
+    assert result.gap <= 1e-7

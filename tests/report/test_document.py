@@ -73,9 +73,12 @@ def test_the_terminal_shows_every_cell_and_reads_no_markup_into_it():
     assert "read it so" in lines
 
 
-def test_numbers_do_not_wrap_in_a_narrow_terminal():
-    wide = Table(columns=(Column(title="text"), Column(title="n", kind="count")), rows=(("word " * 30, 123456789),))
-    assert "123,456,789" in render(Document(blocks=(wide,)), width=40)
+def test_numbers_and_names_do_not_wrap_in_a_narrow_terminal():
+    columns = (Column(title="bound", kind="name"), Column(title="text"), Column(title="n", kind="count"))
+    wide = Table(columns=columns, rows=(("printed-exact", "word " * 30, 123456789),))
+    shown = render(Document(blocks=(wide,)), width=50)
+    assert "123,456,789" in shown
+    assert "printed-exact" in shown
 
 
 def test_brackets_become_a_table_of_exponents():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import re
 
@@ -12,22 +14,20 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.ladder import Work
-from normscope.bounds.trial import try_example
+from normscope.bounds.trial import Trial, try_example
 from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
+from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Gain, Unbounded
-from normscope.rules.registry import Rule, forget, lookup, rules
+from normscope.rules.registry import Rule, forget, rules
 
 aten = torch.ops.aten
-RULES = [rule for rule in rules() if rule.examples]
 BY_FUNCTION: dict[str, list[Rule]] = {}
-for _rule in RULES:  # one function serves many operators, with the same examples
-    BY_FUNCTION.setdefault(f"{_rule.family}.{_rule.function.__name__}.{id(_rule.examples)}", []).append(_rule)
-EXAMPLES = [
-    pytest.param(example, id=f"{shared[0].family}-{shared[0].name}-{position}")
-    for shared in BY_FUNCTION.values()
-    for position, example in enumerate(shared[0].examples)
-]
+for _rule in rules():  # one function serves many operators, with the same examples
+    if _rule.examples:
+        _key = next((k for k, v in BY_FUNCTION.items() if v[0].function is _rule.function), f"{_rule.family}-{_rule.name}")
+        BY_FUNCTION.setdefault(_key, []).append(_rule)
+EXAMPLES = [(key, position) for key, shared in BY_FUNCTION.items() for position in range(len(shared[0].examples))]
 
 
 def function_of(x):
@@ -38,33 +38,37 @@ def function_of(x):
     return Function()
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_no_attack_gets_above_a_bound(example) -> None:
-    for seed in (0, 1):
-        trial = try_example(example, seed=seed, seconds=0.05)
-        assert {"product", "folded", "liplt", "closed-form", "best"} <= set(trial.log10_uppers)
+@functools.cache
+def trial(key: str, position: int) -> Trial:
+    """The first trial of an example, shared by the tests that look at it."""
+    return try_example(BY_FUNCTION[key][0].examples[position], seed=position, seconds=0.03)
+
+
+@pytest.mark.parametrize(("key", "position"), EXAMPLES)
+def test_no_attack_gets_above_a_bound(key: str, position: int) -> None:
+    found = trial(key, position)
+    assert {"product", "folded", "liplt", "closed-form", "best"} <= set(found.log10_uppers)
+    if found.log10_uppers["best"] < math.inf:
+        return
+    function, *shapes = BY_FUNCTION[key][0].examples[position]
+    model = function if isinstance(function, nn.Module) else function_of(function)
+    best = Work(model, tuple(torch.randn(shape) for shape in shapes)).rungs()["best"]
+    assert len(best.reason) > 20
+    assert " in " in best.reason
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_no_long_attack_gets_above_a_bound(example) -> None:
-    for seed in range(2, 10):
-        try_example(example, seed=seed, seconds=1.0)
+@pytest.mark.parametrize(("key", "position"), EXAMPLES)
+def test_no_long_attack_gets_above_a_bound(key: str, position: int) -> None:
+    for seed in range(100, 105):
+        try_example(BY_FUNCTION[key][0].examples[position], seed=seed, seconds=1.0)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_infinite_bound_says_why(example) -> None:
-    function, *shapes = example
-    model = function if isinstance(function, nn.Module) else function_of(function)
-    generator = torch.Generator().manual_seed(0)
-    best = Work(model, tuple(torch.randn(shape, generator=generator) for shape in shapes)).rungs()["best"]
-    assert (best.reason is None) == math.isfinite(best.log10_upper) or best.log10_upper == -math.inf
-
-
-@pytest.mark.parametrize("shared", BY_FUNCTION.values(), ids=[f"{s[0].family}-{s[0].name}" for s in BY_FUNCTION.values()])
-def test_some_operator_of_the_rule_is_met_by_its_examples(shared: list[Rule]) -> None:
-    met = {op for example in shared[0].examples for op in try_example(example, seconds=0.0).operators}
-    assert met & {rule.op for rule in shared}, f"examples meet {met} only"
+@pytest.mark.parametrize("key", BY_FUNCTION)
+def test_some_operator_of_the_rule_is_met_by_its_examples(key: str) -> None:
+    shared = BY_FUNCTION[key]
+    met = {op for position in range(len(shared[0].examples)) for op in trial(key, position).operators}
+    assert met & {rule.op for rule in shared}, f"the examples meet {met} only"
 
 
 def test_every_rule_is_documented_and_has_examples() -> None:
@@ -75,25 +79,14 @@ def test_every_rule_is_documented_and_has_examples() -> None:
     assert promised <= families
 
 
-def test_a_bound_below_the_truth_is_caught() -> None:
+def test_a_bound_below_the_truth_is_caught(monkeypatch) -> None:
     """The trial itself can fail: a rule that promises too little raises."""
-    found = lookup(ns.capture(nn.ReLU(), torch.zeros(1, 2)).nodes[0])
-    assert found is not None
-    forget(aten.relu.default)
-    try:
-
-        @ns.rule(aten.relu.default, examples=found.examples)
-        def halved(node, operands):
-            return Elementwise(slope=(0.0, 0.5))
-
-        with pytest.raises(SoundnessError, match="below the attack"):
-            try_example(found.examples[0], seconds=0.1)
-    finally:
-        forget(aten.relu.default)
-        ns.rule(aten.relu.default, examples=found.examples, summary=found.summary)(found.function)
-        from normscope.rules import registry
-
-        registry._RULES[aten.relu.default] = found
+    found = registry._RULES[aten.relu.default]
+    halved = dataclasses.replace(found, function=lambda node, operands: Elementwise(slope=(0.0, 0.5)))
+    monkeypatch.setitem(registry._RULES, aten.relu.default, halved)
+    with pytest.raises(SoundnessError, match="below the attack"):
+        try_example(found.examples[0], seconds=0.1)
+    monkeypatch.undo()
     assert try_example(found.examples[0], seconds=0.1).log10_uppers["best"] == 0.0
 
 
@@ -182,8 +175,7 @@ class Spread(nn.Module):
         self.linear = nn.Linear(3, 3)
 
     def forward(self, x):
-        x = self.linear(self.first(x)) + self.second(x)
-        return torch.special.bessel_j0(x)
+        return torch.sinc(self.second(self.linear(self.first(x))))
 
 
 class Deviation(nn.Module):
@@ -205,9 +197,9 @@ class TestMissing:
         assert number, deviation
         with open(__file__) as source:
             assert "line named in the error" in source.read().splitlines()[int(number[1]) - 1]
-        (bessel,) = [line for line in lines.values() if "bessel" in line]
-        assert "1 time(s)" in bessel
-        assert "(top level)" in bessel
+        (sinc,) = [line for line in lines.values() if "sinc" in line]
+        assert "1 time(s)" in sinc
+        assert "(top level)" in sinc
         assert all(line in str(caught.value) for line in caught.value.missing)
         for way in ("@normscope.rule", "known=", 'on_missing="inf"'):
             assert way in str(caught.value)
@@ -217,7 +209,7 @@ class TestMissing:
         assert bracket.upper == math.inf
         assert bracket.lower > 0
         assert "no rule for" in bracket.reason
-        assert "bessel" in bracket.reason
+        assert "sinc" in bracket.reason
 
     def test_on_missing_must_be_one_of_two(self) -> None:
         with pytest.raises(InputError, match="on_missing"):

@@ -28,7 +28,7 @@ def lower_bound(
     *,
     seconds: float,
     seed: int = 0,
-    restarts: int = 4,
+    restarts: int = 8,
     promising: Sequence[tuple[Tensor, Tensor | None]] = (),
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.

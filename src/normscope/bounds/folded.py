@@ -24,12 +24,11 @@ def product(segments: Segments, norm: Norm = upper) -> dict[str, Upper]:
     """
     graph = segments.graph
     constant = {item.name: ONE for item in graph.inputs}
+    inputs = set(constant)
     for node in graph:
         effect = segments.effects[node.name]
         operands = [constant[name] for name in node.refs]
-        independent = len(graph.inputs) > 1 and all(
-            name in segments.forms and _is_input(graph, name) for name in node.refs
-        )
+        independent = len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs)
         constant[node.name] = _step(effect, operands, norm, independent)
     return constant
 
@@ -89,7 +88,3 @@ def _core(whole: Upper, effect: Effect, norm: Norm) -> Upper:
     if isinstance(effect, Gain) and effect.after is not None:
         return Upper(math.inf, whole.evidence, "not comparable", whole.reason or "not comparable")
     return whole
-
-
-def _is_input(graph: Graph, name: str) -> bool:
-    return any(item.name == name for item in graph.inputs)

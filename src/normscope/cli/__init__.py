@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     epilog="From Python: import normscope as ns; ns.lipschitz(model, batch), ns.ladder(model, batch), "
     "ns.spectral_norm(layer, input_shape=...), ns.capture(model, batch).",
 )

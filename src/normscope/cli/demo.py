@@ -45,8 +45,8 @@ READING = (
 def demo(seed: int = typer.Option(0, help="Draws the weights and shuffles the data.")) -> None:
     """Train four small networks on scikit-learn's digits and print their layers and bounds. Takes under a minute.
 
-    The networks are the same but for their normalizers, so the tables show what BatchNorm and LayerNorm do to the
-    Lipschitz constant and how far apart the bounds for one network can lie.
+    Three of them are the same but for their normalizer, so the tables show what BatchNorm and LayerNorm do to the
+    Lipschitz constant, and how far apart the bounds of one network can lie.
     """
     from rich.console import Console
 
@@ -95,19 +95,19 @@ def _one_thread() -> Iterator[None]:
 
 def _part(name: str, score: float, rungs: Ladder) -> Document:
     heading = Text(heading=f"{name}, test accuracy {format_cell(score, 'percent')}")
-    return Document(blocks=(heading, _layers(name, rungs), bracket_table(rungs, title=f"{name}: ladder")))
+    return Document(blocks=(heading, _layers(name, rungs), bracket_table(rungs, title=f"{name}: ladder (log10)")))
 
 
 def _layers(name: str, rungs: Ladder) -> Table:
     return Table(
-        title=f"{name}: layers",
+        title=f"{name}: layers (log10)",
         columns=(
-            Column(title="layer"),
-            Column(title="module"),
-            Column(title="input"),
-            Column(title="output"),
-            Column(title="log10 upper", kind="log10"),
-            Column(title="evidence"),
+            Column(title="layer", kind="name"),
+            Column(title="module", kind="name"),
+            Column(title="input", kind="name"),
+            Column(title="output", kind="name"),
+            Column(title="upper", kind="log10"),
+            Column(title="evidence", kind="name"),
         ),
         rows=tuple(
             (
@@ -124,7 +124,7 @@ def _layers(name: str, rungs: Ladder) -> Table:
 
 
 def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
+    return "x".join(map(str, shape))
 
 
 def _summary(measured: dict[str, tuple[float, Ladder]]) -> Table:
@@ -132,8 +132,8 @@ def _summary(measured: dict[str, tuple[float, Ladder]]) -> Table:
     return Table(
         title="all networks: log10 of the upper sides",
         columns=(
-            Column(title="network"),
-            Column(title="test accuracy", kind="percent"),
+            Column(title="network", kind="name"),
+            Column(title="accuracy", kind="percent"),
             *(Column(title=rung, kind="log10") for rung in shown),
         ),
         rows=tuple(

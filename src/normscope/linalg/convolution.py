@@ -71,6 +71,13 @@ class Axis:
         last = self.size - 1
         return last - (last - position.abs()).abs()
 
+    def placement(self, mode: str, device: torch.device) -> Tensor:
+        """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
+        tap = torch.arange(self.kernel, device=device)[:, None] * self.dilation
+        covered = tap + torch.arange(self.outputs, device=device)[None, :] * self.stride
+        read = covered - self.left if mode == "zeros" else self.source(mode, device)[covered]
+        return (read[..., None] == torch.arange(self.size, device=device)).to(torch.float64)
+
 
 class Convolution(LinearMap):
     """A 1d, 2d or 3d convolution `(C_in, *spatial) -> (C_out, *spatial_out)`, or a transposed one.
@@ -215,13 +222,7 @@ class Convolution(LinearMap):
         """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
         place = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
         for axis in self.axes:
-            tap = torch.arange(axis.kernel, device=self.device)[:, None] * axis.dilation
-            covered = tap + torch.arange(axis.outputs, device=self.device)[None, :] * axis.stride
-            if self.padding_mode == "zeros":
-                read = covered - axis.left
-            else:
-                read = axis.source(self.padding_mode, self.device)[covered]
-            one = (read[..., None] == torch.arange(axis.size, device=self.device)).to(torch.float64)
+            one = axis.placement(self.padding_mode, self.device)
             place = torch.einsum("aoi,bpj->abopij", place, one)
             a, b, o, p, i, j = place.shape
             place = place.reshape(a * b, o * p, i * j)

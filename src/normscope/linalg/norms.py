@@ -78,8 +78,14 @@ def bound(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = Non
         return known[2]
     found = _fresh(linear, rtol, deadline)
     if deadline is None or time.monotonic() < deadline:
-        _known[linear] = (rtol, False, Bound(found.upper, found.start))
+        _remember(linear, rtol, False, found)
     return found
+
+
+def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> None:
+    """Keep a bound with its map; large vectors and what tightening needs are let go."""
+    start = found.start if linear.in_size <= 1_000_000 else None
+    _known[linear] = (rtol, tightened, Bound(found.upper, start))
 
 
 def _fresh(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
@@ -230,7 +236,7 @@ def bracket(
         tighter = smallest([found.upper, _loosened(found.tighten(log10_lower), linear)])
         found = Bound(tighter, found.start)
     if deadline is None or time.monotonic() < deadline:
-        _known[linear] = (rtol, True, Bound(found.upper, found.start))
+        _remember(linear, rtol, True, found)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=found.upper.log10,

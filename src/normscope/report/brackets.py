@@ -23,11 +23,11 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
         title=title,
         caption=caption,
         columns=(
-            Column(title="bound"),
-            Column(title="log10 lower", kind="log10"),
-            Column(title="log10 upper", kind="log10"),
-            Column(title="scope"),
-            Column(title="evidence"),
+            Column(title="bound", kind="name"),
+            Column(title="lower", kind="log10"),
+            Column(title="upper", kind="log10"),
+            Column(title="scope", kind="name"),
+            Column(title="evidence", kind="name"),
             Column(title="remarks"),
         ),
         rows=tuple(

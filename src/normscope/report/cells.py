@@ -36,5 +36,5 @@ def format_cell(value: Cell, kind: Kind) -> str:
             return f"{value:.4g}"
         case "count":
             return f"{value:,}"
-        case "text":
+        case "text" | "name":
             return str(value)

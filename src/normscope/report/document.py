@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "count", "number", "log10", "percent", "seconds"]
-"""What a column holds; the renderers format by it, so that cells stay plain values."""
+Kind = Literal["text", "name", "count", "number", "log10", "percent", "seconds"]
+"""What a column holds; the renderers format by it, so that cells stay plain values. A name is text never broken."""
 
 Cell = str | int | float | None
 """One value of a table; `None` means not measured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .cells import format_cell
 from .document import Block, Document, Table
@@ -66,9 +66,10 @@ def _rich_table(table: Table) -> rich.table.Table:
 
     shown = RichTable(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", title_style="bold")
     for column in table.columns:
-        # Numbers align right and never wrap: half a number is a wrong number.
-        number = column.kind != "text"
-        shown.add_column(RichText(column.title), justify="right" if number else "left", no_wrap=number)
+        # Only text wraps: half a number is a wrong number, half a name another name.
+        side: Literal["left", "right"] = "left" if column.kind in ("text", "name") else "right"
+        wraps = column.kind == "text"
+        shown.add_column(RichText(column.title), justify=side, no_wrap=not wraps, overflow="fold")
     for row in table.rows:
         shown.add_row(*(RichText(format_cell(value, column.kind)) for value, column in zip(row, table.columns)))
     return shown

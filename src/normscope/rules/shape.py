@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..graph.ir import Node
 from ..linalg.linear_map import Identity, LinearMap, Reindex
-from .effects import Effect, Linear, Range
+from .effects import Effect, Linear, Range, Unbounded
 from .registry import rule
 
 aten = torch.ops.aten
@@ -46,7 +46,9 @@ def moved(node: Node) -> tuple[LinearMap, ...]:
     summary="Same entries, same order (casts are taken as exact): the identity",
 )  # fmt: skip
 def same(node: Node, operands: Sequence[Range]) -> Effect:
-    """Return the identity."""
+    """Return the identity; a cast to integers or booleans is a jump."""
+    if not node.dtype.is_floating_point:
+        return Unbounded(reason=f"a cast to {node.dtype} in {node.where}: not continuous")
     return Linear(maps=(Identity(node.operands[0].shape, node.shape),))
 
 

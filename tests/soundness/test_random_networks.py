@@ -1,0 +1,208 @@
+"""Random networks: no bound below an attack, and the captured graph computes the model's function."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+import normscope as ns
+from normscope.bounds.ladder import Work
+from normscope.core.errors import SoundnessError
+from normscope.rules.registry import rules
+
+from .attacker import as_function, double_twin, secant, strongest
+from .networks import ACTIVATIONS, Concatenated, Function, linear_network, network
+from .trials import Outcome, try_network
+
+SEEDS = st.integers(0, 2**32 - 1)
+PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a smaller seed is not a smaller network
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@hypothesis.settings(max_examples=40, phases=PHASES, database=None)
+@hypothesis.given(SEEDS)
+def test_no_attack_gets_above_a_bound(seed: int) -> None:
+    try_network(network(seed), seconds=0.05, tries=8)
+
+
+@pytest.mark.slow
+def test_two_thousand_networks() -> None:
+    """Writes `docs/results/soundness.json` and `.md`, whatever comes, and fails on any violation."""
+    count = int(os.environ.get("NORMSCOPE_NETWORKS", "2000"))
+    base = int(os.environ.get("NORMSCOPE_SEED", random.SystemRandom().randrange(2**32)))
+    outcomes: dict[int, Outcome] = {}
+    violations: dict[int, str] = {}
+    seen: Counter[str] = Counter()
+    began = time.monotonic()
+
+    @hypothesis.seed(base)
+    @hypothesis.settings(
+        max_examples=count, phases=PHASES, database=None, derandomize=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(SEEDS)
+    def trial(seed: int) -> None:
+        if seed in outcomes or seed in violations:
+            return
+        drawn = network(seed)
+        seen.update({*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch.")})
+        try:
+            outcomes[seed] = try_network(drawn)
+        except (SoundnessError, AssertionError) as error:
+            violations[seed] = f"{type(error).__name__}: {error}"
+
+    trial()
+    missing = set(ACTIVATIONS) - set(seen)
+    write_results(outcomes, violations, seen, base=base, seconds=time.monotonic() - began)
+    assert not violations
+    assert not missing, f"never drawn: {missing}"
+    assert len(outcomes) >= 0.95 * count
+
+
+def write_results(
+    outcomes: dict[int, Outcome], violations: dict[int, str], seen: Counter[str], *, base: int, seconds: float
+) -> None:
+    """Write what came as data, and a page made from the data."""
+    gaps = [o.upper - o.lower for o in outcomes.values() if math.isfinite(o.upper) and math.isfinite(o.lower)]
+    histogram = Counter(min(math.floor(2 * gap) / 2, 10.0) for gap in gaps)
+    result = {
+        "schema_version": 1,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {"normscope": ns.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "seed_base": base,
+        "seconds": round(seconds),
+        "networks": len(outcomes) + len(violations),
+        "violations": {str(seed): text for seed, text in sorted(violations.items())},
+        "infinite_with_reason": sum(o.upper == math.inf for o in outcomes.values()),
+        "constant_zero": sum(o.upper == -math.inf for o in outcomes.values()),
+        "not_attacked": sum(math.isfinite(o.upper) and o.lower == -math.inf for o in outcomes.values()),
+        "log10_gap_histogram": {f"{low:g}": histogram[low] for low in sorted(histogram)},
+        "networks_with": dict(sorted(seen.items(), key=lambda item: (-item[1], item[0]))),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "soundness.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / "soundness.md").write_text(page(result))
+
+
+def page(result: dict) -> str:
+    """The result as a short page."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    lines = [
+        "# Random networks against their bounds",
+        "",
+        "Written by `make test-slow` (`tests/soundness/test_random_networks.py`) from `soundness.json`.",
+        "",
+        f"{result['networks']} networks, {len(result['violations'])} violations; {result['date']}, {versions}, "
+        f"seed base {result['seed_base']}, {result['seconds']} s.",
+        "",
+        "Every bound that claims to hold was compared with the package's own attack and with one that does not use the "
+        "package (dense Jacobians of the model in float64, confirmed as pairs of inputs); the captured graph was compared "
+        f"with the model. {result['infinite_with_reason']} networks have no finite bound, and the result says why.",
+        "",
+        "| log10 of best bound over best attack | networks |",
+        "|---|---|",
+    ]
+    for low, number in result["log10_gap_histogram"].items():
+        lines.append(f"| {low} to {float(low) + 0.5:g} | {number} |" if float(low) < 10 else f"| {low} and more | {number} |")
+    lines += ["", "| with | networks |", "|---|---|"]
+    lines += [f"| {name} | {number} |" for name, number in result["networks_with"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_every_activation_of_the_registry_is_drawn() -> None:
+    model = Concatenated([factory() for factory in ACTIVATIONS.values()], 1).eval()
+    graph = ns.capture(model, torch.randn(2, 4))
+    met = {node.op if isinstance(node.op, torch._ops.OpOverload) else node.op.name for node in graph}
+    promised = {rule.op for rule in rules() if rule.family == "activation"}
+    same = {  # never what an exported model holds: torch.export writes these as the first of each kind
+        torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default, torch.ops.aten._log_softmax.default,
+        torch.ops.aten.relu6.default, torch.ops.aten.selu.default, torch.ops.aten.celu.default,
+        torch.ops.aten.threshold.default, torch.ops.aten.log_sigmoid.default,
+    }  # fmt: skip
+    assert promised - met <= same
+
+
+class TestExactness:
+    @pytest.mark.parametrize("seed", range(30))
+    def test_linear_networks_within_one_percent(self, seed: int) -> None:
+        drawn = linear_network(seed)
+        work = Work(drawn.model, drawn.batch)
+        shape = tuple(drawn.batch[:1].shape)
+        sigma = float(torch.linalg.matrix_norm(matrix_of(drawn.model, shape), 2))
+        upper = work.rungs()["best"].upper
+        assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, str(drawn)
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            nn.Identity(),
+            nn.Sequential(nn.Flatten(), nn.Unflatten(1, (3, 4)), nn.Dropout(0.5)),
+            Function(lambda x: x.permute(0, 2, 1).flip(1)),
+            Function(lambda x: x.roll(1, 2).transpose(1, 2).reshape(x.shape[0], 12)[:, [3, 7, 0, 11, 5, 1, 2, 4, 10, 9, 8, 6]]),
+            Function(lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)),
+            Function(lambda x: -x.detach()),
+            nn.PixelShuffle(1),
+        ],
+        ids=["identity", "reshapes", "permute and flip", "shuffle", "chunks", "negative", "pixels"],
+    )
+    def test_permutations_are_exactly_one(self, model: nn.Module) -> None:
+        bracket = ns.lipschitz(model.eval(), torch.randn(2, 3, 4), max_seconds=1)
+        assert 0.0 <= bracket.log10_upper < 1e-12
+        assert bracket.lower == pytest.approx(1.0, abs=1e-6)
+        assert bracket.lower <= 1.0
+
+    def test_an_orthogonal_network_is_one(self) -> None:
+        torch.manual_seed(0)
+        layers = []
+        for _ in range(3):
+            layer = nn.Linear(6, 6)
+            nn.init.orthogonal_(layer.weight)
+            layers.append(layer)
+        assert ns.lipschitz(nn.Sequential(*layers).eval(), torch.randn(2, 6), max_seconds=1).upper == pytest.approx(1, abs=1e-5)
+
+
+def matrix_of(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
+    """An affine model's matrix, column by column, without the package."""
+    function = as_function(double_twin(model), shape)
+    size = math.prod(shape)
+    with torch.no_grad():
+        offset = function(torch.zeros(size, dtype=torch.float64))
+        return torch.stack([function(row) - offset for row in torch.eye(size, dtype=torch.float64)], dim=1)
+
+
+class TestAttacker:
+    """The attacker itself: it finds what is there, and claims nothing that is not."""
+
+    def test_it_finds_the_norm_of_a_matrix(self) -> None:
+        weight = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        sigma = float(torch.linalg.matrix_norm(weight, 2))
+        found, _ = strongest(lambda x: weight @ x, torch.ones(7, dtype=torch.float64), seed=0)
+        assert (1 - 1e-6) * sigma < found <= sigma
+
+    def test_it_finds_the_vanishing_variance_of_a_layer_norm(self) -> None:
+        norm = nn.LayerNorm(6, eps=1e-4, elementwise_affine=False).double()
+        found, _ = strongest(norm, torch.randn(6, dtype=torch.float64), seed=0)
+        assert 0.9 * 100 < found <= 100
+
+    def test_a_kink_is_not_taken_for_a_slope(self) -> None:
+        def nothing(x: torch.Tensor) -> torch.Tensor:
+            return x - (x.relu() - (-x).relu())
+
+        assert strongest(nothing, torch.zeros(4, dtype=torch.float64), seed=0)[0] == 0.0
+
+    def test_rounding_is_not_taken_for_a_slope(self) -> None:
+        u = torch.full((3,), 1e6, dtype=torch.float64)
+        assert secant(lambda x: (x + 1e9) - 1e9 - x, u, u + 1e-9) == 0.0
