@@ -94,11 +94,10 @@ def measure(name: str, device: str, rtol: float, quiet: bool) -> None:
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     gaps = [bracket.gap for _, bracket, _ in results]
     large = [bracket.gap for shape, bracket, _ in results if len(shape) == 3 and min(shape[1:]) >= 28]
-    print(
-        f"{name}: {len(results)} maps in {total:.1f} s ({processor:.1f} s of processor time), rtol {rtol:g}, {sum(g <= rtol for g in gaps)} closed",
-        end="",
-    )
-    print(f", largest gap {max(gaps):.3%}" + (f", of maps from 28x28 up {max(large):.3%}" if large else ""))
+    closed = sum(gap <= rtol for gap in gaps)
+    print(f"{name}: {len(results)} maps in {total:.1f} s ({processor:.1f} s of processor time), rtol {rtol:g}", end="")
+    print(f", {closed} closed, largest gap {max(gaps):.3%}", end="")
+    print(f", of convolutions from 28x28 up {max(large):.3%}" if large else "")
     print(f"host memory grew from {before / 1024:.0f} to {after / 1024:.0f} MiB at its peak", end="")
     print(f", device peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB" if device == "cuda" else "")
 

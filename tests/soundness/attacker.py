@@ -20,15 +20,15 @@ STEPS = (1e-1, 1e-2, 1e-3, 1e-4)
 def double_twin(model: nn.Module) -> nn.Module:
     """Return a float64 copy that computes the same function; dropout is off, weights under a parametrization are fixed."""
     twin = copy.deepcopy(model)
-    for module in list(twin.modules()):
+    for module in twin.modules():
         if isinstance(module, nn.Dropout):
             module.eval()
-        if parametrize.is_parametrized(module):
-            training = module.training
-            module.eval()
-            for name in list(module.parametrizations):
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-            module.train(training)
+        if parametrize.is_parametrized(module):  # remove_parametrizations would also strip the original's class
+            weights = {name: getattr(module, name).detach().clone() for name in module.parametrizations}
+            module.__class__ = type(module).__mro__[1]
+            del module._modules["parametrizations"]
+            for name, weight in weights.items():
+                module.register_parameter(name, nn.Parameter(weight))
     return twin.double()
 
 

@@ -186,6 +186,18 @@ def linear_network(seed: int) -> Network:
     return _Builder(seed, linear=True).network()
 
 
+def convolution(seed: int) -> tuple[nn.Module, Shape]:
+    """Draw a convolution without bias, of any geometry, and its input shape."""
+    builder = _Builder(seed, linear=True)
+    while True:
+        shape = builder.draw.choice([builder._signal, builder._image])()
+        made = builder._convolution(shape, keep=False)
+        if made is not None and not hasattr(made[0], "parametrizations"):
+            builder.shake(made[0])
+            made[0].bias = None
+            return made[0], shape
+
+
 class _Builder:
     def __init__(self, seed: int, *, linear: bool = False) -> None:
         self.seed, self.draw, self.linear = seed, random.Random(seed), linear
@@ -418,9 +430,8 @@ class _Builder:
     def _matching(self, projection: nn.Module, shape: Shape, out: Shape) -> list[nn.Module]:
         """A second path of the projection's shapes: the same geometry with other weights, between other layers."""
         layers = [self.normalizer(shape)[0]] if self.draw.random() < 0.5 else []
-        twin = type(projection).__new__(type(projection))
         if isinstance(projection, nn.Linear):
-            twin = nn.Linear(projection.in_features, projection.out_features)
+            twin: nn.Module = nn.Linear(projection.in_features, projection.out_features)
         else:
             names = ("in_channels", "out_channels", "kernel_size", "stride", "padding")
             options = {n: getattr(projection, n) for n in (*names, "dilation", "groups", "padding_mode")}

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.ladder import Work
 from normscope.core.errors import SoundnessError
 from normscope.rules.registry import rules
 
-from .attacker import as_function, double_twin, secant, strongest
-from .networks import ACTIVATIONS, Concatenated, Function, linear_network, network
-from .trials import Outcome, try_network
+from .attacker import secant, strongest
+from .networks import ACTIVATIONS, Concatenated, Function, convolution, linear_network, network
+from .trials import Outcome, on_torus, try_convolution, try_exactness, try_network
 
 SEEDS = st.integers(0, 2**32 - 1)
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a smaller seed is not a smaller network
@@ -135,15 +134,19 @@ def test_every_activation_of_the_registry_is_drawn() -> None:
     assert promised - met <= same
 
 
+@pytest.mark.parametrize("written_out", [True, False])
+def test_convolutions_against_the_dense_operator(written_out: bool, monkeypatch) -> None:
+    """Small convolutions are written out; the same ones on a torus, as large ones are bounded."""
+    if not written_out:
+        on_torus(monkeypatch)
+    ratios = [try_convolution(*convolution(seed)) for seed in range(60)]
+    assert max(ratios) < (1.001 if written_out else 4.0)
+
+
 class TestExactness:
     @pytest.mark.parametrize("seed", range(30))
     def test_linear_networks_within_one_percent(self, seed: int) -> None:
-        drawn = linear_network(seed)
-        work = Work(drawn.model, drawn.batch)
-        shape = tuple(drawn.batch[:1].shape)
-        sigma = float(torch.linalg.matrix_norm(matrix_of(drawn.model, shape), 2))
-        upper = work.rungs()["best"].upper
-        assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, str(drawn)
+        try_exactness(linear_network(seed))
 
     @pytest.mark.parametrize(
         "model",
@@ -172,15 +175,6 @@ class TestExactness:
             nn.init.orthogonal_(layer.weight)
             layers.append(layer)
         assert ns.lipschitz(nn.Sequential(*layers).eval(), torch.randn(2, 6), max_seconds=1).upper == pytest.approx(1, abs=1e-5)
-
-
-def matrix_of(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
-    """An affine model's matrix, column by column, without the package."""
-    function = as_function(double_twin(model), shape)
-    size = math.prod(shape)
-    with torch.no_grad():
-        offset = function(torch.zeros(size, dtype=torch.float64))
-        return torch.stack([function(row) - offset for row in torch.eye(size, dtype=torch.float64)], dim=1)
 
 
 class TestAttacker:

@@ -1,17 +1,23 @@
-"""One trial: a network, every bound that claims to hold, two attackers, and the captured graph against the model."""
+"""Trials: a network or a convolution, every bound that claims to hold, attackers, and the captured graph and its ranges."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import pytest
 import torch
+from torch import Tensor, nn
 
+import normscope as ns
 from normscope.bounds.attack import lower_bound
 from normscope.bounds.ladder import Work
 from normscope.core.errors import SoundnessError
+from normscope.linalg import conv_norm
+from normscope.rules import ranges
+from normscope.rules.effects import UNKNOWN
 
-from .attacker import as_function, double_twin, strongest
+from .attacker import Flat, as_function, double_twin, strongest
 from .networks import Network
 
 
@@ -29,13 +35,14 @@ def try_network(network: Network, *, seconds: float = 0.1, tries: int = 10) -> O
 
     Raises:
         SoundnessError: a bound that claims to hold is below what an attacker found.
-        AssertionError: the captured graph does not compute the model's function, or a bound is NaN.
+        AssertionError: the captured graph does not compute the model's function, a value leaves its range, a bound is NaN.
     """
     work = Work(network.model, network.batch)
     start = network.batch[:1] if work.graph.per_sample else network.batch
     twin = double_twin(network.model)
     function = as_function(twin, tuple(start.shape))
     _assert_same_function(work, function, start.double(), network)
+    _assert_ranges(work, start.double(), network)
     rungs = {name: rung for name, rung in work.rungs().items() if rung.holds}
     theirs, _ = strongest(function, start.double().reshape(-1), seed=network.seed, tries=tries)
     ours, _ = lower_bound(work.graph, work.double, seconds=seconds, seed=network.seed)
@@ -53,7 +60,7 @@ def try_network(network: Network, *, seconds: float = 0.1, tries: int = 10) -> O
     return Outcome(best.log10_upper, lower, best.reason)
 
 
-def _assert_same_function(work: Work, function, start: torch.Tensor, network: Network) -> None:
+def _assert_same_function(work: Work, function: Flat, start: Tensor, network: Network) -> None:
     """The float64 graph and the float64 model agree at points of several sizes."""
     generator = torch.Generator().manual_seed(network.seed)
     assert not (network.mode == "train" and work.graph.per_sample)
@@ -65,3 +72,66 @@ def _assert_same_function(work: Work, function, start: torch.Tensor, network: Ne
         assert torch.isfinite(got).all(), f"the graph's value is not finite: {network}"
         error = float((got - want).abs().max())
         assert error <= 1e-9 * max(float(want.abs().max()), 1.0), f"graph and model differ by {error:g}: {network}"
+
+
+def _assert_ranges(work: Work, start: Tensor, network: Network) -> None:
+    """No value leaves the range that products and attention rely on, at points of many sizes and shapes."""
+    graph = work.double
+    sizes = {item.name: UNKNOWN for item in graph.inputs}
+    for node in graph:
+        sizes[node.name] = ranges.after(work.segments.effects[node.name], node, [sizes[name] for name in node.refs])
+    bounded = [node for node in graph if math.isfinite(sizes[node.name].entry)]
+    if not bounded:
+        return
+    generator = torch.Generator().manual_seed(network.seed)
+    for scale in (0.01, 1.0, 100.0):
+        noise = torch.randn(start.shape, dtype=torch.float64, generator=generator)
+        spike = torch.where(torch.arange(start.numel()).reshape(start.shape) % 7 == 3, 30.0, 0.01)
+        for point in (start + scale * noise, scale * spike * noise, scale * noise.sign()):
+            with torch.no_grad():
+                values = graph.values(point)
+            for node in bounded:
+                value, size = values[node.name].double(), sizes[node.name]
+                rows = value.reshape(-1, value.shape[-1] if value.ndim else 1).norm(dim=1)
+                slack = 1 + 1e-9
+                assert float(value.abs().max()) <= size.entry * slack + 1e-12, f"{node.op} leaves its range: {network}"
+                assert float(rows.max()) <= size.row * slack + 1e-12, f"rows of {node.op} leave their range: {network}"
+
+
+def try_exactness(network: Network) -> None:
+    """A network that is one linear map is bounded within one percent of its dense SVD."""
+    sigma = float(torch.linalg.matrix_norm(matrix_of(network.model, tuple(network.batch[:1].shape)), 2))
+    upper = Work(network.model, network.batch).rungs()["best"].upper
+    assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, f"{upper} for {sigma}: {network}"
+
+
+def matrix_of(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """An affine model's matrix, column by column, without the package."""
+    function = as_function(double_twin(model), shape)
+    size = math.prod(shape)
+    with torch.no_grad():
+        offset = function(torch.zeros(size, dtype=torch.float64))
+        return torch.stack([function(row) - offset for row in torch.eye(size, dtype=torch.float64)], dim=1)
+
+
+def on_torus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound small convolutions as large ones are, without writing them out."""
+    monkeypatch.setattr(conv_norm, "_FAST", 0.0)
+    monkeypatch.setattr(conv_norm, "_AFFORDABLE", 0.0)
+
+
+def try_convolution(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Compare the bracket of a convolution's norm with a dense SVD; return upper over truth.
+
+    Raises:
+        SoundnessError: the upper side is below the truth, or the lower side above it.
+    """
+    bracket = ns.spectral_norm(layer, shape)
+    size = math.prod(shape)
+    with torch.no_grad():
+        rows = torch.eye(size, dtype=torch.float64).reshape(size, *shape)
+        matrix = double_twin(layer)(rows).reshape(size, -1)
+    sigma = float(torch.linalg.matrix_norm(matrix, 2))
+    if not bracket.lower * (1 - 1e-9) <= sigma <= bracket.upper * (1 + 1e-9):
+        raise SoundnessError(f"{layer} at {shape}: [{bracket.lower}, {bracket.upper}] misses {sigma} ({bracket.method})")
+    return bracket.upper / sigma if sigma else 1.0

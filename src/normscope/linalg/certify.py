@@ -63,7 +63,7 @@ def _certify_chunk(
         return
     cheap = cheap_bounds(gram)
     shift = _shift(gram)
-    left = torch.nonzero(cheap > found.bound)[:, 0]
+    left = torch.nonzero((cheap > found.bound) | (found.vector is None))[:, 0]
     if found.bound > 0.0:
         left = left[~below(_chosen(gram, left), found.bound)]
     again = 0

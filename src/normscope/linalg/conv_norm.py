@@ -151,8 +151,9 @@ class ConvolutionNorm:
         """Certify the convolution with one axis written out, where a torus takes care of the others."""
         strip = written_axis(self._plain, which)
         inner = ConvolutionNorm(strip, rtol=self.rtol, deadline=self.deadline)
-        if inner.upper.log10 > log10_lower + math.log10(1.0 + self.rtol):
-            inner.tighten(log10_lower - self._exponent * math.log10(2.0))
+        goal = log10_lower - self._exponent * math.log10(2.0)
+        if inner.upper.log10 > goal + math.log10(1.0 + self.rtol):
+            inner.tighten(goal)
         found = total([inner.upper, Upper.of(strip.slack, Evidence.PROVEN)]) if strip.slack else inner.upper
         method = inner.upper.method.removeprefix(_WRITTEN)
         self.upper = smallest([self.upper, self._rescaled(found.named(_WRITTEN + method))])

@@ -30,7 +30,7 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid
     group = certificate.label[1] % kernel.groups
     vector = certificate.vector.to("cpu", torch.complex128)
     pivot = vector[vector.abs().argmax()]
-    vector = vector * (pivot.conj() / pivot.abs())
+    vector = vector * (pivot.conj() / pivot.abs().clamp(min=1e-300))
     wave = torch.ones((), dtype=torch.complex128)
     phase = torch.zeros((), dtype=torch.int64)
     weights = _phase_weights(symbol)

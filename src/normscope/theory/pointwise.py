@@ -21,6 +21,10 @@ _DENSE = 256
 """Sets up to this size get their lower side from a dense SVD, larger ones from Lanczos."""
 
 
+_SMALLEST, _LARGEST = 1e-140, 1e140
+"""Between these, squares neither underflow nor overflow."""
+
+
 def layer_norm_at(x: Tensor, gamma: Tensor | None, eps: float) -> Bracket:
     """Bracket the norm of LayerNorm's Jacobian at one normalized set.
 
@@ -67,6 +71,8 @@ def _blocks(sets: Tensor, scales: Tensor, eps: float, shape: torch.Size, *, cent
     """Bracket a block-diagonal Jacobian, one block per row of `sets`: the largest block."""
     if not eps >= 0.0 or not bool(sets.isfinite().all()):
         raise ValueError("a normalizer's input is NaN or infinite, or its eps is negative")
+    if float(sets.abs().max()) > _LARGEST:
+        raise ValueError(f"a normalizer's input has entries above {_LARGEST:g}: their squares overflow")
     blocks = [_Set(x, scale, eps, centred=centred) for x, scale in zip(sets, scales)]
     uppers = [block.upper() for block in blocks]
     best, where, witness = -1.0, 0, torch.zeros(sets.shape[1], dtype=torch.float64)
@@ -110,6 +116,9 @@ class _Set:
             self.noise = 3.0 * UNIT * float(y.square().mean().sqrt())
             self.shift = rounding.gamma(n + 2) * float(y.abs().mean())
             y = y - y.mean()
+        if float(y.abs().max()) < _SMALLEST:  # squares would underflow: what is there counts as noise
+            self.noise += _SMALLEST
+            y = torch.zeros_like(y)
         self.y, square = y, float(y.square().mean())
         low = max(0.0, math.sqrt(max(0.0, square * (1.0 - self.slack) - 1.01 * self.shift**2)) - self.noise)
         high = math.sqrt(square * (1.0 + self.slack)) + self.noise

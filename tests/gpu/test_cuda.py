@@ -1,0 +1,74 @@
+"""On a CUDA device every figure is the CPU's, and the model stays where and as it was."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+
+pytestmark = pytest.mark.gpu
+
+
+class Residual(nn.Module):
+    """A block with a skip, a padded convolution and a normalizer of every kind of statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular", bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.group = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4 * 36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the block."""
+        y = x + torch.relu(self.norm(self.conv(x)))
+        return self.head(nn.functional.silu(self.group(y)).flatten(1))
+
+
+def encoder() -> nn.Module:
+    """Return a small pre-norm transformer encoder."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3)), (4, 6)),
+        (Residual, (2, 4, 6, 6)),
+        (encoder, (2, 5, 16)),
+        (lambda: nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 4), nn.Softmax(-1)), (3, 6)),
+    ],
+)
+def test_ladder_agrees_with_the_cpu(build, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = build().eval()
+    batch = torch.randn(shape)
+    here = ns.ladder(model, batch)
+    there = ns.ladder(copy.deepcopy(model).cuda(), batch.cuda())
+    for name, bracket in here.items():
+        tolerance = 1e-4 if name == "observed" else 1e-6
+        assert there[name].log10_upper == pytest.approx(bracket.log10_upper, abs=tolerance)
+        assert there["best"].log10_lower <= bracket.log10_upper or not bracket.holds or name == "observed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_spectral_norm_agrees_with_the_cpu(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 16, 3, stride=2, padding=1).to(dtype)
+    here = ns.spectral_norm(layer, (8, 12, 12))
+    there = ns.spectral_norm(copy.deepcopy(layer).cuda(), (8, 12, 12))
+    assert there.log10_upper == pytest.approx(here.log10_upper, abs=1e-6)
+    assert there.log10_lower <= here.log10_upper
+    assert here.log10_lower <= there.log10_upper
+
+
+def test_the_generator_of_the_device_is_left_alone() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()).cuda().train()
+    before = torch.cuda.get_rng_state()
+    ns.lipschitz(model, torch.randn(3, 4, device="cuda"))
+    assert torch.equal(before, torch.cuda.get_rng_state())

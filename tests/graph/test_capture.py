@@ -1,0 +1,452 @@
+"""Capture: what goes in, what comes out, what is refused, and that the model is left as found."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+import normscope as ns
+from normscope.core.errors import CaptureError, InputError, JacobianError, NormscopeError, RandomOperatorError
+from normscope.graph.ir import Unit
+
+aten = torch.ops.aten
+
+
+class Function(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor):
+        return self.function(x)
+
+
+def names(graph: ns.Graph) -> list[str]:
+    return [str(node.op).removeprefix("aten.").split(".")[0] for node in graph]
+
+
+def agrees(graph: ns.Graph, model: nn.Module, *inputs: Tensor, tolerance: float = 1e-5) -> None:
+    """The graph computes what the model computes, on other inputs than it was captured with."""
+    others = [x + 0.3 * torch.randn(x.shape, dtype=x.dtype) for x in inputs]
+    with torch.no_grad():
+        want, got = model(*others), graph.run(*others)
+    assert torch.allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class Two(nn.Module):
+    """Two inputs by position or by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.left(first) + self.right(second).relu()
+
+
+class TestInputs:
+    def test_a_tuple_is_positional_arguments(self) -> None:
+        model, batch = Two().eval(), (torch.randn(2, 3), torch.randn(2, 2))
+        graph = ns.capture(model, batch)
+        assert [item.shape for item in graph.inputs] == [(1, 3), (1, 2)]
+        assert graph.input_shape == (5,)
+        agrees(graph, model, *(x[:1] for x in batch))
+
+    def test_a_dict_is_keyword_arguments(self) -> None:
+        model = Two().eval()
+        batch = {"second": torch.randn(2, 2), "first": torch.randn(2, 3)}
+        graph = ns.capture(model, batch)
+        by_name = {item.name: item.value for item in graph.inputs}
+        assert torch.equal(by_name["first"], batch["first"][:1])
+        assert torch.equal(by_name["second"], batch["second"][:1])
+
+    def test_a_pair_for_a_model_of_one_argument_holds_labels(self) -> None:
+        graph = ns.capture(nn.Linear(3, 2).eval(), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0])))
+        assert len(graph.inputs) == 1
+        assert any("labels" in note for note in graph.notes)
+
+    def test_token_models_start_at_their_embedding(self) -> None:
+        class Tokens(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embed, self.place, self.head = nn.Embedding(9, 4), nn.Embedding(5, 4), nn.Linear(4, 2)
+
+            def forward(self, input_ids: Tensor) -> Tensor:
+                return self.head(self.embed(input_ids) + self.place(torch.arange(input_ids.shape[1])))
+
+        model, ids = Tokens().eval(), torch.tensor([[1, 2, 3]])
+        graph = ns.capture(model, {"input_ids": ids})
+        (start,) = graph.inputs
+        assert (start.shape, start.path) == ((1, 3, 4), "embed")
+        assert torch.allclose(graph.run(start.value), model(ids))
+        assert torch.equal(start.value, model.embed(ids))
+
+    def test_one_sample_in_eval_mode_and_the_batch_in_train_mode(self) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        batch = torch.randn(5, 3)
+        evaluated, trained = ns.capture(model, batch, mode="eval"), ns.capture(model, batch, mode="train")
+        assert (evaluated.input_shape, evaluated.per_sample, evaluated.mode) == ((1, 3), True, "eval")
+        assert (trained.input_shape, trained.per_sample, trained.mode) == ((5, 3), False, "train")
+
+    @pytest.mark.parametrize(
+        "function",
+        [lambda x: x - x.mean(0), lambda x: x.cumsum(0), lambda x: torch.cat([x[:1], x[1:] + x[:-1]])],
+        ids=["mean", "cumulative", "causal"],
+    )
+    def test_samples_that_depend_on_one_another_are_one_input(self, function) -> None:
+        graph = ns.capture(Function(function).eval(), torch.randn(4, 3))
+        assert not graph.per_sample
+        assert graph.input_shape == (4, 3)
+
+    def test_the_batch_is_left_alone(self) -> None:
+        batch = torch.randn(3, 4)
+        before = batch.clone()
+        model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
+        ns.lipschitz(model, batch, max_seconds=1)
+        assert torch.equal(batch, before)
+        ns.lipschitz(model, batch, scope="point")
+        assert torch.equal(batch, before)
+
+
+Named = namedtuple("Named", ["hidden", "scores"])
+
+
+@dataclass
+class Output:
+    last_hidden_state: Tensor
+    cache: object
+
+
+class TestOutputs:
+    def test_by_name_of_a_dict(self) -> None:
+        model = Function(lambda x: {"hidden": x, "scores": 2 * x})
+        assert ns.lipschitz(model, torch.randn(2, 3), output="scores", max_seconds=1).upper == pytest.approx(2)
+        assert ns.lipschitz(model, torch.randn(2, 3), output="hidden", max_seconds=1).upper == pytest.approx(1)
+
+    def test_by_index(self) -> None:
+        model = Function(lambda x: (x, 3 * x))
+        assert ns.lipschitz(model, torch.randn(2, 3), output=1, max_seconds=1).upper == pytest.approx(3)
+
+    def test_by_name_of_a_named_tuple(self) -> None:
+        model = Function(lambda x: Named(x, 4 * x))
+        assert ns.lipschitz(model, torch.randn(2, 3), output="scores", max_seconds=1).upper == pytest.approx(4)
+
+    def test_logits_are_preferred_and_caches_ignored(self) -> None:
+        assert names(ns.capture(Function(lambda x: {"logits": x.relu(), "h": x.tanh()}), torch.randn(2, 3))) == ["relu"]
+        assert names(ns.capture(Function(lambda x: Output(x.relu(), [x])), torch.randn(2, 3))) == ["relu"]
+        assert names(ns.capture(Function(lambda x: (x.relu(), torch.arange(3))), torch.randn(2, 3))) == ["relu"]
+
+    def test_several_without_a_choice(self) -> None:
+        with pytest.raises(InputError, match=r"returns 2 float tensors, \[0, 1\]: choose one with output="):
+            ns.capture(Function(lambda x: (x, 2 * x)), torch.randn(2, 3))
+
+    def test_one_that_is_not_there(self) -> None:
+        with pytest.raises(InputError, match=r"no float output 'z'; it returns \['a', 'b'\]"):
+            ns.capture(Function(lambda x: {"a": x, "b": x}), torch.randn(2, 3), output="z")
+
+    def test_no_tensor_at_all(self) -> None:
+        for nothing in ("text", [], None, torch.nn.ReLU()):
+            with pytest.raises(InputError):
+                ns.capture(Function(lambda x, nothing=nothing: nothing), torch.randn(2, 3))
+
+    def test_an_integer_output_is_no_number_to_measure(self) -> None:
+        with pytest.raises(InputError):
+            ns.lipschitz(Function(lambda x: x.argmax(1)), torch.randn(2, 3), max_seconds=1)
+
+    def test_an_output_that_does_not_depend_on_the_input(self) -> None:
+        with pytest.raises(InputError, match="does not depend on the input"):
+            ns.capture(Function(lambda x: torch.ones(2)), torch.randn(2, 3))
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x).relu()) @ self.layer.weight
+
+
+def slice_add(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 2:].add_(y[:, :2], alpha=2)
+    y[:, 0].mul_(3).relu_()
+    return y
+
+
+def view_write(x: Tensor) -> Tensor:
+    y = x * 1.0
+    y.view(-1)[::2] = 0.0
+    y[:, 1] = y[:, 0] + 1
+    y += x
+    return y
+
+
+class TestStructure:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            Shared(),
+            Function(slice_add),
+            Function(view_write),
+            nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.ReLU(inplace=True), spectral_norm(nn.Linear(4, 4))),
+            nn.Sequential(nn.Unflatten(1, (1, 4)), weight_norm(nn.Conv1d(1, 2, 3)), spectral_norm(nn.Conv1d(2, 2, 2))),
+            nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()),
+            nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True),
+        ],
+        ids=["shared", "slice add_", "view writes", "parametrized", "parametrized conv", "dropout", "encoder"],
+    )
+    def test_the_graph_computes_the_model(self, model: nn.Module) -> None:
+        model.eval()
+        shape = (1, 3, 4) if isinstance(model, nn.TransformerEncoderLayer) else (1, 4)
+        x = torch.randn(shape)
+        agrees(ns.capture(model, x), model, x)
+
+    def test_shared_weights_are_one_tensor(self) -> None:
+        first, second = (node for node in ns.capture(Shared().eval(), torch.randn(2, 4)) if "linear" in str(node.op))
+        assert first.path == second.path == "layer"
+        assert first.args[1] is second.args[1]
+
+    def test_parametrized_weights_are_constants(self) -> None:
+        layer = weight_norm(nn.Linear(4, 3))
+        graph = ns.capture(layer.eval(), torch.randn(2, 4))
+        assert names(graph) == ["linear"]
+        assert torch.allclose(graph.nodes[0].args[1], layer.weight)
+
+    def test_spectral_norm_in_train_mode_is_the_model_as_found(self) -> None:
+        model = nn.Sequential(spectral_norm(nn.Linear(6, 6), n_power_iterations=1))
+        with torch.no_grad():
+            model[0].parametrizations.weight.original.normal_()
+        x = torch.randn(3, 6)
+        graph = ns.capture(model.train(), x)
+        with torch.no_grad():
+            assert torch.allclose(graph.run(x), model(x), atol=1e-6)
+
+    @pytest.mark.parametrize("drop", [nn.Dropout(0.5), Function(lambda x: F.dropout(x, 0.5)), nn.Dropout1d(0.5)])
+    def test_dropout_counts_as_off_and_the_result_says_so(self, drop: nn.Module) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), drop).train()
+        bracket = ns.lipschitz(model, torch.randn(2, 3), max_seconds=1)
+        assert "dropout counts as off" in bracket.notes
+        norm = float(torch.linalg.matrix_norm(model[0].weight.detach().double(), 2))
+        assert bracket.upper == pytest.approx(norm, rel=2e-3)
+        assert "dropout counts as off" not in ns.capture(nn.Linear(3, 3).train(), torch.randn(2, 3)).notes
+
+    def test_a_frozen_normalizer_in_a_training_model_stays_frozen(self) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
+        model[1].eval()
+        x = torch.randn(4, 3)
+        graph = ns.capture(model, x)
+        with torch.no_grad():
+            assert torch.allclose(graph.run(x), model(x), atol=1e-5)
+
+    def test_a_node_knows_where_it_comes_from(self) -> None:
+        model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), Function(lambda x: x.relu() * 2))
+        graph = ns.capture(model.eval(), torch.randn(2, 1, 4, 4))
+        conv, relu = graph.nodes[:2]
+        assert (conv.op, conv.path, conv.kind) == (aten.conv2d.default, "0.0", "Conv2d")
+        assert (conv.shape, conv.dtype, conv.refs) == ((1, 2, 4, 4), torch.float32, (graph.inputs[0].name,))
+        assert conv.bound()["padding"] == [1, 1]
+        assert (relu.op, relu.path, relu.kind) == (aten.relu.default, "1", "Function")
+        file, line = relu.source.rsplit(":", 1)
+        assert file == __file__
+        with open(__file__) as source:
+            assert "x.relu() * 2" in source.read().splitlines()[int(line) - 1]
+        assert "1 at" in relu.where
+
+    def test_a_graph_is_immutable_and_prints(self) -> None:
+        graph = ns.capture(nn.Linear(3, 2), torch.randn(1, 3))
+        with pytest.raises(AttributeError):
+            graph.output = "x"
+        with pytest.raises(AttributeError):
+            graph.nodes[0].path = "x"
+        assert "aten.linear.default" in str(graph)
+
+    def test_a_graph_runs_only_on_its_own_shapes(self) -> None:
+        graph = ns.capture(nn.Linear(3, 2).eval(), torch.randn(2, 3))
+        with pytest.raises(InputError, match="captured with"):
+            graph.run(torch.randn(2, 3))
+        with pytest.raises(InputError, match="takes 1 input"):
+            graph.run(torch.randn(1, 3), torch.randn(1, 3))
+
+
+def halves(x: Tensor) -> Tensor:
+    return torch.cat([-x[..., 2:], x[..., :2]], -1)
+
+
+ANGLES = torch.linspace(0, 2, 12).reshape(3, 4)
+UNITS = {
+    "rms": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3), ["rms"]),
+    "rms by division": (lambda x: x / torch.sqrt((x * x).mean((1, 2), keepdim=True) + 0.1), ["rms"]),
+    "tanh-GELU": (
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        ["activation"],
+    ),
+    "quick GELU": (lambda x: x * torch.sigmoid(1.702 * x), ["activation"]),
+    "rotary": (lambda x: x * ANGLES.to(x).cos() + halves(x) * ANGLES.to(x).sin(), ["rotary"]),
+    "attention": (
+        lambda x: (x @ x.transpose(1, 2) / 2 + torch.eye(3).to(x)).softmax(-1) @ x,
+        ["transpose", "transpose", "scaled_dot_product_attention"],
+    ),
+}
+
+
+class TestUnits:
+    @pytest.mark.parametrize("name", UNITS)
+    def test_a_unit_written_out_is_recognised(self, name: str) -> None:
+        function, expected = UNITS[name]
+        graph = ns.capture(Function(function).eval(), torch.randn(2, 3, 4))
+        assert names(graph) == expected
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("name", UNITS)
+    def test_a_unit_computes_the_same(self, name: str, dtype: torch.dtype) -> None:
+        function, _ = UNITS[name]
+        x = torch.randn(2, 3, 4, dtype=dtype)
+        graph = ns.capture(Function(function).eval(), x)
+        x = 3 * torch.randn(graph.inputs[0].shape, dtype=dtype)
+        assert torch.allclose(graph.run(x), function(x), atol=1e-5)
+        assert torch.allclose(graph.double().run(x.double()), function(x.double()), atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)),
+            lambda x: x * torch.rsqrt(x.pow(4).mean(-1, keepdim=True) + 1e-3),
+            lambda x: x * torch.rsqrt(x.flip(-1).pow(2).mean(1, keepdim=True) + 1e-3),
+            lambda x: x * torch.sigmoid(x).mean(-1, keepdim=True),
+            lambda x: (x @ x.transpose(1, 2)).softmax(1) @ x,
+        ],
+        ids=["no eps", "fourth power", "another value's mean", "a mean gate", "softmax over queries"],
+    )
+    def test_what_only_looks_like_a_unit_is_not_one(self, function) -> None:
+        graph = ns.capture(Function(function).eval(), torch.randn(2, 3, 4))
+        assert not any(isinstance(node.op, Unit) or "attention" in str(node.op) for node in graph)
+        x = torch.randn(graph.inputs[0].shape)
+        assert torch.allclose(graph.run(x), function(x), atol=1e-5)
+
+
+def cut(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = x * 2
+    return y + x
+
+
+class TestRefused:
+    @pytest.mark.parametrize("function", [lambda x: x.detach() + x, cut], ids=["detach", "no_grad"])
+    def test_jacobians_through_a_cut_are_refused_and_bounds_are_not(self, function) -> None:
+        model = Function(function)
+        with pytest.raises(JacobianError, match="gradients are cut on the path"):
+            ns.lipschitz(model, torch.randn(2, 3), scope="point")
+        bracket = ns.lipschitz(model, torch.randn(2, 3), max_seconds=1)
+        assert 1.9 < bracket.lower <= bracket.upper < 3.1
+
+    def test_a_path_cut_altogether_is_still_bounded(self) -> None:
+        bracket = ns.lipschitz(Function(lambda x: -2 * x.detach()), torch.randn(2, 3), max_seconds=1)
+        assert bracket.lower == pytest.approx(2, abs=1e-6)
+        assert bracket.upper == pytest.approx(2, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("function", "operator"),
+        [(lambda x: x + torch.randn_like(x), "randn_like"), (lambda x: x * torch.bernoulli(torch.ones(3) / 2), "bernoulli")],
+        ids=["noise", "mask"],
+    )
+    @pytest.mark.parametrize("scope", ["global", "point"])
+    def test_random_operators(self, function, operator: str, scope: str) -> None:
+        with pytest.raises(RandomOperatorError, match=rf"draws random numbers \(aten\.{operator}"):
+            ns.lipschitz(Function(function), torch.randn(2, 3), scope=scope)
+
+    def test_rrelu_is_random_in_train_mode_only(self) -> None:
+        assert ns.lipschitz(nn.RReLU(0.1, 0.5).eval(), torch.randn(2, 3), max_seconds=1).upper == pytest.approx(1)
+        with pytest.raises(RandomOperatorError):
+            ns.lipschitz(nn.RReLU(0.1, 0.5).train(), torch.randn(2, 3))
+
+    @pytest.mark.parametrize(
+        ("function", "operator"),
+        [
+            (torch.sign, "sign"),
+            (torch.round, "round"),
+            (torch.floor, "floor"),
+            (lambda x: (x > 0).to(x.dtype), "gt"),
+            (lambda x: torch.where(x > 1, x, 2 * x), "gt"),
+            (lambda x: x.argmax(1).to(x.dtype) + x[:, 0], "argmax"),
+            (lambda x: x.gather(1, x.argsort(1)), "sort"),
+            (lambda x: x.index_select(1, x[0].argsort()), "sort"),
+            (lambda x: x * (x == x.amax(1, keepdim=True)), "eq"),
+        ],
+        ids=["sign", "round", "floor", "compare", "where", "argmax", "gather", "index", "equal"],
+    )
+    def test_what_jumps_is_infinite_with_the_reason(self, function, operator: str) -> None:
+        bracket = ns.lipschitz(Function(function), torch.randn(2, 3), max_seconds=1)
+        assert bracket.upper == math.inf
+        assert operator in bracket.reason
+        assert "not continuous" in bracket.reason
+
+    def test_integers_without_an_embedding(self) -> None:
+        with pytest.raises(InputError, match="integers and the model has no embedding"):
+            ns.lipschitz(Function(lambda x: x * 2.0), torch.tensor([[1, 2]]))
+
+    def test_a_wrong_shape(self) -> None:
+        with pytest.raises(InputError, match=r"shapes \[\(2, 5\)\].*mat1 and mat2") as caught:
+            ns.lipschitz(nn.Linear(3, 2), torch.randn(2, 5))
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("scope", ["global", "point"])
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_weights_that_are_no_numbers(self, value: float, scope: str) -> None:
+        model = nn.Sequential(nn.Linear(3, 2))
+        with torch.no_grad():
+            model[0].weight[0, 0] = value
+        with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinite"):
+            ns.lipschitz(model, torch.randn(2, 3), scope=scope)
+
+    @pytest.mark.parametrize("value", [math.nan, -1.0])
+    def test_statistics_that_are_no_variances(self, value: float) -> None:
+        model = nn.BatchNorm1d(3).eval()
+        model.running_var[0] = value
+        with pytest.raises(NormscopeError):
+            ns.lipschitz(model, torch.randn(2, 3), max_seconds=1)
+
+    def test_an_empty_batch(self) -> None:
+        with pytest.raises(InputError, match="empty tensor of shape"):
+            ns.lipschitz(nn.Linear(3, 2), torch.randn(0, 3))
+
+    def test_data_that_are_no_numbers(self) -> None:
+        with pytest.raises(InputError, match="the batch holds NaN"):
+            ns.lipschitz(nn.Linear(3, 2), torch.tensor([[1.0, math.nan, 0.0]]))
+
+    @pytest.mark.parametrize("batch", ["text", None, 3, [], {}])
+    def test_a_batch_that_is_none(self, batch) -> None:
+        with pytest.raises(InputError):
+            ns.lipschitz(nn.Linear(3, 2), batch)
+
+    def test_a_model_that_is_none(self) -> None:
+        with pytest.raises(InputError, match=r"not a torch\.nn\.Module"):
+            ns.lipschitz(torch.relu, torch.randn(2, 3))
+
+    @pytest.mark.parametrize("options", [{"mode": "test"}, {"scope": "everywhere"}])
+    def test_options_that_do_not_exist(self, options) -> None:
+        with pytest.raises(InputError):
+            ns.lipschitz(nn.Linear(3, 2), torch.randn(2, 3), **options)
+
+    def test_a_branch_on_the_data_cannot_be_captured_but_measured_at_points(self) -> None:
+        model = Function(lambda x: 2 * x if x.sum() > 0 else 3 * x)
+        with pytest.raises(CaptureError, match=r"cannot trace this model.*scope=\"point\""):
+            ns.lipschitz(model, torch.ones(2, 3))
+        assert ns.lipschitz(model, torch.ones(2, 3), scope="point").upper == pytest.approx(2)
+        assert ns.lipschitz(model, -torch.ones(2, 3), scope="point").upper == pytest.approx(3)

@@ -1,0 +1,323 @@
+"""Does the suite bite? Bugs are planted one by one; each must be caught by trials that pass without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope.bounds import certificate, folded, segments
+from normscope.bounds.trial import try_example
+from normscope.core.bracket import Evidence
+from normscope.core.errors import SoundnessError
+from normscope.core.rounding import ONE, Upper, largest
+from normscope.linalg import conv_norm, folding, norms
+from normscope.linalg.convolution import Convolution
+from normscope.linalg.linear_map import Diagonal
+from normscope.linalg.symbol import Symbol
+from normscope.rules import attention, normalization, pooling, registry
+from normscope.rules import convolution as convolution_rules
+from normscope.rules.effects import Gain, Linear, Range
+from normscope.theory import activations
+
+from .networks import Concatenated, Function, Network, Residual, convolution, linear_network
+from .trials import on_torus, try_convolution, try_exactness, try_network
+
+aten = torch.ops.aten
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and the part of the suite that must see it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    trial: Callable[[], None]
+    prepare: Callable[[Patch], None] = lambda patch: None
+    quick: bool = False
+
+
+def rule_of(op: Any) -> Callable[[], None]:
+    """The rule's own examples, as `tests/rules` runs them."""
+
+    def trial() -> None:
+        for example in registry._RULES[op].examples:
+            for seed in range(2):
+                try_example(example, seed=seed, seconds=0.2)
+
+    return trial
+
+
+def net(build: Callable[[], nn.Module], *shape: int, scale: float = 1.0) -> Callable[[], None]:
+    """A small network, as `test_random_networks` runs them."""
+
+    def trial() -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = build().eval()
+            batch = scale * torch.randn(shape)
+        try_network(Network(0, model, batch, "eval", ()))
+
+    return trial
+
+
+def linear_nets() -> None:
+    for seed in range(30):
+        try_exactness(linear_network(seed))
+
+
+def convolutions() -> None:
+    for seed in range(60):
+        try_convolution(*convolution(seed))
+
+
+def small_circular() -> None:
+    """Kernels wider than the ring they act on."""
+    torch.manual_seed(0)
+    for size in (2, 3, 4):
+        try_convolution(nn.Conv1d(2, 2, 5, padding=2, padding_mode="circular", bias=False), (2, size))
+
+
+def replaced(op: Any, change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
+    """Plant a change in what the rule of an operator returns."""
+
+    def plant(patch: Patch) -> None:
+        found = registry._RULES[op]
+
+        def function(node: Any, operands: Any) -> Any:
+            return change(node, found.function(node, operands))
+
+        patch.setitem(registry._RULES, op, dataclasses.replace(found, function=function))
+
+    return plant
+
+
+def number(value: float) -> Upper:
+    return Upper.of(value, Evidence.NUMERICAL)
+
+
+def crops_the_kernel(patch: Patch) -> None:
+    real = conv_norm.Kernel
+
+    def cropped(conv: Convolution, strides: Any) -> Any:
+        weight = conv.weight.clone()
+        for dim, axis in enumerate(conv.axes, start=2):
+            weight.narrow(dim, min(axis.size, axis.kernel), max(axis.kernel - axis.size, 0)).zero_()
+        return real(conv._with_weight(weight, 0.0), strides)
+
+    patch.setattr(conv_norm, "Kernel", cropped)
+
+
+def stride_counted_twice(patch: Patch) -> None:
+    real = Symbol.__init__
+
+    def divided(self: Symbol, kernel: Any, torus: Any) -> None:
+        real(self, kernel, torus)
+        self.factor /= math.sqrt(math.prod(ring.stride for ring in torus))
+
+    patch.setattr(Symbol, "__init__", divided)
+
+
+def padding_forgotten(patch: Patch) -> None:
+    real = conv_norm.rings
+
+    def bare(axis: Any, mode: str, extra: int = 0) -> Any:
+        found = real(axis, mode, extra)
+        size = axis.size + -axis.size % axis.stride
+        return [dataclasses.replace(ring, size=size) if not ring.rigid else ring for ring in found]
+
+    patch.setattr(conv_norm, "rings", bare)
+
+
+def first_group_only(patch: Patch) -> None:
+    real = Symbol.gram
+
+    def gram(self: Symbol, grid: Any) -> Any:
+        whole = real(self, grid)
+        groups = self.kernel.groups
+        blocks = whole.reshape(-1, groups, *whole.shape[1:])
+        return blocks[:, :1].expand(-1, groups, -1, -1).reshape(whole.shape)
+
+    patch.setattr(Symbol, "gram", gram)
+
+
+def groups_multiplied(patch: Patch) -> None:
+    real = convolution_rules._convolution
+
+    def multiplied(node: Any, *, transposed: bool) -> Any:
+        effect = real(node, transposed=transposed)
+        scale = Diagonal(torch.tensor(float(node.bound()["groups"]), dtype=torch.float64), effect.maps[0].out_shape)
+        return Linear(maps=(folding.compose(scale, effect.maps[0]),))
+
+    patch.setattr(convolution_rules, "_convolution", multiplied)
+
+
+def variance_not_deviation(patch: Patch) -> None:
+    real = normalization._statistics
+
+    def squared(node: Any, weight: Any, variance: Any, eps: float) -> Any:
+        return real(node, weight, (variance + eps) ** 2, 0.0)
+
+    patch.setattr(normalization, "_statistics", squared)
+
+
+def eps_dropped_from_batch_norm(patch: Patch) -> None:
+    real = normalization._statistics
+    patch.setattr(normalization, "_statistics", lambda node, weight, variance, eps: real(node, weight, variance, 0.0))
+
+
+def eps_of_normalizers(value: Callable[[float], float]) -> Callable[[Patch], None]:
+    """Plant another constant for the division by sqrt(variance + eps)."""
+
+    def plant(patch: Patch) -> None:
+        real = normalization.normalized
+
+        def normalized(node: Any, eps: float, *rest: Any, **named: Any) -> Any:
+            return dataclasses.replace(real(node, eps, *rest, **named), gains=(number(value(eps)),))
+
+        patch.setattr(normalization, "normalized", normalized)
+
+    return plant
+
+
+def skip_as_product(patch: Patch) -> None:
+    patch.setattr(folded, "total", lambda bounds: ONE.times(*bounds))
+
+
+def wrong_middle(patch: Patch) -> None:
+    real = certificate.ClosedForm.through
+
+    def recentred(self: Any, weight: Any, slope: Any) -> Any:
+        half = (slope[1] - slope[0]) / 2
+        return real(self, weight, (-half, half))
+
+    patch.setattr(certificate.ClosedForm, "through", recentred)
+
+
+def no_remainder(patch: Patch) -> None:
+    real = certificate.LipLT.through
+
+    def through(self: Any, weight: Any, slope: Any) -> Any:
+        bound, state = real(self, weight, slope)
+        return bound, None if state is None else certificate.LipLT(tuple(t for t in state.terms if t[0] is not None))
+
+    patch.setattr(certificate.LipLT, "through", through)
+
+
+def swapped(node: Any, effect: Any) -> Any:
+    return dataclasses.replace(effect, gains=effect.gains[::-1]) if isinstance(effect, Gain) else effect
+
+
+def no_root_of_tokens(node: Any, effect: Any) -> Any:
+    if not isinstance(effect, Gain):
+        return effect
+    root = math.sqrt(node.operands[-1].shape[-2] if len(node.operands) else 1)
+    return dataclasses.replace(effect, gains=(*effect.gains[:-1], number(10 ** effect.gains[-1].log10 / root)))
+
+
+def range_without_root(patch: Patch) -> None:
+    real = normalization.normalized
+
+    def shrunk(node: Any, eps: Any, sets: Any, *rest: Any, **named: Any) -> Any:
+        effect = real(node, eps, sets, *rest, **named)
+        if not isinstance(effect, Gain) or effect.range is None:
+            return effect
+        root = math.sqrt(sets[1])
+        return dataclasses.replace(effect, range=Range(effect.range.entry / root, effect.range.row / root))
+
+    patch.setattr(normalization, "normalized", shrunk)
+
+
+def subtracted(patch: Patch) -> None:
+    def minus(a: Any, b: Any) -> Any:
+        return folding.add(a, folding.compose(Diagonal(torch.tensor(-1.0, dtype=torch.float64), b.out_shape), b))
+
+    patch.setattr(segments, "add", minus)
+
+
+def positive_mlp() -> nn.Module:
+    """Weights and biases above zero: on positive inputs ReLU does nothing and the product is attained."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    return model
+
+
+def gate() -> nn.Module:
+    return Function(lambda x: x.tanh() * (10.0 * torch.sigmoid(0.01 * x)))
+
+
+def focused() -> nn.Module:
+    """Every query looks at the same token: sqrt(tokens) in the values."""
+    query, key = torch.ones(1, 1, 4, 2), torch.zeros(1, 1, 4, 2)
+    key[0, 0, 0] = 60.0
+    return Function(lambda x: F.scaled_dot_product_attention(query.to(x), key.to(x), x))
+
+
+BUGS = [
+    Bug("FFT crops the kernel", crops_the_kernel, small_circular, quick=True),
+    Bug("stride counted twice (1/sqrt(stride))", stride_counted_twice, convolutions, on_torus),
+    Bug("padding forgotten: the torus is too small", padding_forgotten, convolutions, on_torus),
+    Bug("only the first group is looked at", first_group_only, convolutions, on_torus),
+    Bug("groups multiplied", groups_multiplied, linear_nets),
+    Bug("eps dropped from eval-mode BatchNorm", eps_dropped_from_batch_norm, linear_nets),
+    Bug("eps of normalizers inside a variance of 1", eps_of_normalizers(lambda eps: 1 / math.sqrt(1 + eps)), rule_of(aten.layer_norm.default), quick=True),
+    Bug("eps taken for its root", eps_of_normalizers(lambda eps: eps**-0.25), net(lambda: nn.GroupNorm(2, 4, eps=1e-3), 2, 4, 3)),
+    Bug("concatenation as a maximum", lambda patch: patch.setattr(folded, "total", largest), net(lambda: Concatenated([nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Tanh())], 1), 2, 3)),
+    Bug("skip as a product", skip_as_product, net(lambda: Residual(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)), nn.Identity()), 2, 3), quick=True),
+    Bug("GELU slope 1", lambda patch: patch.setattr(activations, "gelu", lambda approximate="none": dataclasses.replace(activations.ACTIVATIONS["gelu"], slope=(0.0, 1.0))), rule_of(aten.gelu.default), quick=True),
+    Bug("overlapping max-pool 1", lambda patch: patch.setattr(pooling, "_root", lambda shared: ONE), rule_of(aten.max_pool2d.default)),
+    Bug("BatchNorm folded with the variance", variance_not_deviation, linear_nets),
+    Bug("LayerNorm as if n were 2", eps_of_normalizers(lambda eps: eps / (1 + eps) ** 1.5), net(lambda: nn.LayerNorm(4, eps=1e-2), 2, 4)),
+    Bug("tanh on the wrong side of a product", replaced(aten.mul.Tensor, swapped), net(gate, 2, 3), quick=True),
+    Bug("certificate with the wrong middle", wrong_middle, net(positive_mlp, 2, 4, scale=0.1)),
+    Bug("LipLT without its remainder", no_remainder, net(positive_mlp, 2, 4, scale=0.1), quick=True),
+    Bug("centring counted as 1 - 1/n", lambda patch: patch.setattr(norms, "_centering", lambda linear: norms.Bound(number(1 - 1 / linear.in_shape[-1]))), net(lambda: nn.LayerNorm(3, eps=0.1, elementwise_affine=False), 2, 3)),
+    Bug("copies of an entry forgotten", lambda patch: patch.setattr(norms, "_reindex", lambda linear: norms.Bound(ONE)), rule_of(aten.expand.default)),
+    Bug("attention without sqrt(tokens)", replaced(aten.scaled_dot_product_attention.default, no_root_of_tokens), net(focused, 1, 1, 4, 2)),
+    Bug("range of a LayerNorm without sqrt(n)", range_without_root, net(lambda: nn.Sequential(nn.LayerNorm(8), nn.Softplus()), 2, 8)),
+    Bug("parallel paths subtracted", subtracted, linear_nets),
+    Bug("softmax norm 1/4", lambda patch: replaced(aten.softmax.int, lambda node, effect: dataclasses.replace(effect, gains=(number(0.25),)))(patch), rule_of(aten.softmax.int)),
+    Bug("keys move nothing in attention", replaced(aten.scaled_dot_product_attention.default, lambda node, effect: dataclasses.replace(effect, gains=(number(1e-9),) * len(effect.gains))), rule_of(aten.scaled_dot_product_attention.default)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def fresh():
+    """Norms are remembered with their maps, and centring maps are shared: forget both around a planted bug."""
+
+    def clear() -> None:
+        norms._known.clear()
+        normalization.centering.cache_clear()
+
+    clear()
+    yield clear
+    clear()
+
+
+def params() -> list[Any]:
+    return [pytest.param(bug, id=bug.name, marks=[] if bug.quick else [pytest.mark.slow]) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", params())
+def test_a_planted_bug_is_caught(bug: Bug, fresh, monkeypatch) -> None:
+    bug.prepare(monkeypatch)
+    bug.trial()
+    fresh()
+    bug.plant(monkeypatch)
+    with pytest.raises((SoundnessError, AssertionError)):
+        bug.trial()
+
+
+def test_at_least_twelve_bugs_are_planted() -> None:
+    assert len({bug.name for bug in BUGS}) >= 12
+    assert attention.attention is registry._RULES[aten.scaled_dot_product_attention.default].function
