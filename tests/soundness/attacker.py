@@ -18,7 +18,7 @@ STEPS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
 def double_twin(model: nn.Module) -> nn.Module:
-    """Return a float64 copy that computes the same function; dropout is off, weights under a parametrization are fixed."""
+    """Return a float64 copy that computes the same function: dropout off, parametrized weights as they are."""
     twin = copy.deepcopy(model)
     for module in twin.modules():
         if isinstance(module, nn.Dropout):
@@ -37,7 +37,9 @@ def as_function(twin: nn.Module, shape: tuple[int, ...]) -> Flat:
     return lambda flat: twin(flat.reshape(shape)).reshape(-1)
 
 
-def strongest(function: Flat, start: Tensor, *, seed: int, tries: int = 10, climbs: int = 2) -> tuple[float, Tensor | None]:
+def strongest(
+    function: Flat, start: Tensor, *, seed: int, tries: int = 10, climbs: int = 2
+) -> tuple[float, Tensor | None]:
     """Return the largest secant slope found, less what rounding can fake, and the middle of its pair."""
     generator = torch.Generator().manual_seed(seed)
     found: list[tuple[float, Tensor, Tensor]] = []

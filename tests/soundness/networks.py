@@ -1,4 +1,4 @@
-"""Random networks from a seed: every kind of layer the engine claims to bound, small enough for a trial in half a second.
+"""Random networks from a seed: every kind of layer the engine claims to bound, small enough for a quick trial.
 
 A seed fixes everything: structure, weights, statistics, mode, dtype and batch.
 """
@@ -251,7 +251,9 @@ class _Builder:
                     if self.draw.random() < 0.4:
                         weight.mul_(torch.rand(weight.shape, generator=self.generator) > 0.3)
                 elif isinstance(weight, Tensor) and weight.ndim > 1 and not hasattr(module, "parametrizations"):
-                    weight.copy_(torch.randn(weight.shape, generator=self.generator) * scale / math.sqrt(weight[0].numel()))
+                    weight.copy_(
+                        torch.randn(weight.shape, generator=self.generator) * scale / math.sqrt(weight[0].numel())
+                    )
                 if isinstance(getattr(module, "bias", None), Tensor):
                     module.bias.copy_(0.5 * torch.randn(module.bias.shape, generator=self.generator))
                 if isinstance(getattr(module, "running_var", None), Tensor):

@@ -108,14 +108,17 @@ def page(result: dict) -> str:
         f"seed base {result['seed_base']}, {result['seconds']} s.",
         "",
         "Every bound that claims to hold was compared with the package's own attack and with one that does not use the "
-        "package (dense Jacobians of the model in float64, confirmed as pairs of inputs); the captured graph was compared "
-        f"with the model. {result['infinite_with_reason']} networks have no finite bound, and the result says why.",
+        "package (dense Jacobians of the model in float64, confirmed as pairs of inputs); the captured graph was "
+        "compared with the model. "
+        f"{result['infinite_with_reason']} networks have no finite bound, and the result says why.",
         "",
         "| log10 of best bound over best attack | networks |",
         "|---|---|",
     ]
     for low, number in result["log10_gap_histogram"].items():
-        lines.append(f"| {low} to {float(low) + 0.5:g} | {number} |" if float(low) < 10 else f"| {low} and more | {number} |")
+        lines.append(
+            f"| {low} to {float(low) + 0.5:g} | {number} |" if float(low) < 10 else f"| {low} and more | {number} |"
+        )
     lines += ["", "| with | networks |", "|---|---|"]
     lines += [f"| {name} | {number} |" for name, number in result["networks_with"].items()]
     return "\n".join(lines) + "\n"
@@ -139,12 +142,12 @@ def test_convolutions_against_the_dense_operator(written_out: bool, monkeypatch)
     """Small convolutions are written out; the same ones on a torus, as large ones are bounded."""
     if not written_out:
         on_torus(monkeypatch)
-    ratios = [try_convolution(*convolution(seed)) for seed in range(60)]
+    ratios = [try_convolution(*convolution(seed)) for seed in range(40)]
     assert max(ratios) < (1.001 if written_out else 4.0)
 
 
 class TestExactness:
-    @pytest.mark.parametrize("seed", range(30))
+    @pytest.mark.parametrize("seed", range(16))
     def test_linear_networks_within_one_percent(self, seed: int) -> None:
         try_exactness(linear_network(seed))
 
@@ -154,7 +157,11 @@ class TestExactness:
             nn.Identity(),
             nn.Sequential(nn.Flatten(), nn.Unflatten(1, (3, 4)), nn.Dropout(0.5)),
             Function(lambda x: x.permute(0, 2, 1).flip(1)),
-            Function(lambda x: x.roll(1, 2).transpose(1, 2).reshape(x.shape[0], 12)[:, [3, 7, 0, 11, 5, 1, 2, 4, 10, 9, 8, 6]]),
+            Function(
+                lambda x: (
+                    x.roll(1, 2).transpose(1, 2).reshape(x.shape[0], 12)[:, [3, 7, 0, 11, 5, 1, 2, 4, 10, 9, 8, 6]]
+                )
+            ),
             Function(lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)),
             Function(lambda x: -x.detach()),
             nn.PixelShuffle(1),
@@ -174,7 +181,9 @@ class TestExactness:
             layer = nn.Linear(6, 6)
             nn.init.orthogonal_(layer.weight)
             layers.append(layer)
-        assert ns.lipschitz(nn.Sequential(*layers).eval(), torch.randn(2, 6), max_seconds=1).upper == pytest.approx(1, abs=1e-5)
+        assert ns.lipschitz(nn.Sequential(*layers).eval(), torch.randn(2, 6), max_seconds=1).upper == pytest.approx(
+            1, abs=1e-5
+        )
 
 
 class TestAttacker:

@@ -1,4 +1,4 @@
-"""Trials: a network or a convolution, every bound that claims to hold, attackers, and the captured graph and its ranges."""
+"""Trials: networks and convolutions against attackers and dense operators, captured graphs against their models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def try_network(network: Network, *, seconds: float = 0.1, tries: int = 10) -> O
 
     Raises:
         SoundnessError: a bound that claims to hold is below what an attacker found.
-        AssertionError: the captured graph does not compute the model's function, a value leaves its range, a bound is NaN.
+        AssertionError: the graph does not compute the model's function, a value leaves its range, a bound is NaN.
     """
     work = Work(network.model, network.batch)
     start = network.batch[:1] if work.graph.per_sample else network.batch
@@ -133,5 +133,7 @@ def try_convolution(layer: nn.Module, shape: tuple[int, ...]) -> float:
         matrix = double_twin(layer)(rows).reshape(size, -1)
     sigma = float(torch.linalg.matrix_norm(matrix, 2))
     if not bracket.lower * (1 - 1e-9) <= sigma <= bracket.upper * (1 + 1e-9):
-        raise SoundnessError(f"{layer} at {shape}: [{bracket.lower}, {bracket.upper}] misses {sigma} ({bracket.method})")
+        raise SoundnessError(
+            f"{layer} at {shape}: [{bracket.lower}, {bracket.upper}] misses {sigma} ({bracket.method})"
+        )
     return bracket.upper / sigma if sigma else 1.0
