@@ -17,11 +17,9 @@ from torch import Tensor
 
 from ..core.bracket import Evidence
 from ..core.log10 import log10_sum
-from ..core.rounding import ONE, Upper
+from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
-from ..rules.effects import Elementwise
-from .folded import Norm, atom_bound, best, form_bound
-from .segments import Form, Segments
+from .segments import Form
 
 WIDEST = 1024
 """Widest layer that a certificate carries (its cost is cubic); wider segments fall back to folded norms."""
@@ -148,55 +146,39 @@ class Link:
         return self.state
 
 
-def certified(
-    segments: Segments, base: dict[str, Upper], start: State, norm: Norm, method: str, deadline: float | None = None
-) -> dict[str, Upper]:
-    """Bound every source, carrying `start` along each chain; never above `base` (the folded bounds)."""
-    graph = segments.graph
-    device = graph.inputs[0].value.device
-    constant = {item.name: ONE for item in graph.inputs}
-    links: dict[str, Link] = {}
-    blocks: dict[int, Block | None] = {}
+class Certificate:
+    """Carries a state along every chain of the graph (a `Chain` for `folded.propagate`)."""
 
-    def block(linear: LinearMap) -> Block | None:
-        if id(linear) not in blocks:
-            late = deadline is not None and time.monotonic() > deadline
-            blocks[id(linear)] = None if late else _block(linear, device)
-        return blocks[id(linear)]
+    def __init__(self, start: State, method: str, device: torch.device, deadline: float | None = None) -> None:
+        self.start, self.method, self.device, self.deadline = start, method, device, deadline
+        self.links: dict[str, Link] = {}
+        self.blocks: dict[int, Block | None] = {}
 
-    def carry(form: Form, name: str, slope: tuple[float, float] | None) -> Upper | None:
+    def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
         """Bound a single-source form by its chain's certificate and tie the next link."""
-        segment = block(next(iter(form.values()))) if len(form) == 1 else None
+        segment = self._block(next(iter(form.values()))) if len(form) == 1 else None
         if segment is None:
             return None
         source = next(iter(form))
-        link = links.get(source)
+        link = self.links.get(source)
         state = link.certificate() if link is not None and link.copies == segment.copies else None
         if link is None or state is None:  # the chain starts here: its first norm is the folded one
             if slope is not None:
-                links[name] = Link(source, segment.copies, lambda: start.through(segment.weight, slope)[1])
+                self.links[name] = Link(source, segment.copies, lambda: self.start.through(segment.weight, slope)[1])
             return None
         if slope is None:
             log = state.after(segment.weight)
         else:
             log, following = state.through(segment.weight, slope)
-            links[name] = Link(link.origin, segment.copies, lambda: following)
-        return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, method).times(constant[link.origin])
+            self.links[name] = Link(link.origin, segment.copies, lambda: following)
+        bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, self.method)
+        return bound.times(cores[link.origin])
 
-    for name, atom in segments.atoms.items():
-        inner = [form_bound(form, constant, graph, norm) for form in atom.operands]
-        slope = atom.effect.slope if isinstance(atom.effect, Elementwise) else None
-        for position, form in enumerate(atom.operands):
-            tighter = carry(form, name, slope)
-            if tighter is not None:
-                inner[position] = best(inner[position], tighter)
-        constant[name] = best(atom_bound(atom.effect, inner), base[name])
-    result = form_bound(segments.output, constant, graph, norm)
-    tighter = carry(segments.output, graph.output, None)
-    if tighter is not None:
-        result = best(result, tighter)
-    constant[graph.output + ":output"] = best(result, base[graph.output + ":output"])
-    return constant
+    def _block(self, linear: LinearMap) -> Block | None:
+        if id(linear) not in self.blocks:
+            late = self.deadline is not None and time.monotonic() > self.deadline
+            self.blocks[id(linear)] = None if late else _block(linear, self.device)
+        return self.blocks[id(linear)]
 
 
 def _block(linear: LinearMap, device: torch.device) -> Block | None:

@@ -1,61 +1,110 @@
-"""Bounds over the whole DAG: operator by operator (`product`), and by folded linear segments (`folded`)."""
+"""Bounds over the whole DAG: operator by operator (the product), and by folded linear segments.
+
+Operator by operator: L(node) <= sum over operands of norm(operator in that operand) * L(operand), a root sum of squares
+where the operands land on different entries (concatenation). Folded: a value that is a sum of linear maps A_j of
+sources u_j has L <= sum of norm(A_j) L(u_j), and L <= norm([A_j/t_j]) (sum of t_j^2 L(u_j)^2)^(1/2) for any t_j > 0.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
+import torch
+
+from ..core.bracket import Evidence
 from ..core.errors import NormscopeError
+from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
-from ..linalg.norms import upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .segments import Form, Segments
 
 Norm = Callable[[LinearMap], Upper]
+JOINT_SIDE = 1024
+"""Segments of several sources up to this size are written out side by side."""
 
 
-def product(segments: Segments, norm: Norm = upper) -> dict[str, Upper]:
-    """Bound every node's value by its operands', one operator at a time.
+class Chain(Protocol):
+    """A certificate that follows chains of activations and may know a tighter bound."""
 
-    L(node) <= sum over operands of norm(operator in that operand) * L(operand). Valid for every DAG; on a chain of
-    layers it is the plain product of their constants.
+    def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
+        """Return a bound on a form from its chain, and remember the chain behind activation `name`."""
+        ...
+
+
+def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None = None) -> Upper:
+    """Bound the output of the graph.
+
+    Args:
+        segments: the graph with its effects and folded forms.
+        norm: bounds the norm of one linear map.
+        fold: False: one operator at a time. True: also by folded segments, whichever is smaller at each node.
+        chain: a certificate consulted at the end of every segment.
     """
     graph = segments.graph
-    constant = {item.name: ONE for item in graph.inputs}
-    inputs = set(constant)
+    values = {item.name: ONE for item in graph.inputs}
+    cores = dict(values)  # the sources of forms: inputs and nonlinear nodes before their `after` map
+    inputs = set(values)
+    ends = _ends(segments) if fold else set()
     for node in graph:
         effect = segments.effects[node.name]
-        operands = [constant[name] for name in node.refs]
-        independent = len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs)
-        constant[node.name] = _step(effect, operands, norm, independent)
-    return constant
+        if isinstance(effect, Linear):
+            moved = [norm(m).times(values[name]) for m, name in zip(effect.maps, node.refs, strict=True)]
+            apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
+            value = root_sum_squares(moved) if apart else total(moved)
+            if node.name in ends:
+                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm)])
+            values[node.name] = value
+            continue
+        atom = segments.atoms[node.name]
+        inner = []
+        for name, form in zip(node.refs, atom.operands, strict=True):
+            known = [values[name]]
+            if isinstance(effect, Gain) and effect.before is not None:
+                known = [norm(effect.before).times(values[name])]
+                known += [form_bound(form, cores, graph, norm)] if fold else []
+            slope = effect.slope if isinstance(effect, Elementwise) else None
+            tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
+            inner.append(smallest([*known, tighter] if tighter is not None else known))
+        core = cores[node.name] = atom_bound(effect, inner)
+        after = effect.after if isinstance(effect, Gain) else None
+        values[node.name] = core if after is None else norm(after).times(core)
+    tighter = chain.carry(segments.output, graph.output, None, cores) if chain is not None else None
+    return smallest([values[graph.output], *([tighter] if tighter is not None else [])])
 
 
-def folded(segments: Segments, stepwise: dict[str, Upper], norm: Norm = upper) -> dict[str, Upper]:
-    """Bound every source by folded segments, never above `stepwise`; the output is under the graph's output name."""
-    graph = segments.graph
-    constant = {item.name: ONE for item in graph.inputs}
-    for name, atom in segments.atoms.items():
-        inner = [form_bound(form, constant, graph, norm) for form in atom.operands]
-        constant[name] = best(atom_bound(atom.effect, inner), _core(stepwise[name], atom.effect, norm))
-    result = form_bound(segments.output, constant, graph, norm)
-    constant[graph.output + ":output"] = best(result, stepwise[graph.output])
-    return constant
-
-
-def best(first: Upper, second: Upper) -> Upper:
-    """Return the smaller bound."""
-    return smallest([first, second])
-
-
-def form_bound(form: Form, constant: dict[str, Upper], graph: Graph, norm: Norm = upper) -> Upper:
+def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm) -> Upper:
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
-    direct = [norm(linear) for source, linear in form.items() if source in inputs]
-    others = [norm(linear).times(constant[source]) for source, linear in form.items() if source not in inputs]
-    return total([*([root_sum_squares(direct)] if direct else []), *others])
+    norms = {source: norm(linear) for source, linear in form.items()}
+    direct = [norms[source] for source in form if source in inputs]
+    others = [norms[source].times(cores[source]) for source in form if source not in inputs]
+    plain = total([*([root_sum_squares(direct)] if direct else []), *others])
+    joint = _joint(form, cores, norms)
+    return plain if joint is None else smallest([plain, joint])
+
+
+def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper]) -> Upper | None:
+    """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
+    linears = list(form.values())
+    size = sum(linear.in_size for linear in linears)
+    if len(form) < 2 or max(size, linears[0].out_size) > JOINT_SIDE:
+        return None
+    terms = {source: norms[source].times(cores[source]).log10 for source in form}
+    top = max(terms.values())
+    if not math.isfinite(top) or any(not math.isfinite(norms[s].log10) for s in form):
+        return None
+    parts = []
+    for source, linear in form.items():
+        # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j), relative to the largest term
+        parts.append(linear.dense() * 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10))
+    device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
+    side = float(torch.linalg.matrix_norm(torch.cat([p.to(device) for p in parts], dim=1), ord=2))
+    spread = math.fsum(10.0 ** (term - top) for term in terms.values())
+    return Upper(top + log10(side * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
 
 
 def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:
@@ -71,20 +120,11 @@ def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:
     raise NormscopeError(f"unknown effect {effect!r}")
 
 
-def _step(effect: Effect, operands: list[Upper], norm: Norm, independent: bool) -> Upper:
-    if isinstance(effect, Linear):
-        moved = [norm(linear).times(operand) for linear, operand in zip(effect.maps, operands, strict=True)]
-        return root_sum_squares(moved) if independent else total(moved)
-    if isinstance(effect, Gain):
-        if effect.before is not None:
-            operands = [norm(effect.before).times(operand) for operand in operands]
-        core = atom_bound(effect, operands)
-        return core if effect.after is None else norm(effect.after).times(core)
-    return atom_bound(effect, operands)
-
-
-def _core(whole: Upper, effect: Effect, norm: Norm) -> Upper:
-    """A stepwise bound includes the `after` map; it can stand for the core only where there is none."""
-    if isinstance(effect, Gain) and effect.after is not None:
-        return Upper(math.inf, whole.evidence, "not comparable", whole.reason or "not comparable")
-    return whole
+def _ends(segments: Segments) -> set[str]:
+    """Names of the linear nodes where a segment ends: read by a nonlinear node or a concatenation, or the output."""
+    ends = {segments.graph.output}
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if not isinstance(effect, Linear) or effect.disjoint:
+            ends.update(node.refs)
+    return ends

@@ -22,8 +22,8 @@ from ..linalg.norms import upper
 from ..rules.effects import Elementwise, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
-from .certificate import ClosedForm, LipLT, State, certified
-from .folded import Norm, folded, product
+from .certificate import Certificate, ClosedForm, LipLT, State
+from .folded import Norm, propagate
 from .point import jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
@@ -241,20 +241,16 @@ class Work:
     def rungs(self) -> dict[str, Bracket]:
         """Return the upper side of every method."""
         with torch.no_grad(), Progress("bounding") as self.progress:
-            stepwise = product(self.segments, self.norm)
-            output = self.graph.output + ":output"
-            tight = folded(self.segments, stepwise, self.norm)
-            uppers = {"product": stepwise[self.graph.output], "folded": tight[output]}
+            uppers = {
+                "product": propagate(self.segments, self.norm, fold=False),
+                "folded": propagate(self.segments, self.norm, fold=True),
+                "liplt": self._certified(LipLT(), "liplt"),
+                "closed-form": self._certified(ClosedForm(), "closed-form"),
+            }
             slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
-            closed: list[State] = [ClosedForm()]
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
-                closed.append(ClosedForm(doubled=True))
-            starts: dict[str, list[State]] = {"liplt": [LipLT()], "closed-form": closed}
-            for name, states in starts.items():
-                tried = [
-                    certified(self.segments, tight, state, self.norm, name, self.deadline)[output] for state in states
-                ]
-                uppers[name] = smallest(tried)
+                doubled = self._certified(ClosedForm(doubled=True), "closed-form")
+                uppers["closed-form"] = smallest([uppers["closed-form"], doubled])
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = {"printed": printed(self.segments, self.norm, exact=False)}
@@ -262,6 +258,11 @@ class Work:
         result |= {name: self._bracket(value, name) for name, value in uppers.items()}
         result["best"] = self._bracket(best, method)
         return result
+
+    def _certified(self, start: State, method: str) -> Upper:
+        device = self.double.inputs[0].value.device
+        chain = Certificate(start, method, device, self.deadline)
+        return propagate(self.segments, self.norm, fold=True, chain=chain)
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(

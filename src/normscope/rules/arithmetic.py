@@ -128,7 +128,7 @@ def choose(node: Node, operands: Sequence[Range]) -> Effect:
         for i, argument in enumerate(arguments)
         if isinstance(argument, Ref)
     ]
-    return Linear(maps=tuple(maps))
+    return Linear(maps=tuple(maps), disjoint=True)
 
 
 @rule(

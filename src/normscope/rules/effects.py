@@ -33,9 +33,13 @@ UNKNOWN = Range()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """The operator is affine: the value is the sum of `maps[j]` applied to operand j, plus a constant."""
+    """The operator is affine: the value is the sum of `maps[j]` applied to operand j, plus a constant.
+
+    `disjoint` says that the maps write to different entries (concatenation): changes combine as a root sum of squares.
+    """
 
     maps: tuple[LinearMap, ...]
+    disjoint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

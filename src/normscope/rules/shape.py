@@ -82,4 +82,4 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
 )  # fmt: skip
 def moves(node: Node, operands: Sequence[Range]) -> Effect:
     """Read the entries' new places off the operator itself."""
-    return Linear(maps=moved(node))
+    return Linear(maps=moved(node), disjoint=len(node.operands) > 1)  # every entry comes from one operand
