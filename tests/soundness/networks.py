@@ -331,7 +331,7 @@ class _Builder:
                 got = tuple(layer(torch.zeros(1, *shape)).shape[1:])
         except (RuntimeError, ValueError):
             return None
-        if math.prod(got) > LARGEST or (keep and got != shape):
+        if not 0 < math.prod(got) <= LARGEST or (keep and got != shape):
             return None
         self.parts += ["conv transposed" if transposed else "conv", f"padding {options.get('padding_mode', 'zeros')}"]
         return self.parametrized(layer), got

@@ -188,6 +188,11 @@ def eps_of_normalizers(value: Callable[[float], float]) -> Callable[[Patch], Non
     return plant
 
 
+def sums_as_maxima(patch: Patch) -> None:
+    patch.setattr(folded, "total", largest)
+    patch.setattr(folded, "root_sum_squares", largest)
+
+
 def skip_as_product(patch: Patch) -> None:
     patch.setattr(folded, "total", lambda bounds: ONE.times(*bounds))
 
@@ -294,7 +299,7 @@ BUGS = [
     Bug("eps dropped from eval-mode BatchNorm", eps_dropped_from_batch_norm, linear_nets),
     Bug("eps in a variance of 1", eps_of_normalizers(lambda eps: (1 + eps) ** -0.5), rule_of(layer_norm), quick=True),
     Bug("eps for its root", eps_of_normalizers(lambda eps: eps**-0.25), net(lambda: nn.GroupNorm(2, 4, 1e-3), 2, 4, 3)),
-    Bug("concatenation as a maximum", lambda patch: patch.setattr(folded, "total", largest), net(two_branches, 2, 3)),
+    Bug("concatenation as a maximum", sums_as_maxima, net(two_branches, 2, 3)),
     Bug("skip as a product", skip_as_product, net(skip, 2, 3), quick=True),
     Bug("GELU slope 1", gelu_slope_one, rule_of(aten.gelu.default), quick=True),
     Bug(

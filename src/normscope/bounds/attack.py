@@ -108,13 +108,14 @@ def _climb(
             unit = along / along.norm()
             change = function(centre + width * unit) - function(centre - width * unit)
             score = change.pow(2).sum().clamp(min=1e-60).log()
-            grads = torch.autograd.grad(score, (centre, along), allow_unused=True)
+            grads = _gradients(score, (centre, along))
         centre, along = centre.detach(), along.detach()
-        if any(grad is None or not bool(torch.isfinite(grad).all()) for grad in grads):
+        usable = [grad for grad in grads if grad is not None and bool(torch.isfinite(grad).all())]
+        if len(usable) < 2:
             break
         rates = (0.02 * size / math.sqrt(point.numel()), 0.1 / math.sqrt(point.numel()))
         moved = []
-        for i, (value, grad, rate) in enumerate(zip((centre, along), grads, rates, strict=True)):
+        for i, (value, grad, rate) in enumerate(zip((centre, along), usable, rates, strict=True)):
             moments[2 * i] = 0.9 * moments[2 * i] + 0.1 * grad
             moments[2 * i + 1] = 0.99 * moments[2 * i + 1] + 0.01 * grad * grad
             first, second = moments[2 * i] / (1 - 0.9**count), moments[2 * i + 1] / (1 - 0.99**count)
@@ -124,6 +125,16 @@ def _climb(
             yield centre + width * along, centre - width * along
     for step in STEPS[1:]:
         yield centre + step * size * along, centre - step * size * along
+
+
+def _gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    """Return gradients, or None where autograd has none to give (cut paths, operators without a derivative)."""
+    if not value.requires_grad:
+        return (None,) * len(inputs)
+    try:
+        return torch.autograd.grad(value, inputs, along, allow_unused=True)
+    except (RuntimeError, NotImplementedError):
+        return (None,) * len(inputs)
 
 
 def _top_direction(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Tensor:
@@ -138,9 +149,9 @@ def _top_direction(function: Function, point: Tensor, generator: torch.Generator
             value = function(x)
             with torch.no_grad():
                 change = (function(point + step * direction) - value) / step
-            (pulled,) = torch.autograd.grad(value, x, change, allow_unused=True)
-        length = None if pulled is None else float(pulled.norm())
-        if length is None or not math.isfinite(length) or length == 0:
+            (pulled,) = _gradients(value, (x,), change)
+        length = math.nan if pulled is None else float(pulled.norm())
+        if pulled is None or not math.isfinite(length) or length == 0:
             return direction
         direction = pulled.detach() / length
         if time.monotonic() > deadline:

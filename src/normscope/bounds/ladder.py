@@ -15,6 +15,7 @@ from ..core.bracket import Bracket, Evidence, Scope
 from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
+from ..core.untouched import outside_inference_mode
 from ..graph.export import capture
 from ..graph.ir import Graph, Shape
 from ..linalg.linear_map import LinearMap
@@ -30,6 +31,9 @@ from .segments import Segments, segment
 
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
+
+TINY = 65536
+"""Maps with at most this many matrix entries are bounded tightly whatever the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ class Ladder(Mapping[str, Bracket]):
         return "\n".join(lines)
 
 
+@outside_inference_mode
 def lipschitz(
     model: nn.Module,
     batch: Any,
@@ -152,6 +157,7 @@ def lipschitz(
     return work.with_lower(work.rungs()["best"], work.observed(seed), seed)
 
 
+@outside_inference_mode
 def ladder(
     model: nn.Module,
     batch: Any,
@@ -215,16 +221,15 @@ class Work:
             raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
         began = time.monotonic()
         self.deadline = None if max_seconds is None else began + max_seconds
-        self.model, self.batch, self.output = model, batch, output
-        self.graph = capture(model, batch, mode=mode, output=output)
-        if known:
-            self.graph = fill(self.graph, known)
+        self.model, self.batch, self.mode, self.output = model, batch, mode, output
+        captured = capture(model, batch, mode=mode, output=output)
+        self.graph = fill(captured, known or {})
         if on_missing == "error":
             check(self.graph)
         self.rtol = rtol
         self.progress: Progress | None = None
         with torch.no_grad():
-            self.double = self.graph.double()
+            self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
 
     @property
@@ -236,7 +241,8 @@ class Work:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
         until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
-        return upper(linear, rtol=self.rtol, deadline=until)
+        tiny = linear.in_size * linear.out_size <= TINY
+        return upper(linear, rtol=self.rtol, deadline=None if tiny else until)
 
     def rungs(self) -> dict[str, Bracket]:
         """Return the upper side of every method."""
@@ -270,7 +276,7 @@ class Work:
             log10_upper=value.log10,
             evidence=value.evidence,
             method=method,
-            mode=self.graph.mode,
+            mode=self.mode,
             reason=self._reason() if value.log10 == math.inf else None,
             input_shape=self.graph.input_shape,
             notes=self.graph.notes,
@@ -288,7 +294,7 @@ class Work:
             return jacobian_norms(
                 self.model,
                 self.batch,
-                mode=self.graph.mode,
+                mode=self.mode,
                 output=self.output,
                 rtol=self.rtol,
                 seed=seed,

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
-from ..core.errors import CaptureError, InputError, JacobianError
+from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import log10
-from ..core.untouched import mode_of, untouched
+from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.call import Call, prepare, run, settle
 from ..graph.export import capture
 from ..graph.ir import Graph
@@ -35,6 +35,7 @@ class Local:
     notes: tuple[str, ...]
 
 
+@outside_inference_mode
 def jacobian_norms(
     model: nn.Module,
     batch: Any,
@@ -56,14 +57,14 @@ def jacobian_norms(
     Raises:
         JacobianError: a `detach` or `no_grad` block lies on the path: autograd does not see the whole function there.
     """
-    mode = mode_of(model, mode)
-    graph = graph or _captured(model, batch, mode, output)
+    forced, mode = mode, mode_of(model, mode)
+    graph = graph or _captured(model, batch, forced, output)
     if graph is not None and graph.detached:
         raise JacobianError(
             f"gradients are cut on the path ({'; '.join(graph.detached)}): the Jacobian that autograd sees is not the "
             "function's. Remove the detach or no_grad for the measurement; GLOBAL bounds still work."
         )
-    with untouched(model, mode), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with untouched(model, forced), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         local = _local(model, batch, mode, output, graph)
         value = local.function(local.point)
         outputs = value.numel() // local.samples
@@ -88,10 +89,12 @@ def jacobian_norms(
     )
 
 
-def _captured(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Graph | None:
+def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> Graph | None:
     """Return the graph, or None for a model that cannot be traced."""
     try:
         return capture(model, batch, mode=mode, output=output)
+    except RandomOperatorError:
+        raise
     except CaptureError:
         return None
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
+
+from .errors import InputError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a public function work inside the caller's `torch.inference_mode()`, where autograd cannot."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 @contextmanager
@@ -44,7 +62,9 @@ def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
 
 
 def mode_of(model: nn.Module, mode: str | None) -> str:
-    """Return the mode asked for, or the one the model is in."""
+    """Return the mode asked for, or the one the model is in; refuse what is no model or no mode."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
     if mode not in (None, "train", "eval"):
-        raise ValueError(f'mode is "train", "eval" or None, not {mode!r}')
+        raise InputError(f'mode is "train", "eval" or None, not {mode!r}')
     return mode or ("train" if model.training else "eval")

@@ -34,9 +34,13 @@ class Call:
         named += [(key, leaf) for key, value in self.kwargs.items() for leaf in tree_leaves(value) if "mask" not in key]
         return [(name, leaf) for name, leaf in named if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
-    def first_sample(self) -> Call:
-        """Return the same call on the first sample alone."""
-        args, kwargs = tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs))
+    def sample(self, index: int = 0) -> Call:
+        """Return the same call on one sample alone."""
+
+        def pick(value: Any) -> Any:
+            return value[index].unsqueeze(0) if isinstance(value, Tensor) and value.ndim else value
+
+        args, kwargs = tree_map(pick, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
@@ -55,9 +59,8 @@ class Caller(nn.Module):
 
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     """Turn what the user passed into a call; refuse what cannot be one, in one sentence."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
     notes: list[str] = []
+    batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     if isinstance(batch, Tensor):
         args: tuple[Any, ...] = (batch,)
         kwargs: dict[str, Any] = {}
@@ -86,13 +89,18 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter.detach()).all()):
             raise InputError(f"parameter {name!r} holds NaN or infinite values: the model has no finite constants")
+    for name, buffer in model.named_buffers():
+        wrong = buffer.isnan().any() if buffer.is_floating_point() else torch.tensor(False)
+        if bool(wrong) or (name.endswith("running_var") and bool((buffer < 0).any())):
+            raise InputError(f"buffer {name!r} holds NaN or a negative variance: the model has no finite constants")
     return call
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
-    """Run the model once, with errors about the input told in one sentence."""
+    """Run the model once, on copies of its inputs, with errors about them told in one sentence."""
+    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     try:
-        result = model(*call.args, **call.kwargs)
+        result = model(*args, **kwargs)
     except Exception as error:
         shapes = [tuple(v.shape) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor)]
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -114,18 +122,22 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
         }
         if len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != next(iter(sizes)):
             return call
-        try:
-            single = call.first_sample()
-            one = select(model(*single.args, **single.kwargs), call.output)
-        except Exception:  # a model that takes no single sample is measured on the batch
-            return call
-    close = one.shape == whole[:1].shape and torch.allclose(one, whole[:1], rtol=1e-3, atol=1e-4 * _scale(whole))
-    return dataclasses.replace(call, per_sample=True) if close else call
+        for index in {0, whole.shape[0] - 1}:  # the last sample too: it sees all others in a causal model
+            try:
+                one = run(model, call.sample(index))
+            except InputError:  # a model that takes no single sample is measured on the batch
+                return call
+            many = whole[index].unsqueeze(0)
+            if one.shape != many.shape or not torch.allclose(one, many, rtol=1e-3, atol=1e-4 * _scale(whole)):
+                return call
+    return dataclasses.replace(call, per_sample=True)
 
 
 def select(result: Any, output: str | int | None) -> Tensor:
     """Pick the measured tensor from whatever the model returns."""
     if isinstance(result, Tensor):
+        if not _measurable(result):
+            raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
         return result
     if dataclasses.is_dataclass(result) and not isinstance(result, Mapping) and not isinstance(result, type):
         result = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
-from ..core.untouched import mode_of, untouched
+from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
 from .ir import Graph, Input, Node, Ref
@@ -36,6 +36,7 @@ RESHAPES = {  # a view that was legal on the original strides may not be on ours
 DROPOUT = {aten.native_dropout.default, aten.dropout.default}
 
 
+@outside_inference_mode
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
@@ -62,11 +63,12 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         >>> [str(node.op) for node in graph]
         ['aten.linear.default']
     """
-    mode = mode_of(model, mode)
+    forced, mode = mode, mode_of(model, mode)
     drops = mode == "train" and any("Dropout" in type(module).__name__ for module in model.modules())
-    with untouched(model, mode):
+    with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
-        program, cuts = _export(model, call.first_sample() if call.per_sample else call)
+    with untouched(model, forced):  # anew: a run in train mode moves buffers that the next one reads
+        program, cuts = _export(model, call.sample() if call.per_sample else call)
         with torch.no_grad():
             return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if drops else []))
 
@@ -194,6 +196,8 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         if node.target is aten.detach.default:
             detached.append(f"detach in {made[name].where}")
 
+    if not variables and has_floats:
+        raise InputError("the output does not depend on the input: there is nothing to measure")
     if not variables:
         raise InputError(
             "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
@@ -222,7 +226,7 @@ def _samples(call: Call) -> Tensor:
 def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
     """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
     values: dict[str, Any] = {}
-    single = call.first_sample() if call.per_sample else call
+    single = call.sample() if call.per_sample else call
     leaves = iter(torch.utils._pytree.tree_leaves((single.args, single.kwargs)))
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name

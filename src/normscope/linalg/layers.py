@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from ..core.untouched import untouched
+from ..core.untouched import outside_inference_mode, untouched
 from .convolution import Convolution
 from .linear_map import LinearMap, Matrix
 from .norms import bracket
@@ -117,6 +117,7 @@ def _checked(weight: Tensor, what: str) -> Tensor:
     return weight
 
 
+@outside_inference_mode
 def spectral_norm(
     x: Tensor | nn.Module | LinearMap,
     input_shape: Sequence[int] | None = None,
