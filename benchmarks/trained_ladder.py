@@ -26,10 +26,13 @@ def network(depth: int = 10, width: int = 512) -> nn.Sequential:
 def main() -> None:
     """Train, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
+    parser.add_argument("folder", nargs="?")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    if arguments.folder is None:
+        print("trained_ladder: skipped, give the folder with CIFAR-10's python batches to run it")
+        return
     data = cifar10(arguments.folder)
     images, labels = data.train_images.to(arguments.device), data.train_labels.to(arguments.device)
     tests, answers = data.test_images.to(arguments.device), data.test_labels.to(arguments.device)

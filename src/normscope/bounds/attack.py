@@ -46,11 +46,10 @@ def lower_bound(
     searched = graph if start.dtype is torch.float32 else double
     deadline = time.monotonic() + seconds
     best, witness = -math.inf, None
-    f64 = _flat(double)
     dtype = searched.flat().dtype
     for point, direction in _starts(promising or [(start, None)], generator, restarts):
         for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, deadline):
-            value = confirmed(f64, u.double(), v.double())
+            value = confirmed(double, u.double(), v.double())
             if value > best:
                 best, witness = value, (u.double(), v.double())
         if time.monotonic() > deadline:
@@ -58,12 +57,17 @@ def lower_bound(
     return best, witness
 
 
-def confirmed(function: Function, u: Tensor, v: Tensor) -> float:
-    """Return log10 of the secant slope of a pair in float64, less what rounding can fake; `-inf` if nothing is left."""
+def confirmed(graph: Graph, u: Tensor, v: Tensor) -> float:
+    """Return log10 of the secant slope of a pair in float64, less what rounding can fake; `-inf` if nothing is left.
+
+    Rounding is judged by a nudge of the input in its last bits and by the largest value met on the way.
+    """
     with torch.no_grad():
-        first, second = function(u), function(v)
-        nudged = function(u * (1 + 2.0**-51))
-        noise = 8 * float((nudged - first).norm()) + 2.0**-44 * float(first.norm() + second.norm())
+        values = graph.values(*graph.split(u))
+        first, second = values[graph.output].reshape(-1), _flat(graph)(v)
+        largest = max(float(value.abs().max()) for value in values.values() if value.is_floating_point())
+        noise = 8 * float((_flat(graph)(u * (1 + 2.0**-51)) - first).norm())
+        noise += 2.0**-44 * float(first.norm() + second.norm()) + 2.0**-50 * largest * math.sqrt(first.numel())
         distance = float((u - v).norm())
         change = float((first - second).norm()) * (1 - 1e-10) - noise
     if not (math.isfinite(change) and distance > 0 and change > 0):

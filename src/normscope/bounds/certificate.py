@@ -19,6 +19,7 @@ from ..core.bracket import Evidence
 from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
+from ..linalg.writing import moderate
 from .segments import Form
 
 WIDEST = 1024
@@ -69,7 +70,7 @@ class ClosedForm:
             choice /= 1 - 1e-6
         ratio = values / (values[-1] * choice)
         widened = 1 + a * b * ratio
-        inverse = 1 - m * m * ratio / widened
+        inverse = (1 - e * e * ratio) / widened  # 1 - m^2 r/(1 + a b r), without cancellation
         if float(widened.min()) <= 1e-9 or float(inverse.min()) <= 1e-9:
             return bound, None
         root = vectors * inverse.rsqrt()
@@ -188,7 +189,7 @@ def _block(linear: LinearMap, device: torch.device) -> Block | None:
         copies, inner = math.prod(linear.leading), linear.inner
     if isinstance(inner, Matrix):
         copies, inner = copies * math.prod(inner.in_shape[:-1]), Matrix(inner.weight)
-    if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7:
+    if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7 or not moderate(inner):
         return None
     return Block(inner.dense().to(device), copies)
 

@@ -19,6 +19,7 @@ from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
+from ..linalg.writing import moderate
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .segments import Form, Segments
 
@@ -72,6 +73,8 @@ def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None
         core = cores[node.name] = atom_bound(effect, inner)
         after = effect.after if isinstance(effect, Gain) else None
         values[node.name] = core if after is None else norm(after).times(core)
+        if isinstance(effect, Gain) and effect.whole is not None:
+            values[node.name] = smallest([values[node.name], effect.whole.times(values[node.refs[0]])])
     tighter = chain.carry(segments.output, graph.output, None, cores) if chain is not None else None
     return smallest([values[graph.output], *([tighter] if tighter is not None else [])])
 
@@ -91,7 +94,7 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper]) -> Uppe
     """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
     linears = list(form.values())
     size = sum(linear.in_size for linear in linears)
-    if len(form) < 2 or max(size, linears[0].out_size) > JOINT_SIDE:
+    if len(form) < 2 or max(size, linears[0].out_size) > JOINT_SIDE or not all(map(moderate, linears)):
         return None
     terms = {source: norms[source].times(cores[source]).log10 for source in form}
     top = max(terms.values())

@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder(Mapping[str, Bracket]):
-    """Every method's bracket by name, from the loosest to the best, over one captured graph.
+    """Every method's bracket by name, over one captured graph.
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
     `folded`, `liplt`, `closed-form`, `best`, and `observed` (POINT, at the given batch) where it could be measured.
@@ -149,6 +149,7 @@ def lipschitz(
     Reference: Than et al., Lemma 5 and Theorem 9, with the corrections of this project's documentation.
     """
     scope = _scope(scope)
+    _check_option(on_missing)
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
     work = Work(
@@ -217,8 +218,7 @@ class Work:
         rtol: float = 1e-3,
         max_seconds: float | None = None,
     ) -> None:
-        if on_missing not in ("error", "inf"):
-            raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
+        _check_option(on_missing)
         began = time.monotonic()
         self.deadline = None if max_seconds is None else began + max_seconds
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
@@ -226,7 +226,7 @@ class Work:
         self.graph = fill(captured, known or {})
         if on_missing == "error":
             check(self.graph)
-        self.rtol = rtol
+        self.rtol, self.late = rtol, False
         self.progress: Progress | None = None
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
@@ -241,6 +241,7 @@ class Work:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
         until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
+        self.late = self.late or (until is not None and time.monotonic() > until)
         tiny = linear.in_size * linear.out_size <= TINY
         return upper(linear, rtol=self.rtol, deadline=None if tiny else until)
 
@@ -257,6 +258,7 @@ class Work:
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
                 doubled = self._certified(ClosedForm(doubled=True), "closed-form")
                 uppers["closed-form"] = smallest([uppers["closed-form"], doubled])
+        self.progress = None
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = {"printed": printed(self.segments, self.norm, exact=False)}
@@ -276,16 +278,20 @@ class Work:
             log10_upper=value.log10,
             evidence=value.evidence,
             method=method,
-            mode=self.mode,
+            mode=self.graph.mode,
             reason=self._reason() if value.log10 == math.inf else None,
             input_shape=self.graph.input_shape,
             notes=self.graph.notes,
+            converged=not self.late,
+            advice="the budget ran out and cheaper bounds were taken: raise max_seconds" if self.late else None,
         )
 
     def _reason(self) -> str:
         """Return every reason why the bound is infinite, the first three by name."""
         reasons = [a.effect.reason for a in self.segments.atoms.values() if isinstance(a.effect, Unbounded)]
-        reasons = list(dict.fromkeys(reasons)) or ["a linear map too large to bound"]
+        maps = [m for effect in self.segments.effects.values() if isinstance(effect, Linear) for m in effect.maps]
+        reasons += [bound.reason for bound in map(self._norm, maps) if bound.reason]
+        reasons = list(dict.fromkeys(reasons))
         return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
     def observed(self, seed: int) -> Bracket | None:
@@ -310,7 +316,9 @@ class Work:
         if observed is not None and observed.per_sample:
             points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
             ranked = sorted(zip(observed.per_sample, points, strict=True), key=lambda pair: -pair[0].log10_lower)
-            promising = [(point, seen.witness) for seen, point in ranked[:3]]
+            promising = [
+                (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
+            ]
         seconds = min(left, ATTACK_SECONDS)
         value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
@@ -344,6 +352,11 @@ class Work:
                 )
             )
         return tuple(rows)
+
+
+def _check_option(on_missing: str) -> None:
+    if on_missing not in ("error", "inf"):
+        raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
 
 
 def _scope(scope: str | Scope) -> Scope:

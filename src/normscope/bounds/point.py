@@ -71,7 +71,7 @@ def jacobian_norms(
         if outputs <= FEW_OUTPUTS:
             brackets = _exact(local, outputs, mode)
         else:
-            brackets = _iterated(local, outputs, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
+            brackets = _iterated(local, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
     top = max(brackets, key=lambda b: b.log10_upper)
     return Bracket(
         log10_lower=max(b.log10_lower for b in brackets),
@@ -113,7 +113,6 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
             return graph.run(*graph.split(rows[0])).reshape(1, -1)
 
         return Local(replay, graph.flat()[None], 1, notes)
-    names = [name for name, _ in call.variables]
     if graph is not None and call.variables[0][1].dtype in (torch.float16, torch.bfloat16):
         return _widened(graph)
     tensors = [tensor for _, tensor in call.variables]
@@ -125,8 +124,6 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
         return run(model, _substitute(call, tensors, parts)).reshape(samples, -1)
 
     point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
-    if not point.is_floating_point():
-        raise InputError(f"inputs {names} are not floats")
     return Local(function, point, samples, call.notes)
 
 
@@ -158,6 +155,8 @@ def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
         (grad,) = torch.autograd.grad(value[:, index].sum(), x, retain_graph=index + 1 < outputs, allow_unused=True)
         rows.append(torch.zeros_like(x) if grad is None else grad.detach())
     jacobian = torch.stack(rows, dim=1).double()
+    if not bool(torch.isfinite(jacobian).all()):
+        raise JacobianError("the Jacobian holds NaN or infinite values at this input")
     _, values, right = torch.linalg.svd(jacobian, full_matrices=False)
     return [
         _sample(
@@ -174,7 +173,7 @@ def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
     ]
 
 
-def _iterated(local: Local, outputs: int, mode: str, rtol: float, steps: int, seed: int) -> list[Bracket]:
+def _iterated(local: Local, mode: str, rtol: float, steps: int, seed: int) -> list[Bracket]:
     """Lanczos on J^T J, all samples at once: independent samples make the Jacobian block diagonal."""
     x = local.point.detach().requires_grad_(True)
     value = local.function(x)
@@ -223,6 +222,6 @@ def _sample(
         mode=mode,
         witness=vector,
         converged=settled,
-        advice=None if settled else "raise rtol or the number of Lanczos steps",
+        advice=None if settled else "raise rtol, or pass fewer samples",
         input_shape=(local.point.shape[1],),
     )

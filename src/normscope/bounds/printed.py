@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.log10 import log10
-from ..core.rounding import ONE, Upper
+from ..core.rounding import ONE, Upper, smallest
 from ..graph.ir import Node, Unit
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import lookup
@@ -43,7 +43,8 @@ def exact_constant(effect: Effect, norm: Norm) -> Upper:
         return norm(effect.maps[0])
     if isinstance(effect, Gain):
         around = [norm(linear) for linear in (effect.before, effect.after) if linear is not None]
-        return effect.gains[0].times(*around)
+        parts = effect.gains[0].times(*around)
+        return parts if effect.whole is None else smallest([parts, effect.whole])
     return Upper.infinite(effect.reason if isinstance(effect, Unbounded) else "not a normalizer")
 
 
@@ -100,6 +101,8 @@ def _why_no_bound(segments: Segments, norm: Norm) -> str | None:
         effect = segments.effects[node.name]
         if len(node.refs) > 1 or readers.get(node.name, 0) > 1:
             return f"the network is not a chain ({node.op} in {node.where}): skips or branches"
+        if isinstance(effect, Unbounded):
+            return effect.reason
         if is_weight(node) or is_normalizer(node):
             continue
         gain = _other_gain(effect, norm)

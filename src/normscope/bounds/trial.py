@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import SoundnessError
+from ..core.errors import NormscopeError, SoundnessError
 from ..graph.ir import Unit
-from ..rules.registry import Example
+from ..rules.effects import Unbounded
+from ..rules.registry import FAILED, Example
 from .attack import lower_bound
 from .ladder import Work
 
@@ -50,12 +51,17 @@ def try_example(example: Example, *, seed: int = 0, seconds: float = 1.0) -> Tri
 
     Raises:
         SoundnessError: the attack got above an upper side: the rule is wrong.
+        NormscopeError: the rule itself raised.
     """
     function, *shapes = example
     generator = torch.Generator().manual_seed(seed)
     model = shaken(function, generator) if isinstance(function, nn.Module) else _Function(function)
     inputs = tuple(torch.randn(shape, generator=generator) for shape in shapes)
     work = Work(model, inputs)
+    for node in work.double:
+        effect = work.segments.effects[node.name]
+        if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):
+            raise NormscopeError(effect.reason)
     uppers = {name: b.log10_upper for name, b in work.rungs().items() if b.holds}
     lower, _ = lower_bound(work.graph, work.double, seconds=seconds, seed=seed)
     for name, value in uppers.items():

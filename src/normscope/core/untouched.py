@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from .errors import InputError
 
+DROPPING = ("Dropout", "DropPath", "StochasticDepth")
+"""Endings of the class names of modules that only drop; torch's own Dropout classes are known by type."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -38,27 +42,49 @@ def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
     """
     flags = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module, _ in flags
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    python, arrays = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
         try:
             if mode is not None:
                 for module, _ in flags:
                     module.training = mode == "train"
             for module, _ in flags:
-                if "Drop" in type(module).__name__ and not any(True for _ in module.parameters(recurse=False)):
+                if drops(module):
                     module.training = False
             yield
         finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
             for module, training in flags:
                 module.training = training
             with torch.no_grad():
-                for buffer, saved in buffers:
-                    if not torch.equal(buffer, saved):
+                for module, name, buffer, saved in buffers:
+                    if not _same(buffer, saved):
                         buffer.copy_(saved)
+                    module._buffers[name] = buffer  # a model may have bound a new tensor to the name
             for parameter, grad in grads:
                 parameter.grad = grad
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a module is known to do nothing but drop values at random in train mode."""
+    return isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__.endswith(DROPPING)
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return (
+        torch.equal(first.nan_to_num(), second.nan_to_num())
+        if first.is_floating_point()
+        else torch.equal(first, second)
+    )
 
 
 def mode_of(model: nn.Module, mode: str | None) -> str:

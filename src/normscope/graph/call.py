@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError
+from ..core.errors import InputError, RandomOperatorError
 
 PREFERRED = ("logits", "last_hidden_state")
 
@@ -112,25 +112,59 @@ def run(model: nn.Module, call: Call) -> Tensor:
 
 
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
-    """Decide whether the measured function is the map of one sample (eval, independent samples) or of the batch."""
+    """Decide whether the measured function is the map of one sample (eval, independent samples) or of the batch.
+
+    Samples count as independent if, on the batch and on random inputs of two sizes, the first, the middle and the last
+    of them give the same alone as among the others.
+    """
     with torch.no_grad():
         whole = run(model, call)
+        if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
+            raise InputError("the model returns NaN, infinite values or nothing on this batch: there is no constant")
         if mode == "train":
             return call
-        sizes = {
-            leaf.shape[0] for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim
-        }
+        if not _close(run(model, call), whole):
+            raise RandomOperatorError(
+                "the model gives two different outputs for the same input: a random function has no Lipschitz constant"
+            )
+        leaves = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim]
+        sizes = {leaf.shape[0] for leaf in leaves}
         if len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != next(iter(sizes)):
             return call
-        for index in {0, whole.shape[0] - 1}:  # the last sample too: it sees all others in a causal model
-            try:
-                one = run(model, call.sample(index))
-            except InputError:  # a model that takes no single sample is measured on the batch
-                return call
-            many = whole[index].unsqueeze(0)
-            if one.shape != many.shape or not torch.allclose(one, many, rtol=1e-3, atol=1e-4 * _scale(whole)):
-                return call
+        trials = [call] if next(iter(sizes)) == 1 else [call, *(_random(call, size) for size in (1.0, 100.0))]
+        if not all(_independent(model, trial) for trial in trials):
+            return call
     return dataclasses.replace(call, per_sample=True)
+
+
+def _independent(model: nn.Module, call: Call) -> bool:
+    """Whether single samples give the same alone as among the others."""
+    try:
+        whole = run(model, call)
+        for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
+            if not _close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
+                return False
+    except InputError:  # a model that takes no single sample, or no random input, is measured on the batch
+        return False
+    return True
+
+
+def _random(call: Call, size: float) -> Call:
+    """Return the call with its float inputs drawn at random."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = {
+        id(tensor): (size * torch.randn(tensor.shape, generator=generator)).to(tensor) for _, tensor in call.variables
+    }
+    args, kwargs = tree_map(lambda leaf: drawn.get(id(leaf), leaf), (call.args, call.kwargs))
+    return dataclasses.replace(call, args=args, kwargs=kwargs)
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    """Whether two outputs agree to the rounding of a batched against a single run."""
+    if first.shape != second.shape:
+        return False
+    scale = max(float(second.detach().abs().nan_to_num().max()), 1e-30)
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
 def select(result: Any, output: str | int | None) -> Tensor:
@@ -163,10 +197,6 @@ def select(result: Any, output: str | int | None) -> Tensor:
 
 def _measurable(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _scale(value: Tensor) -> float:
-    return max(float(value.detach().abs().max()), 1e-30)
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -6,6 +6,8 @@ import operator
 import os
 import re
 import warnings
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
-from ..core.untouched import mode_of, outside_inference_mode, untouched
+from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
 from .ir import Graph, Input, Node, Ref
@@ -33,6 +35,10 @@ RESHAPES = {  # a view that was legal on the original strides may not be on ours
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
+BY_SHAPE = {  # constants that only take the shape of their operand
+    aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default,
+    aten.new_ones.default, aten.new_full.default,
+}  # fmt: skip
 DROPOUT = {aten.native_dropout.default, aten.dropout.default}
 
 
@@ -64,19 +70,19 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         ['aten.linear.default']
     """
     forced, mode = mode, mode_of(model, mode)
-    drops = mode == "train" and any("Dropout" in type(module).__name__ for module in model.modules())
+    dropped = mode == "train" and any(drops(module) for module in model.modules())
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     with untouched(model, forced):  # anew: a run in train mode moves buffers that the next one reads
         program, cuts = _export(model, call.sample() if call.per_sample else call)
         with torch.no_grad():
-            return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if drops else []))
+            return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if dropped else []))
 
 
 def _export(model: nn.Module, call: Call) -> tuple[ExportedProgram, list[str]]:
     """Trace the model into functional operators; also say where no_grad blocks cut the path."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints its graph there when it fails
             warnings.simplefilter("ignore")
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
             cuts = _no_grad_blocks(program)
@@ -136,6 +142,7 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
 
     floats = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     masks = {name for name in floats if "mask" in name}
+    notes += [f"input {name!r} is held constant, as its name says mask" for name in masks if _floats(nodes[name])]
     has_floats = any(_floats(nodes[name]) for name in floats - masks if name in nodes)
     multiple: dict[str, Node] = {}
     for name, node in nodes.items():
@@ -184,14 +191,21 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
             constants[name] = node.target(*args, **kwargs)
             continue
         if node.target is aten.type_as.default:
-            made[name] = _identity(node, args[0])
+            if isinstance(args[0], Ref):
+                made[name] = _identity(node, args[0])
+            else:
+                constants[name] = args[0]
+            continue
+        if node.target in BY_SHAPE:
+            like = torch.zeros(args[0].shape, dtype=node.args[0].meta["val"].dtype, device=node.meta["val"].device)
+            constants[name] = node.target(like, *args[1:], **kwargs)
             continue
         if not isinstance(node.meta.get("val"), Tensor):
             multiple[name] = _node(node, node.target, args, kwargs)
             continue
         if node.target is aten.scaled_dot_product_attention.default:
-            args, kwargs, drops = _without_dropout(args, kwargs)
-            notes += ["dropout counts as off"] if drops else []
+            args, kwargs, dropping = _without_dropout(args, kwargs)
+            notes += ["dropout counts as off"] if dropping else []
         made[name] = _node(node, node.target, args, kwargs)
         if node.target is aten.detach.default:
             detached.append(f"detach in {made[name].where}")
@@ -213,13 +227,15 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         per_sample=call.per_sample,
         detached=tuple(dict.fromkeys(detached)),
         notes=tuple(dict.fromkeys(notes)),
-        samples=_samples(call) if has_floats and call.per_sample else None,
+        samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
     )
 
 
-def _samples(call: Call) -> Tensor:
-    """Return the batch as one flat row per sample."""
-    tensors = [tensor.detach() for _, tensor in call.variables]
+def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
+    """Return the batch as one flat row per sample, of the inputs that are used."""
+    leaves = torch.utils._pytree.tree_leaves((call.args, call.kwargs))
+    names = program.graph_signature.user_inputs
+    tensors = [leaf.detach() for leaf, name in zip(leaves, names, strict=True) if name in variables]
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
 
 
@@ -267,6 +283,8 @@ def _switched_off(node: torch.fx.Node) -> bool:
     """Attention carries the random tag whatever its dropout; rrelu and friends are random in train mode only."""
     if node.target is aten.rrelu.default:
         return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False))
+    if str(node.target).startswith(("aten.lstm", "aten.gru", "aten.rnn")):
+        return bool(node.args[5] == 0 or not node.args[6])
     return "scaled_dot_product_attention" in str(node.target)
 
 
@@ -288,6 +306,7 @@ def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = Non
     ):  # torch: the eps of the input's dtype
         args, kwargs = args[:3], {**kwargs, "eps": rms_epsilon(None, value.dtype)}
     path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
+    call = meta.call if meta else next(reversed(node.meta.get("nn_module_stack") or [""]), "")
     return Node(
         name=node.name,
         op=RESHAPES.get(op, op),
@@ -299,6 +318,7 @@ def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = Non
         device=value.device if isinstance(value, Tensor) else torch.device("cpu"),
         path=path,
         kind=kind,
+        call=call,
         source=meta.source if meta else _source(node.meta),
     )
 

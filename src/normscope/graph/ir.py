@@ -48,6 +48,7 @@ class Node:
         shape, dtype, device: of the value.
         path: the module that ran it, e.g. `layer1.0.conv1`.
         kind: that module's class.
+        call: which call of that module, for modules that run several times.
         source: `file:line` of the user's code.
         operands: the values of other nodes it reads, one per occurrence, in order.
         refs: their names.
@@ -63,6 +64,7 @@ class Node:
     device: torch.device = torch.device("cpu")
     path: str = ""
     kind: str = ""
+    call: str = ""
     source: str = ""
     operands: tuple[Ref, ...] = field(init=False, repr=False)
     refs: tuple[str, ...] = field(init=False, repr=False)

@@ -32,6 +32,12 @@ ROW_LOCAL = SAME | {
     aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.slice.Tensor, aten.cat.default,
 }  # fmt: skip
 CHOICES = {aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther}
+BENDS = {
+    aten.tanh.default, aten.sigmoid.default, aten.erf.default, aten.exp.default, aten.relu.default, aten.clamp.default,
+    aten.clamp_min.default, aten.softplus.default, aten.log1p.default, aten.hardtanh.default, aten.abs.default,
+}  # fmt: skip
+MISH = ({aten.softplus.default, aten.tanh.default}, {aten.exp.default, aten.log1p.default, aten.tanh.default})
+ROOTS = {aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor} | CHOICES
 COMPARISONS = {aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.sign.default}
 LARGEST_REGION = 16
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
@@ -46,10 +52,15 @@ class Reader:
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph}
 
+    def same(self, node: Node) -> bool:
+        """Whether a node changes nothing: a copy, or a cast between floats (not one from or to integers)."""
+        source = self.nodes.get(node.refs[0]) if node.refs else None
+        return node.op in SAME and node.dtype.is_floating_point and (source is None or source.dtype.is_floating_point)
+
     def find(self, argument: Any, *ops: Any) -> Node | None:
         """Return the node an argument refers to, past copies and casts, if it is one of `ops`."""
         node = self.nodes.get(argument.name) if isinstance(argument, Ref) else None
-        while node is not None and node.op in SAME and node.op not in ops:
+        while node is not None and self.same(node) and node.op not in ops:
             node = self.nodes.get(node.refs[0])
         return node if node is not None and node.op in ops else None
 
@@ -58,7 +69,7 @@ class Reader:
         if not isinstance(argument, Ref):
             return None
         node = self.nodes.get(argument.name)
-        while node is not None and node.op in SAME:
+        while node is not None and self.same(node):
             argument = node.operands[0]
             node = self.nodes.get(argument.name)
         return argument
@@ -72,9 +83,48 @@ def recognise(graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph:
             found = recogniser(reader, node)
-            nodes.extend(found if isinstance(found, tuple) else (found or node,))
+            found = found if isinstance(found, tuple) else (found,) if found is not None else ()
+            nodes.extend(found if found and _agrees(reader, node, found) else (node,))
         graph = _pruned(dataclasses.replace(graph, nodes=tuple(nodes)))
     return graph
+
+
+def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
+    """Whether a unit computes what the operators it replaces do: both run on random values, large and small."""
+    made = {member.name for member in unit}
+    operands = {ref.name: ref for member in unit for ref in member.operands if ref.name not in made}
+    region: list[Node] = []
+    stack = [node.name]
+    while stack:
+        name = stack.pop()
+        if name not in operands and name in reader.nodes and all(member.name != name for member in region):
+            region.append(reader.nodes[name])
+            stack.extend(reader.nodes[name].refs)
+    order = {name: position for position, name in enumerate(reader.nodes)}
+    region.sort(key=lambda member: order[member.name])
+    generator = torch.Generator().manual_seed(0)
+    for scale in (1.0, 1e-2):
+        given = {
+            name: (scale * torch.randn(ref.shape, dtype=torch.float64, generator=generator)).to(node.device)
+            for name, ref in operands.items()
+        }
+        if not all(name in given or name in order for member in region for name in member.refs):
+            return False
+        before, after = _evaluated(region, given)[node.name], _evaluated(list(unit), given)[node.name]
+        if before.shape != after.shape or not torch.allclose(
+            before, after, rtol=1e-5, atol=1e-7 * scale, equal_nan=True
+        ):
+            return False
+    return True
+
+
+def _evaluated(nodes: list[Node], given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Run nodes in float64 on given values; casts are taken as exact."""
+    values = dict(given)
+    for node in nodes:
+        operands = [values[name] for name in node.refs]
+        values[node.name] = operands[0] if node.op in SAME else _in(node, torch.float64).evaluate(operands)
+    return values
 
 
 def _merged(graph: Graph) -> Graph:
@@ -118,6 +168,7 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
         return None
     for value, root in roots:
         shifted = reader.find(root.args[0], aten.add.Tensor, aten.add.Scalar) if root else None
+        shifted = shifted if shifted and not shifted.kwargs and len(shifted.args) == 2 else None
         mean = (
             reader.find(shifted.args[0], aten.mean.dim)
             if shifted and isinstance(shifted.args[1], float | int)
@@ -174,7 +225,7 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
         scores = scaled.args[0]
         scale = float(scaled.args[1]) if scaled.op is aten.mul.Tensor else 1.0 / float(scaled.args[1])
     product = reader.find(scores, *PRODUCTS)
-    if product is None or len(product.refs) != 2 or len(product.shape) < 3:
+    if product is None or len(product.refs) != 2 or len(product.shape) < 3 or product.shape != weights.shape:
         return None
     query, key, value = product.args[0], product.args[1], node.args[1]
     if query.shape[:-2] != key.shape[:-2] or query.shape[:-2] != value.shape[:-2]:
@@ -194,9 +245,18 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
 
 def activation(reader: Reader, node: Node) -> Node | None:
     """A function of one entry written out in several operators, recognised on a grid."""
-    if node.op not in (aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, *CHOICES) or len(node.refs) < 2:
+    if (
+        node.op not in (aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor, *CHOICES)
+        or len(node.refs) < 2
+    ):
         return None
-    for region, source in _regions(reader, node, ENTRYWISE | COMPARISONS if node.op in CHOICES else ENTRYWISE):
+    allowed = ENTRYWISE | COMPARISONS if node.op in CHOICES else ENTRYWISE
+    for region, source in _regions(reader, node, allowed):
+        bends = [member.op for member in region if member.op in BENDS]
+        if len(bends) > 1 and set(bends) not in MISH:  # a sum of bends could agree on a grid and differ elsewhere
+            return None
+        if any(abs(scalar) > 100 for member in region for scalar in _scalars(member)):
+            return None
         if any(isinstance(c, Tensor) and c.ndim > 0 for member in region for c in _constants(member)):
             return None
         if source.shape != node.shape:
@@ -249,7 +309,7 @@ def padded_convolution(reader: Reader, node: Node) -> Node | None:
     sides = arguments["padding"]
     if pad is None or len(pad.args) < 3 or pad.args[2] not in PAD_MODES or isinstance(sides, str) or any(sides):
         return None
-    if len(pad.args[1]) != 2 * (len(node.shape) - 2) or len(node.refs) != 1:
+    if len(pad.args[1]) != 2 * (len(node.shape) - 2) or len(node.refs) != 1 or min(pad.args[1]) < 0:
         return None
     pairs = tuple(zip(pad.args[1][::2], pad.args[1][1::2], strict=True))[::-1]  # torch lists the last axis first
     data = {"padding": pairs, "mode": pad.args[2], **{k: arguments[k] for k in ("stride", "dilation", "groups")}}
@@ -302,6 +362,8 @@ def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], sou
         basis = torch.zeros(*leading, width, dtype=torch.float64, device=device)
         basis[..., index] = 1.0
         columns.append(function(basis).double())
+    if bool(function(torch.zeros_like(basis)).any()):
+        return None  # affine, not linear
     blocks = torch.stack(columns, dim=-1).reshape(-1, columns[0].shape[-1], width)
     if blocks.numel() > 5e7:
         return None
@@ -319,6 +381,8 @@ def _regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tup
             yield sorted(region, key=lambda member: order[member.name]), next(iter(frontier.values()))
         last = max(frontier, key=lambda name: order.get(name, -1))
         if last not in reader.nodes or reader.nodes[last].op not in allowed or reader.nodes[last].index is not None:
+            return
+        if reader.nodes[last].op in SAME and not reader.same(reader.nodes[last]):
             return
         region.append(reader.nodes[last])
 

@@ -15,6 +15,7 @@ from ..core.rounding import gamma
 from .convolution import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .slices import repeated, slice_map
+from .writing import moderate
 
 _ENTRY = 4.0 * 2.0**-53
 _Map = TypeVar("_Map", bound=LinearMap)
@@ -52,7 +53,7 @@ def add(a: LinearMap, b: LinearMap) -> LinearMap:
     terms: list[LinearMap] = []
     for term in (*_terms(a), *_terms(b)):
         for index, other in enumerate(terms):
-            folded = _added(other, term) or _added(term, other)
+            folded = (_added(other, term) or _added(term, other)) if moderate(other) and moderate(term) else None
             if folded is not None:
                 terms[index] = folded
                 break
@@ -109,6 +110,8 @@ def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
         return second
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
         return first
+    if not moderate(second, first):
+        return None
     match second, first:
         case Identity(), Identity():
             return Identity(first.in_shape, second.out_shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .convolution import Convolution
-from .linear_map import Composite, LinearMap, Matrix, Repeated, Sum
+from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 
 SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
 """Largest short side, number of entries and multiplications of a map that is written out without being asked."""
@@ -42,8 +42,34 @@ def widest(linear: LinearMap) -> int:
     return max([linear.in_size, linear.out_size, *(widest(part) for part in inner)])
 
 
+def magnitude(linear: LinearMap) -> float:
+    """Return how many powers of ten its numbers span from 1, added up over composed parts."""
+    match linear:
+        case Matrix() | Convolution():
+            values = linear.weight
+        case Diagonal():
+            values = linear.scale
+        case Repeated():
+            return magnitude(linear.inner)
+        case Composite():
+            return sum(magnitude(part) for part in linear.parts)
+        case Sum():
+            return max(magnitude(term) for term in linear.terms)
+        case _:
+            return 0.0
+    top = float(values.double().abs().max()) if values.numel() else 0.0
+    return abs(math.log10(top)) if 0.0 < top < math.inf else 0.0
+
+
+def moderate(*parts: LinearMap) -> bool:
+    """Say whether parts can be multiplied out in float64 without underflow or overflow."""
+    return sum(magnitude(part) for part in parts) <= 140.0
+
+
 def writable(linear: LinearMap) -> bool:
-    """Say whether a map is small enough to be written out without being asked."""
+    """Say whether a map is small enough, and its numbers moderate enough, to be written out without being asked."""
+    if not moderate(linear):
+        return False
     short, long = sorted((linear.in_size, linear.out_size))
     return short <= SIDE and short * long <= ENTRIES and short * (cost(linear) + float(short) * long) <= OPERATIONS
 

@@ -29,7 +29,11 @@ def entrywise(op: Any, choose: Callable[[dict[str, Any]], Activation], *function
         arguments = node.bound()
         if any(isinstance(value, Ref) for name, value in arguments.items() if name not in ("self", "input", "x")):
             return Unbounded(reason=f"a parameter of {node.op} depends on the input in {node.where}")
-        return effect(choose(arguments), node)
+        found = effect(choose(arguments), node)
+        copies = math.prod(node.shape) / max(math.prod(node.operands[0].shape), 1)
+        if copies != 1 and isinstance(found, Elementwise):  # a tensor of limits may be larger than the operand
+            return Gain(gains=(found.gain.times(Upper.of(math.sqrt(copies), found.evidence, allowance=1e-15)),))
+        return found
 
 
 def effect(activation: Activation, node: Node) -> Effect:
@@ -104,19 +108,23 @@ entrywise(
 )
 
 
-def _limit(value: Any, pick: Callable[[Tensor], Tensor]) -> float | None:
-    """Return a clamp's limit as one number; tensors of limits give their loosest."""
-    return None if value is None else float(pick(value)) if isinstance(value, Tensor) else float(value)
-
-
 def _clamp(arguments: dict[str, Any]) -> Activation:
-    return activations.clamp(_limit(arguments.get("min"), torch.amin), _limit(arguments.get("max"), torch.amax))
+    """Tensors of limits give their loosest; torch returns the upper limit where the two are crossed."""
+    low, high = arguments.get("min"), arguments.get("max")
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        lows = None if low is None else torch.as_tensor(low, dtype=torch.float64)
+        highs = None if high is None else torch.as_tensor(high, dtype=torch.float64)
+        lows = torch.minimum(lows, highs.to(lows.device)) if lows is not None and highs is not None else lows
+        return activations.clamp(
+            None if lows is None else float(lows.amin()), None if highs is None else float(highs.amax())
+        )
+    return activations.clamp(None if low is None else float(low), None if high is None else float(high))
 
 
 entrywise(aten.clamp.default, _clamp, lambda x: x.clamp(-0.5, 0.25), lambda x: x.clamp(min=0))
 entrywise(aten.clamp_min.default, _clamp, lambda x: torch.clamp_min(x, 0.5))
 entrywise(aten.clamp_max.default, _clamp, lambda x: torch.clamp_max(x, 0.5))
-entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), torch.ones(5)))
+entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), torch.linspace(-1, 1, 5)) * x.tanh())
 
 
 @rule(
@@ -134,7 +142,7 @@ def recognised(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.softmax.int, aten._softmax.default, aten._safe_softmax.default,
+    aten.softmax.int,
     examples=[(lambda x: x.softmax(-1), (2, 4)), (lambda x: F.softmin(x, 0), (2, 4))],
 )  # fmt: skip
 def softmax(node: Node, operands: Sequence[Range]) -> Effect:
@@ -145,7 +153,7 @@ def softmax(node: Node, operands: Sequence[Range]) -> Effect:
     return Gain(gains=(softmax_norm(n),), range=Range.of(1.0, node.shape[-1], row))
 
 
-@rule(aten.log_softmax.int, aten._log_softmax.default, examples=[(lambda x: x.log_softmax(-1), (2, 4))])
+@rule(aten.log_softmax.int, examples=[(lambda x: x.log_softmax(-1), (2, 4))])
 def log_softmax(node: Node, operands: Sequence[Range]) -> Effect:
     """Log-softmax over one dimension: sqrt(n), approached where one class has all the mass."""
     return Gain(gains=(activations.log_softmax_norm(node.shape[int(node.args[1])]),))

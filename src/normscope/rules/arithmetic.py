@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,26 @@ from .linear import coded
 from .registry import rule
 
 aten = torch.ops.aten
+_STEEP: list[Callable[[Tensor], Tensor]] = [
+    torch.reciprocal, torch.sqrt, torch.rsqrt, torch.log, torch.log1p, torch.log2, torch.log10, torch.acos, torch.asin,
+    torch.atanh, torch.tan, torch.sinh, torch.cosh, torch.expm1, torch.prod,
+]  # fmt: skip
+_JUMPS: list[Callable[[Tensor], Tensor]] = [
+    torch.sign, torch.sgn, torch.round, torch.floor, torch.ceil, torch.trunc, torch.frac,
+    lambda x: x.fmod(2.0) + x % 2.0, lambda x: torch.div(x, 2.0, rounding_mode="floor"),
+    lambda x: torch.heaviside(x, torch.ones(3)), lambda x: x + x.argmax() + x.argmin() + x.argsort(1),
+    lambda x: x + (x > 0) + (x < 1) + (x >= 2) + (x <= 3) + (x == 4) + (x != 5),
+    lambda x: x + (x > x.relu()) + (x < -x) + (x >= -x) + (x <= 2 * x) + (x == x.relu()) + (x != x.tanh()),
+    lambda x: x + torch.logical_and(x > 0, x < 1) + torch.logical_or(x > 2, x < 3) + torch.logical_not(x > 4),
+    lambda x: x + (~(x > 0)) + ((x > 0) & (x < 1)) + ((x > 2) | (x < 3)),
+    lambda x: x + (x > 0).any() + (x > 1).all() + (x > 2).any(1, keepdim=True) + (x > 3).all(1, keepdim=True),
+    lambda x: x + x.isnan() + x.isinf() + x.signbit(),
+]  # fmt: skip
+
+
+def _inside(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function where logarithms, roots and arcs are all defined."""
+    return function(0.1 + 0.5 * x.sigmoid())
 
 
 def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> LinearMap:
@@ -35,7 +56,8 @@ def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> 
     examples=[
         (lambda x: x + x.relu(), (2, 3)), (lambda x: x - 0.5 * x.tanh(), (2, 3)), (lambda x: 1 - x, (2, 3)),
         (lambda x: torch.add(x, x.mean(1, keepdim=True), alpha=2), (2, 3)), (lambda x: x + 0.1 * x, (2, 3)),
-        (lambda x: torch.rsub(x, x.relu(), alpha=3), (2, 3)),
+        (lambda x: torch.rsub(x, x.relu(), alpha=3), (2, 3)), (lambda x: aten.add.Scalar(x, 1.0), (2, 3)),
+        (lambda x: aten.sub.Scalar(x, 1.0), (2, 3)),
     ],
 )  # fmt: skip
 def add(node: Node, operands: Sequence[Range]) -> Effect:
@@ -61,6 +83,7 @@ def negative(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: 3 * x, (2, 3)), (lambda x: x * torch.linspace(-2, 1, 3), (2, 3)),
         (lambda x: x.tanh() * x.sigmoid(), (2, 3)), (lambda x: x.sigmoid().mean(1, keepdim=True) * x.tanh(), (2, 3)),
         (lambda x: torch.nn.functional.layer_norm(x, (4,)) * x.tanh(), (2, 4)),
+        (lambda x: aten.mul.Scalar(x, 2.0), (2, 3)),
     ],
 )  # fmt: skip
 def multiply(node: Node, operands: Sequence[Range]) -> Effect:
@@ -82,7 +105,10 @@ def multiply(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.div.Tensor, aten.div.Scalar,
-    examples=[(lambda x: x / 3, (2, 3)), (lambda x: x.relu() / torch.linspace(1, 2, 3), (2, 3))],
+    examples=[
+        (lambda x: x / 3, (2, 3)), (lambda x: x.relu() / torch.linspace(1, 2, 3), (2, 3)),
+        (lambda x: aten.div.Scalar(x, 2.0), (2, 3)),
+    ],
 )  # fmt: skip
 def divide(node: Node, operands: Sequence[Range]) -> Effect:
     """Division by a constant; division by a variable has no finite constant here."""
@@ -95,7 +121,10 @@ def divide(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.maximum.default, aten.minimum.default, aten.max.other, aten.min.other,
-    examples=[(lambda x: torch.maximum(x, -0.5 * x), (2, 3)), (lambda x: torch.minimum(x, torch.ones(3)), (2, 3))],
+    examples=[
+        (lambda x: torch.maximum(x, -0.5 * x), (2, 3)), (lambda x: torch.minimum(x, torch.ones(3)), (2, 3)),
+        (lambda x: torch.max(x, -x), (2, 3)), (lambda x: torch.min(x, 2 * x), (2, 3)),
+    ],
 )  # fmt: skip
 def extreme(node: Node, operands: Sequence[Range]) -> Effect:
     """The larger or smaller of two values: each entry follows one of them."""
@@ -111,6 +140,10 @@ def extreme(node: Node, operands: Sequence[Range]) -> Effect:
     examples=[
         (lambda x: torch.where(torch.tensor([True, False, True]), x, 2 * x), (2, 3)),
         (lambda x: x.masked_fill(torch.tensor([True, False, True]), -1e9).softmax(-1), (2, 3)),
+        (lambda x: x.masked_fill(torch.tensor([True, False, True]), torch.tensor(1.0)), (2, 3)),
+        (lambda x: torch.where(torch.tensor([True, False, True]), x, 1.0), (2, 3)),
+        (lambda x: torch.where(torch.tensor([True, False, True]), 1.0, x), (2, 3)),
+        (lambda x: torch.where(x > 0, 1.0, 2.0) + x, (2, 3)),
     ],
 )  # fmt: skip
 def choose(node: Node, operands: Sequence[Range]) -> Effect:
@@ -135,6 +168,7 @@ def choose(node: Node, operands: Sequence[Range]) -> Effect:
     aten.mean.dim, aten.mean.default, aten.sum.dim_IntList, aten.sum.default,
     examples=[
         (lambda x: x.mean(1), (2, 3)), (lambda x: x.sum((0, 1), keepdim=True), (2, 3)), (lambda x: x.mean(), (2, 3)),
+        (lambda x: x.sum(), (2, 3)),
     ],
 )  # fmt: skip
 def average(node: Node, operands: Sequence[Range]) -> Effect:
@@ -145,11 +179,12 @@ def average(node: Node, operands: Sequence[Range]) -> Effect:
 @rule(
     aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim, aten.max.default, aten.min.default,
     aten.linalg_vector_norm.default, aten.logsumexp.default, aten.sort.default, aten.topk.default,
-    aten.norm.ScalarOpt_dim,
     examples=[
         (lambda x: x.amax(1), (2, 4)), (lambda x: x.max(1).values, (2, 4)), (lambda x: x.min(), (2, 4)),
+        (lambda x: x.amin(1), (2, 4)), (lambda x: x.min(1).values, (2, 4)), (lambda x: x.max(), (2, 4)),
         (lambda x: torch.linalg.vector_norm(x, dim=1), (2, 4)), (lambda x: x.logsumexp(1), (2, 4)),
-        (lambda x: x.sort(1).values, (2, 4)), (lambda x: x.norm(dim=1, p=1), (2, 4)),
+        (lambda x: x.sort(1).values, (2, 4)), (lambda x: x.topk(2).values, (2, 4)),
+        (lambda x: x.norm(dim=1, p=1), (2, 4)),
     ],
 )  # fmt: skip
 def reduce(node: Node, operands: Sequence[Range]) -> Effect:
@@ -159,7 +194,7 @@ def reduce(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
     gain = ONE
     if "norm" in name:
-        order = node.bound().get("ord", node.bound().get("p", 2))
+        order = node.bound().get("ord", 2)
         order = 2 if order is None else order
         order = float(order)
         if order < 1:
@@ -172,7 +207,10 @@ def reduce(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.pow.Tensor_Scalar, aten.square.default,
-    examples=[(lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3))],
+    examples=[
+        (lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3)),
+        (lambda x: x.tanh().square(), (2, 3)),
+    ],
 )  # fmt: skip
 def power(node: Node, operands: Sequence[Range]) -> Effect:
     """A power >= 1 of a bounded value."""
@@ -199,11 +237,12 @@ def exponential(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.reciprocal.default, aten.sqrt.default, aten.rsqrt.default, aten.log.default, aten.log1p.default,
-    aten.acos.default, aten.asin.default, aten.tan.default, aten.div.Tensor_mode, aten.fmod.Scalar,
-    aten.remainder.Scalar, aten.log2.default, aten.log10.default, aten.atanh.default,
+    aten.log2.default, aten.log10.default, aten.acos.default, aten.asin.default, aten.atanh.default, aten.tan.default,
     aten.sinh.default, aten.cosh.default, aten.expm1.default, aten.prod.dim_int, aten.prod.default,
-    examples=[(lambda x: x.abs().sqrt(), (2, 3)), (lambda x: 1 / x, (2, 3))],
-    summary="Slopes grow without limit (or the value jumps): +inf with the reason",
+    examples=[
+        *((partial(_inside, function), (2, 3)) for function in _STEEP), (lambda x: x.abs().sqrt(), (2, 3)), (lambda x: x.prod(1), (2, 3)),
+    ],
+    summary="Slopes grow without limit: +inf with the reason",
 )  # fmt: skip
 def steep(node: Node, operands: Sequence[Range]) -> Effect:
     """No finite slope over all inputs."""
@@ -211,16 +250,16 @@ def steep(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.sign.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default, aten.frac.default,
-    aten.argmax.default, aten.argmin.default, aten.argsort.default, aten.heaviside.default, aten.sgn.default,
+    aten.sign.default, aten.sgn.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default,
+    aten.frac.default, aten.fmod.Scalar, aten.remainder.Scalar, aten.div.Tensor_mode, aten.heaviside.default,
+    aten.argmax.default, aten.argmin.default, aten.argsort.default,
     aten.gt.Scalar, aten.gt.Tensor, aten.lt.Scalar, aten.lt.Tensor, aten.ge.Scalar, aten.ge.Tensor, aten.le.Scalar,
     aten.le.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, aten.logical_not.default,
-    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.bitwise_and.Tensor,
-    aten.bitwise_or.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
+    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.__and__.Tensor,
+    aten.__or__.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
     aten.isinf.default, aten.signbit.default,
     examples=[
-        (lambda x: x.sign(), (2, 3)), (lambda x: x.round() + x, (2, 3)),
-        (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3)),
+        *((function, (2, 3)) for function in _JUMPS), (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3)),
     ],
     summary="Jumps: not continuous, +inf",
 )  # fmt: skip
@@ -231,11 +270,31 @@ def jump(node: Node, operands: Sequence[Range]) -> Effect:
     )
 
 
+@rule(
+    aten.einsum.default, aten.upsample_bicubic2d.vec, aten.cumsum.default, aten.trace.default, aten.diff.default,
+    aten.tensordot.default, aten.inner.default, aten.outer.default, aten.kron.default,
+    examples=[
+        (lambda x: torch.einsum("ij,kj->ik", x, torch.linspace(-1, 1, 20).reshape(5, 4)), (3, 4)),
+        (lambda x: x.cumsum(1), (2, 4)), (lambda x: torch.diff(x), (2, 4)), (lambda x: torch.trace(x), (3, 3)),
+        (lambda x: torch.tensordot(x, torch.linspace(-1, 1, 6).reshape(3, 2), 1), (2, 3)),
+        (lambda x: torch.inner(x, torch.linspace(1, 2, 3)), (2, 3)), (lambda x: torch.outer(x, torch.ones(3)), (3,)),
+        (lambda x: torch.kron(x, torch.linspace(-1, 1, 4).reshape(2, 2)), (2, 3)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), (1, 1, 3, 3)),
+    ],
+    summary="Linear in its only variable operand: written out as a matrix where small",
+)  # fmt: skip
+def contraction(node: Node, operands: Sequence[Range]) -> Effect:
+    """Use the operator's own code as the map."""
+    if len(node.operands) != 1:
+        return Unbounded(reason=f"{node.op} of several variable operands in {node.where}")
+    return Linear(maps=(coded(node, 0),))
+
+
 def _jump_range(node: Node, operands: Sequence[Range]) -> tuple[float, int]:
     name = str(node.op)
     width = node.shape[-1] if node.shape else 1
-    if any(word in name for word in ("round", "floor", "ceil", "trunc", "arg")):
-        return (operands[0].entry + 1 if "arg" not in name else math.inf), width
+    if any(word in name for word in ("round", "floor", "ceil", "trunc", "mod", "remainder", "div", "heaviside", "arg")):
+        return math.inf, width
     return 1.0, width
 
 

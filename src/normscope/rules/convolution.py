@@ -23,7 +23,8 @@ aten = torch.ops.aten
         (nn.Conv1d(2, 3, 3, stride=2, padding=1), (2, 2, 7)),
         (nn.Conv2d(2, 4, 3, padding=1, groups=2), (1, 2, 5, 5)),
         (nn.Conv2d(2, 3, 2, padding="same", dilation=2), (1, 2, 5, 4)),
-        (nn.Conv3d(1, 2, 2, stride=(1, 2, 1)), (1, 1, 3, 4, 3)),
+        (nn.Conv3d(1, 2, 2, stride=(1, 2, 1)), (1, 1, 3, 4, 3)), (nn.Conv1d(2, 2, 3, padding="same"), (1, 2, 5)),
+        (nn.Conv3d(1, 1, 2, padding="same"), (1, 1, 3, 3, 3)),
     ],
 )  # fmt: skip
 def convolution(node: Node, operands: Sequence[Range]) -> Effect:
@@ -35,7 +36,7 @@ def convolution(node: Node, operands: Sequence[Range]) -> Effect:
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
     examples=[
         (nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), (1, 2, 4)),
-        (nn.ConvTranspose2d(4, 2, 3, stride=2, groups=2), (1, 4, 3, 3)),
+        (nn.ConvTranspose2d(4, 2, 3, stride=2, groups=2), (1, 4, 3, 3)), (nn.ConvTranspose3d(1, 2, 2), (1, 1, 2, 2, 2)),
     ],
 )  # fmt: skip
 def transposed(node: Node, operands: Sequence[Range]) -> Effect:

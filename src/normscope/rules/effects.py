@@ -66,6 +66,8 @@ class Gain:
             of them (`maximum`), root of the sum of squares.
         before, after: linear maps around the nonlinear core (one operand only), so that a LayerNorm's centring and
             scale fold into their neighbours; `gains` then speak of the core alone.
+        whole: the constant of the whole operator, `before` and `after` included, where it is known to be smaller than
+            the product of the parts (one operand only).
         range: how large the value can get, if the rule knows.
     """
 
@@ -73,6 +75,7 @@ class Gain:
     joint: bool = False
     before: LinearMap | None = None
     after: LinearMap | None = None
+    whole: Upper | None = None
     range: Range | None = None
 
 

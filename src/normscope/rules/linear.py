@@ -55,7 +55,9 @@ def linear(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: torch.linspace(-1, 1, 6).reshape(2, 3) @ x, (3, 4)),
         (lambda x: torch.linspace(-1, 1, 24).reshape(2, 3, 4) @ x.tanh(), (2, 4, 2)),
         (lambda x: torch.matmul(x.sigmoid(), x.tanh().mT), (2, 3)), (lambda x: torch.mv(x, torch.ones(3)), (2, 3)),
-        (lambda x: torch.bmm(x.softmax(-1), x.tanh()), (2, 3, 3)),
+        (lambda x: torch.bmm(x.softmax(-1), x.tanh()), (2, 3, 3)), (lambda x: torch.dot(x, torch.linspace(1, 2, 3)),
+        (3,)),
+        (lambda x: torch.mm(x, torch.linspace(-1, 1, 6).reshape(3, 2)), (2, 3)),
     ],
 )  # fmt: skip
 def product(node: Node, operands: Sequence[Range]) -> Effect:
@@ -91,7 +93,12 @@ def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> E
 
 @rule(
     aten.addmm.default, aten.baddbmm.default, aten.addmv.default,
-    examples=[(lambda x: torch.addmm(torch.ones(3), x, torch.linspace(-1, 1, 12).reshape(4, 3)), (2, 4))],
+    examples=[
+        (lambda x: torch.addmm(torch.ones(3), x, torch.linspace(-1, 1, 12).reshape(4, 3)), (2, 4)),
+        (lambda x: torch.addmm(x, x.relu(), torch.linspace(-1, 1, 9).reshape(3, 3), beta=2, alpha=3), (2, 3)),
+        (lambda x: torch.baddbmm(torch.ones(2, 3, 4), x, torch.linspace(-1, 1, 24).reshape(2, 3, 4)), (2, 3, 3)),
+        (lambda x: torch.addmv(torch.ones(2), x, torch.linspace(1, 2, 3)), (2, 3)),
+    ],
 )  # fmt: skip
 def addmm(node: Node, operands: Sequence[Range]) -> Effect:
     """A bias plus a product with a constant matrix."""
@@ -103,22 +110,3 @@ def addmm(node: Node, operands: Sequence[Range]) -> Effect:
     if isinstance(left, Ref) and isinstance(right, Ref):
         return Unbounded(reason=f"a product of two variable values in {node.where}")
     return Linear(maps=tuple(coded(node, position) for position in range(len(node.operands))))
-
-
-@rule(
-    aten.einsum.default, aten.fft_fft.default, aten.upsample_bicubic2d.vec, aten.cumsum.default, aten.trace.default,
-    aten.diff.default, aten.tensordot.default, aten.inner.default, aten.outer.default, aten.kron.default,
-    examples=[
-        (lambda x: torch.einsum("ij,kj->ik", x, torch.linspace(-1, 1, 20).reshape(5, 4)), (3, 4)),
-        (lambda x: x.cumsum(1), (2, 4)), (lambda x: torch.diff(x), (2, 4)),
-        (lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), (1, 1, 3, 3)),
-    ],
-    summary="Linear in its only variable operand: written out as a matrix where small",
-)  # fmt: skip
-def contraction(node: Node, operands: Sequence[Range]) -> Effect:
-    """Use the operator's own code as the map."""
-    if len(node.operands) != 1:
-        return Unbounded(reason=f"{node.op} of several variable operands in {node.where}")
-    if node.dtype.is_complex:
-        return Unbounded(reason=f"complex values in {node.where}")
-    return Linear(maps=(coded(node, 0),))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
-from ..theory.normalizers import batch_norm_eval, rms_norm_global
+from ..theory.normalizers import batch_norm_eval, layer_norm_global, rms_norm_global
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .registry import rule
 
@@ -54,7 +55,7 @@ def normalized(
 
 @rule(
     aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats, aten.batch_norm.default,
+    aten._native_batch_norm_legit.no_stats,
     examples=[
         (nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3)),
         (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
@@ -119,7 +120,7 @@ def group_norm(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.layer_norm.default, aten.native_layer_norm.default,
+    aten.layer_norm.default,
     examples=[
         (nn.LayerNorm(5), (2, 5)), (nn.LayerNorm((2, 3)), (2, 2, 3)), (nn.LayerNorm(2), (3, 2)),
         (nn.LayerNorm(1), (3, 1)),
@@ -136,7 +137,13 @@ def layer_norm(node: Node, operands: Sequence[Range]) -> Effect:
     sets = math.prod(node.shape) // entries
     weight, bias = arguments.get("weight"), arguments.get("bias")
     before = _within(node, sets, entries) if dims > 1 else centering(node.shape)
-    return normalized(node, float(arguments["eps"]), (sets, entries), weight, bias, before, rows=True)
+    effect = normalized(node, float(arguments["eps"]), (sets, entries), weight, bias, before, rows=True)
+    if not isinstance(effect, Gain):
+        return effect
+    return replace(
+        effect,
+        whole=layer_norm_global(None if weight is None else weight.reshape(-1), entries, float(arguments["eps"])),
+    )
 
 
 @rule(

@@ -22,17 +22,24 @@ aten = torch.ops.aten
 
 @rule(
     aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool2d.default,
-    aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec,
+    aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default, aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten._upsample_bilinear2d_aa.vec,
     examples=[
-        (nn.AvgPool1d(2), (1, 2, 6)), (nn.AvgPool2d(3, 2, 1), (1, 2, 5, 5)), (nn.AdaptiveAvgPool2d(2), (1, 2, 5, 5)),
+        (nn.AvgPool1d(2), (1, 2, 6)), (nn.AvgPool2d(3, 2, 1), (1, 2, 5, 5)), (nn.AvgPool3d(2, 1), (1, 1, 3, 3, 3)),
+        (nn.AdaptiveAvgPool1d(2), (1, 2, 5)), (nn.AdaptiveAvgPool2d(2), (1, 2, 5, 5)),
+        (nn.AdaptiveAvgPool3d(2), (1, 1, 3, 3, 3)),
         (nn.AvgPool2d(3, 2, 1, count_include_pad=False, ceil_mode=True), (1, 1, 6, 6)),
+        (nn.AvgPool2d(2, divisor_override=-3), (1, 1, 4, 4)),
         (nn.Upsample(scale_factor=2, mode="bilinear"), (1, 1, 3, 3)),
         (lambda x: F.interpolate(x, size=5, mode="linear", align_corners=True), (1, 1, 3)),
+        (lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), (1, 1, 2, 2, 2)),
+        (lambda x: F.interpolate(x, size=3, mode="bilinear", antialias=True), (1, 1, 5, 5)),
     ],
 )  # fmt: skip
 def averaging(node: Node, operands: Sequence[Range]) -> Effect:
     """Averages and linear interpolation: weights without a negative one, bounded by the Schur test."""
+    if (node.bound().get("divisor_override") or 1) < 0:
+        return Linear(maps=(coded(node, 0),))
     return Linear(maps=(coded(node, 0, Averaging),))
 
 
@@ -42,6 +49,9 @@ def averaging(node: Node, operands: Sequence[Range]) -> Effect:
     examples=[
         (nn.MaxPool1d(2), (1, 2, 6)), (nn.MaxPool2d(3, 2, 1), (1, 2, 5, 5)), (nn.MaxPool2d(3, 1), (1, 1, 5, 5)),
         (nn.MaxPool2d(2, 1, dilation=2), (1, 1, 5, 5)), (nn.MaxPool1d(3, 2, 1, ceil_mode=True), (1, 1, 6)),
+        (nn.MaxPool3d(2, 1), (1, 1, 3, 3, 3)), (lambda x: F.max_pool1d(x, 2, return_indices=True)[0], (1, 1, 4)),
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (1, 1, 4, 4)),
+        (lambda x: F.max_pool3d(x, 2, return_indices=True)[0], (1, 1, 4, 4, 4)),
     ],
 )  # fmt: skip
 def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
@@ -68,7 +78,8 @@ def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
 
 @rule(
     aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default,
-    examples=[(nn.AdaptiveMaxPool2d(2), (1, 2, 5, 5)), (nn.AdaptiveMaxPool1d(3), (1, 2, 4))],
+    examples=[(nn.AdaptiveMaxPool2d(2), (1, 2, 5, 5)), (nn.AdaptiveMaxPool1d(3), (1, 2, 4)),
+    (nn.AdaptiveMaxPool3d(2), (1, 1, 3, 3, 3))],
 )  # fmt: skip
 def adaptive_max_pool(node: Node, operands: Sequence[Range]) -> Effect:
     """Adaptive max pooling: windows may share an input where the sizes do not divide."""

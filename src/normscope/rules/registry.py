@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..core.bracket import Evidence
 from ..core.errors import InputError, MissingRuleError
 from ..core.rounding import Upper
@@ -35,6 +37,8 @@ class Rule:
 
 
 _RULES: dict[Any, Rule] = {}
+FAILED = "the rule for"
+"""How the reason of a rule that raised begins; `bounds.trial` turns it into an error."""
 
 
 def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> Callable[[RuleFunction], RuleFunction]:
@@ -97,10 +101,16 @@ def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
     found = lookup(node)
     if found is None:
         return Unbounded(reason=f"no rule for {node.op} in {node.where}")
+    constants = [leaf for leaf in (*node.args, *node.kwargs.values()) if isinstance(leaf, torch.Tensor)]
+    if node.dtype.is_complex or any(constant.is_complex() for constant in constants):
+        return Unbounded(reason=f"complex values in {node.where}: only real functions are bounded")
     try:
-        return found.function(node, operands)
+        effect = found.function(node, operands)
+        if not node.dtype.is_floating_point and not isinstance(effect, Unbounded):
+            return Unbounded(reason=f"{node.op} gives {node.dtype} in {node.where}: not continuous")
+        return effect
     except Exception as error:  # a rule that meets what it was not written for must not pass for a bound
-        return Unbounded(reason=f"the rule for {node.op} failed in {node.where}: {type(error).__name__}: {error}")
+        return Unbounded(reason=f"{FAILED} {node.op} failed in {node.where}: {type(error).__name__}: {error}")
 
 
 def check(graph: Graph) -> None:
@@ -131,6 +141,9 @@ def _collapse(graph: Graph, path: str, constant: float) -> Graph:
     inside = [node for node in graph if node.path == path or node.path.startswith(path + ".")]
     if not inside:
         raise InputError(f"known names module {path!r}, which runs no operator; modules: {_paths(graph)}")
+    calls = list(dict.fromkeys(node.call for node in inside if node.path == path))
+    if len(calls) > 1:
+        raise InputError(f"module {path!r} runs {len(calls)} times: known needs a module that runs once")
     names = {node.name for node in inside}
     read = {ref for node in graph if node.name not in names for ref in node.refs} | {graph.output}
     exits = [node for node in inside if node.name in read]

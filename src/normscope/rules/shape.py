@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from ..graph.ir import Node
@@ -35,15 +36,16 @@ def moved(node: Node) -> tuple[LinearMap, ...]:
 
 
 @rule(
-    aten.alias.default, aten.clone.default, aten.contiguous.default, aten.detach.default, aten._to_copy.default,
-    aten.to.dtype, aten.reshape.default, aten._reshape_alias.default,
-    aten.flatten.using_ints, aten.unflatten.int, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.unsqueeze.default, aten.lift_fresh_copy.default,
+    aten.alias.default, aten.clone.default, aten.detach.default, aten._to_copy.default, aten.reshape.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default,
     examples=[
         (lambda x: x.flatten(1).relu(), (2, 3, 4)), (lambda x: x.view(2, 12), (2, 3, 4)),
         (lambda x: x.double().unsqueeze(1), (2, 3)), (lambda x: x.detach() + x.reshape(2, 3), (2, 3)),
+        (lambda x: x[:, :1].squeeze(), (2, 3)), (lambda x: x[:, :1].squeeze(1), (2, 3)),
+        (lambda x: torch.squeeze(x[:, :1, None], (1, 2)), (2, 3)), (lambda x: x.clone(), (2, 3)),
+        (lambda x: aten.alias(x) + x.long(), (2, 3)),
     ],
-    summary="Same entries, same order (casts are taken as exact): the identity",
+    summary="Same entries, same order (casts between floats are taken as exact): the identity",
 )  # fmt: skip
 def same(node: Node, operands: Sequence[Range]) -> Effect:
     """Return the identity; a cast to integers or booleans is a jump."""
@@ -53,30 +55,44 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default, aten.movedim.int,
-    aten.slice.Tensor, aten.select.int, aten.narrow.default, aten.index_select.default, aten.index.Tensor,
-    aten.gather.default, aten.expand.default, aten.repeat.default, aten.tile.default, aten.repeat_interleave.self_int,
-    aten.broadcast_to.default, aten.expand_as.default,
-    aten.flip.default, aten.roll.default, aten.rot90.default,
-    aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
-    aten.cat.default, aten.stack.default, aten.concat.default, aten.hstack.default, aten.vstack.default,
-    aten.constant_pad_nd.default, aten.reflection_pad1d.default, aten.reflection_pad2d.default,
-    aten.reflection_pad3d.default, aten.replication_pad1d.default, aten.replication_pad2d.default,
-    aten.replication_pad3d.default, aten.pad.default, aten._pad_circular.default,
+    aten.permute.default, aten.transpose.int, aten.t.default, aten.slice.Tensor, aten.select.int,
+    aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.expand.default, aten.repeat.default,
+    aten.tile.default, aten.repeat_interleave.self_int, aten.flip.default, aten.roll.default, aten.rot90.default,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.cat.default, aten.stack.default,
+    aten.hstack.default, aten.vstack.default, aten.constant_pad_nd.default, aten.pad.default,
     aten.pixel_shuffle.default, aten.pixel_unshuffle.default, aten.channel_shuffle.default,
     aten.slice_scatter.default, aten.select_scatter.default, aten.tril.default, aten.triu.default,
     aten.diagonal.default, aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec,
+    aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec,
     aten.unfold.default, aten.im2col.default, aten.as_strided.default, aten.copy.default,
     examples=[
         (lambda x: x.permute(0, 2, 1)[:, 1:], (2, 3, 4)), (lambda x: torch.cat([x, x.flip(1)], 1), (2, 3)),
+        (lambda x: x.transpose(0, 1) + x.t(), (3, 3)), (lambda x: torch.cat([x.relu(), x.tanh(), x], 1), (2, 3)),
         (lambda x: F.pad(x, (1, 2), mode="reflect"), (2, 3, 4)), (lambda x: F.pad(x, (1, 1), value=3.0), (2, 3)),
         (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 4)),
-        (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 3, 4)),
+        (lambda x: aten.constant_pad_nd(x, [1, 1], 2.0), (2, 3)),
+        (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 3, 4)), (lambda x: x.rot90() + x.rot90(3), (3, 3)),
         (lambda x: x.unsqueeze(1).expand(2, 5, 3), (2, 3)), (lambda x: x.repeat(1, 3), (2, 3)),
-        (lambda x: F.pixel_shuffle(x, 2), (1, 4, 2, 2)), (lambda x: torch.stack([x, 2 * x]), (2, 3)),
-        (lambda x: sum(x.chunk(2, 1)), (2, 4)), (lambda x: x[:, [0, 0, 1]], (2, 3)),
-        (lambda x: F.interpolate(x, scale_factor=2), (1, 2, 3, 3)), (lambda x: torch.roll(x, 1, 1) + x, (2, 3)),
-        (lambda x: x.tril(), (3, 3)), (lambda x: x.unfold(1, 2, 1), (2, 4)),
+        (lambda x: x.tile(2), (2, 3)),
+        (lambda x: x.repeat_interleave(2, 1), (2, 3)), (lambda x: F.pixel_shuffle(x, 2), (1, 4, 2, 2)),
+        (lambda x: F.pixel_unshuffle(x, 2), (1, 1, 4, 4)), (nn.ChannelShuffle(2), (1, 4, 2, 2)),
+        (lambda x: torch.stack([x, 2 * x]), (2, 3)),
+        (lambda x: torch.hstack([x, x]).sum() + torch.vstack([x, x]), (2, 2)),
+        (lambda x: sum(x.chunk(2, 1)), (2, 4)), (lambda x: x.split([1, 2], 1)[1], (2, 3)),
+        (lambda x: x.unbind(1)[1], (2, 3)),
+        (lambda x: x[:, 1] + x[:, [0, 0, 1]].sum(1), (2, 3)), (lambda x: x.index_select(1, torch.tensor([0, 0, 1])),
+        (2, 3)),
+        (lambda x: x.gather(1, torch.tensor([[0, 0], [1, 2]])), (2, 3)), (lambda x: x.tril() + 2 * x.triu(), (3, 3)),
+        (lambda x: x.diagonal(), (3, 3)), (lambda x: x.unfold(1, 2, 1), (2, 4)), (nn.Unfold(2), (1, 1, 3, 3)),
+        (lambda x: x.as_strided((2, 2), (1, 1)), (2, 3)), (lambda x: aten.copy(x, x.relu()), (2, 3)),
+        (lambda x: torch.select_scatter(x, 2 * x[:, 0], 1, 1), (2, 3)), (lambda x: torch.roll(x, 1, 1) + x, (2, 3)),
+        (lambda x: torch.slice_scatter(x, 2 * x[:, :1], 1, 0, 1), (2, 3)),
+        (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 3)),
+        (lambda x: F.interpolate(x, scale_factor=2), (1, 2, 3, 3)),
+        (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 2, 2, 2)),
+        (lambda x: F.interpolate(x, size=5, mode="nearest-exact"), (1, 1, 3)),
+        (lambda x: F.interpolate(x, size=5, mode="nearest-exact"), (1, 1, 3, 3)),
+        (lambda x: F.interpolate(x, size=3, mode="nearest-exact"), (1, 1, 2, 2, 2)),
     ],
     summary="Moves, copies, drops or zero-fills entries: sqrt of the largest number of copies",
 )  # fmt: skip
