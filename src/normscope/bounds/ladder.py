@@ -38,7 +38,14 @@ TINY = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One weight layer or normalizer: its own constant, at its real input size."""
+    """One weight layer or normalizer: its own constant, at its real input size.
+
+    Attributes:
+        path, operator, kind: where it stands, its operator and its module's class.
+        input_shape, output_shape: of the captured graph.
+        log10_upper, evidence, method: the bound on its constant.
+        normalizer: whether it normalizes.
+    """
 
     path: str
     operator: str
@@ -57,6 +64,11 @@ class Ladder(Mapping[str, Bracket]):
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
     `folded`, `liplt`, `closed-form`, `best`, and `observed` (POINT, at the given batch) where it could be measured.
+
+    Attributes:
+        rungs: the brackets by name.
+        layers: the weight layers and normalizers, each with its own constant.
+        graph: what was captured.
     """
 
     rungs: dict[str, Bracket]
@@ -173,10 +185,24 @@ def ladder(
 ) -> Ladder:
     """Return every method's bracket of the Lipschitz constant by name, and the constants of single layers.
 
-    Takes the arguments of `lipschitz`. The lower side is searched once and shared by all GLOBAL rungs.
+    The lower side is searched once and shared by all GLOBAL rungs.
+
+    Args:
+        model: any `torch.nn.Module`.
+        batch: as for `lipschitz`, and so are `mode`, `output`, `on_missing`, `known`, `rtol`, `max_seconds`, `seed`.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to measure.
+        on_missing: `"error"` or `"inf"`.
+        known: constants of modules by path.
+        rtol: tolerance of single norms.
+        max_seconds: budget.
+        seed: of the search from below.
 
     Returns:
         A mapping from method name to `Bracket` (see `Ladder`); prints as a table.
+
+    Raises:
+        NormscopeError: as `lipschitz` does.
 
     Example:
         >>> import torch, normscope as ns

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.rounding import gamma
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
@@ -185,7 +186,9 @@ def _statistics(node: Node, weight: Tensor | None, variance: Tensor, eps: float)
     scale = batch_norm_eval(weight, variance, eps)
     channels = _channels(scale, node)
     assert channels is not None
-    return Linear(maps=(Diagonal(channels, node.shape),))
+    linear = Diagonal(channels, node.shape)
+    linear.slack = gamma(8) * float(channels.abs().max())  # the rounding of gamma/sqrt(var + eps) itself
+    return Linear(maps=(linear,))
 
 
 def _grouped(node: Node, sets: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Effect:
