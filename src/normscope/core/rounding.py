@@ -99,6 +99,11 @@ ONE = Upper(0.0, Evidence.PROVEN, "isometry")
 ZERO = Upper(-math.inf, Evidence.PROVEN, "zero map")
 
 
+def numerical(value: float, method: str = "") -> Upper:
+    """Return a bound from a short float64 computation: NUMERICAL, with room for rounding; exactly 1 stays PROVEN."""
+    return Upper.of(value, Evidence.NUMERICAL, method, allowance=1e-12) if value != 1.0 else ONE
+
+
 def total(bounds: Sequence[Upper]) -> Upper:
     """Return the sum of bounds (the triangle inequality)."""
     return _combine(bounds, log10_sum, "sum")

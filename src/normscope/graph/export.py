@@ -19,7 +19,7 @@ from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
-from .ir import Graph, Input, Node, Ref
+from .ir import Graph, Input, Node, Ref, leaves
 from .leaves import recognise
 
 aten = torch.ops.aten
@@ -166,7 +166,7 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
             continue
         args = tuple(resolve(item) for item in node.args)
         kwargs = {key: resolve(item) for key, item in node.kwargs.items()}
-        depends = any(isinstance(leaf, Ref) for leaf in _flatten((args, kwargs)))
+        depends = any(isinstance(leaf, Ref) for leaf in leaves((args, kwargs)))
         if node.target in DROPOUT:
             if depends:
                 notes.append("dropout counts as off")
@@ -233,9 +233,9 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
 
 def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
     """Return the batch as one flat row per sample, of the inputs that are used."""
-    leaves = torch.utils._pytree.tree_leaves((call.args, call.kwargs))
+    given = torch.utils._pytree.tree_leaves((call.args, call.kwargs))
     names = program.graph_signature.user_inputs
-    tensors = [leaf.detach() for leaf, name in zip(leaves, names, strict=True) if name in variables]
+    tensors = [leaf.detach() for leaf, name in zip(given, names, strict=True) if name in variables]
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
 
 
@@ -243,11 +243,11 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
     """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
     values: dict[str, Any] = {}
     single = call.sample() if call.per_sample else call
-    leaves = iter(torch.utils._pytree.tree_leaves((single.args, single.kwargs)))
+    given = iter(torch.utils._pytree.tree_leaves((single.args, single.kwargs)))
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         if spec.kind is InputKind.USER_INPUT:
-            values[name] = next(leaves)
+            values[name] = next(given)
         elif spec.target in program.state_dict:
             values[name] = program.state_dict[spec.target].detach()
         else:
@@ -350,11 +350,3 @@ def _attribute(module: nn.Module, target: str) -> Any:
     for part in target.split("."):
         module = getattr(module, part)
     return module
-
-
-def _flatten(tree: Any) -> list[Any]:
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, list | tuple):
-        return [leaf for item in tree for leaf in _flatten(item)]
-    return [tree]

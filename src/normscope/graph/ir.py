@@ -70,7 +70,7 @@ class Node:
     refs: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for leaf in _leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
+        found = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
         object.__setattr__(self, "operands", found)
         object.__setattr__(self, "refs", tuple(ref.name for ref in found))
 
@@ -207,11 +207,11 @@ class Graph:
 
         nodes = []
         for node in self.nodes:
-            args, kwargs = _map((node.args, node.kwargs), widen)
+            args, kwargs = map_leaves((node.args, node.kwargs), widen)
             dtype = torch.float64 if node.dtype.is_floating_point else node.dtype
             op = node.op
             if isinstance(op, Unit):
-                op = Unit(op.name, op.function, _map(op.data, widen))
+                op = Unit(op.name, op.function, map_leaves(op.data, widen))
             nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=dtype))
         inputs = tuple(dataclasses.replace(item, value=item.value.double()) for item in self.inputs)
         return dataclasses.replace(self, nodes=tuple(nodes), inputs=inputs)
@@ -223,19 +223,21 @@ class Graph:
         return "\n".join([*shown, f"return {self.output}"])
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield what nested lists, tuples and dicts of arguments hold, in order."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
         for item in tree:
-            yield from _leaves(item)
+            yield from leaves(item)
     else:
         yield tree
 
 
-def _map(tree: Any, function: Callable[[Any], Any]) -> Any:
+def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the same nest of arguments with a function applied to what it holds."""
     if isinstance(tree, dict):
-        return {key: _map(item, function) for key, item in tree.items()}
+        return {key: map_leaves(item, function) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(_map(item, function) for item in tree)
+        return type(tree)(map_leaves(item, function) for item in tree)
     return function(tree)

@@ -8,7 +8,7 @@ operator; operators nobody reads any more are dropped.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from torch import Tensor
 from ..linalg.linear_map import Bounded
 from ..theory.recognition import recognise as recognise_activation
 from .ir import Graph, Node, Ref, Unit
+from .regions import SAME, Reader, constants, evaluated, merged, pruned, regions, runner, scalars
 
 aten = torch.ops.aten
 
-SAME = {aten.alias.default, aten.clone.default, aten._to_copy.default, aten.contiguous.default, aten.to.dtype}
 ENTRYWISE = SAME | {
     aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.rsub.Scalar,
     aten.div.Tensor, aten.neg.default, aten.pow.Tensor_Scalar, aten.tanh.default, aten.sigmoid.default,
@@ -39,45 +39,15 @@ BENDS = {
 MISH = ({aten.softplus.default, aten.tanh.default}, {aten.exp.default, aten.log1p.default, aten.tanh.default})
 ROOTS = {aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor} | CHOICES
 COMPARISONS = {aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.sign.default}
-LARGEST_REGION = 16
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
 PAD_MODES = ("circular", "reflect", "replicate")
 PRODUCTS = {aten.matmul.default, aten.bmm.default}
 Recogniser = Callable[["Reader", Node], Node | tuple[Node, ...] | None]
 
 
-class Reader:
-    """Looks up nodes by name and past operators that change nothing."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.nodes = {node.name: node for node in graph}
-
-    def same(self, node: Node) -> bool:
-        """Whether a node changes nothing: a copy, or a cast between floats (not one from or to integers)."""
-        source = self.nodes.get(node.refs[0]) if node.refs else None
-        return node.op in SAME and node.dtype.is_floating_point and (source is None or source.dtype.is_floating_point)
-
-    def find(self, argument: Any, *ops: Any) -> Node | None:
-        """Return the node an argument refers to, past copies and casts, if it is one of `ops`."""
-        node = self.nodes.get(argument.name) if isinstance(argument, Ref) else None
-        while node is not None and self.same(node) and node.op not in ops:
-            node = self.nodes.get(node.refs[0])
-        return node if node is not None and node.op in ops else None
-
-    def origin(self, argument: Any) -> Ref | None:
-        """Return the value behind copies and casts."""
-        if not isinstance(argument, Ref):
-            return None
-        node = self.nodes.get(argument.name)
-        while node is not None and self.same(node):
-            argument = node.operands[0]
-            node = self.nodes.get(argument.name)
-        return argument
-
-
 def recognise(graph: Graph) -> Graph:
     """Return the graph with repeated operators merged and written-out units replaced."""
-    graph = _merged(graph)
+    graph = merged(graph)
     for recogniser in (rms_norm, attention, rotary, activation, padded_convolution):
         reader = Reader(graph)
         nodes: list[Node] = []
@@ -85,7 +55,7 @@ def recognise(graph: Graph) -> Graph:
             found = recogniser(reader, node)
             found = found if isinstance(found, tuple) else (found,) if found is not None else ()
             nodes.extend(found if found and _agrees(reader, node, found) else (node,))
-        graph = _pruned(dataclasses.replace(graph, nodes=tuple(nodes)))
+        graph = pruned(dataclasses.replace(graph, nodes=tuple(nodes)))
     return graph
 
 
@@ -110,51 +80,12 @@ def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
         }
         if not all(name in given or name in order for member in region for name in member.refs):
             return False
-        before, after = _evaluated(region, given)[node.name], _evaluated(list(unit), given)[node.name]
+        before, after = evaluated(region, given)[node.name], evaluated(list(unit), given)[node.name]
         if before.shape != after.shape or not torch.allclose(
             before, after, rtol=1e-5, atol=1e-7 * scale, equal_nan=True
         ):
             return False
     return True
-
-
-def _evaluated(nodes: list[Node], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Run nodes in float64 on given values; casts are taken as exact."""
-    values = dict(given)
-    for node in nodes:
-        operands = [values[name] for name in node.refs]
-        values[node.name] = operands[0] if node.op in SAME else _in(node, torch.float64).evaluate(operands)
-    return values
-
-
-def _merged(graph: Graph) -> Graph:
-    """Merge operators that compute the same thing from the same values."""
-    first: dict[Any, str] = {}
-    renamed: dict[str, str] = {}
-    nodes = []
-
-    def key(leaf: Any) -> Any:
-        if isinstance(leaf, list | tuple):
-            return tuple(key(item) for item in leaf)
-        return (id(leaf),) if isinstance(leaf, Tensor) else (type(leaf), leaf)
-
-    for node in graph:
-        current = dataclasses.replace(node, args=_renamed(node.args, renamed), kwargs=_renamed(node.kwargs, renamed))
-        identity = (node.op, node.index, key(current.args), key(tuple(current.kwargs.items())))
-        if identity in first:
-            renamed[node.name] = first[identity]
-        else:
-            first[identity] = node.name
-            nodes.append(current)
-    return dataclasses.replace(graph, nodes=tuple(nodes), output=renamed.get(graph.output, graph.output))
-
-
-def _renamed(tree: Any, names: dict[str, str]) -> Any:
-    if isinstance(tree, dict):
-        return {key: _renamed(item, names) for key, item in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_renamed(item, names) for item in tree)
-    return Ref(names.get(tree.name, tree.name), tree.shape) if isinstance(tree, Ref) else tree
 
 
 def rms_norm(reader: Reader, node: Node) -> Node | None:
@@ -251,17 +182,17 @@ def activation(reader: Reader, node: Node) -> Node | None:
     ):
         return None
     allowed = ENTRYWISE | COMPARISONS if node.op in CHOICES else ENTRYWISE
-    for region, source in _regions(reader, node, allowed):
+    for region, source in regions(reader, node, allowed):
         bends = [member.op for member in region if member.op in BENDS]
         if len(bends) > 1 and set(bends) not in MISH:  # a sum of bends could agree on a grid and differ elsewhere
             return None
-        if any(abs(scalar) > 100 for member in region for scalar in _scalars(member)):
+        if any(abs(scalar) > 100 for member in region for scalar in scalars(member)):
             return None
-        if any(isinstance(c, Tensor) and c.ndim > 0 for member in region for c in _constants(member)):
+        if any(isinstance(c, Tensor) and c.ndim > 0 for member in region for c in constants(member)):
             return None
         if source.shape != node.shape:
             continue
-        function = _runner(region, source, node.name)
+        function = runner(region, source, node.name)
         found = recognise_activation(function)
         if found is not None and (node.op not in CHOICES or _identical(function, found.function)):
             return dataclasses.replace(
@@ -282,12 +213,12 @@ def rotary(reader: Reader, node: Node) -> Node | None:
         return None
     if any(reader.find(argument, aten.mul.Tensor) is None for argument in node.args[:2]):
         return None
-    for region, source in _regions(reader, node, ROW_LOCAL):
+    for region, source in regions(reader, node, ROW_LOCAL):
         if not any(member.op is aten.cat.default for member in region):
             continue
         if source.shape != node.shape or not all(_row_local(member) for member in region):
             return None
-        function = _runner(region, source, node.name)
+        function = runner(region, source, node.name)
         norm = _largest_block(function, region, source)
         if norm is None:
             return None
@@ -342,21 +273,17 @@ def _row_local(node: Node) -> bool:
     if node.op is aten.mul.Tensor:
         return len(node.refs) == 1
     return all(ref.shape == node.shape for ref in node.operands) and all(
-        c is None or c in (1, 1.0) for c in _scalars(node)
+        c is None or c in (1, 1.0) for c in scalars(node)
     )
-
-
-def _scalars(node: Node) -> list[Any]:
-    return [c for c in _constants(node) if isinstance(c, float | int) and not isinstance(c, bool)]
 
 
 def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], source: Ref) -> float | None:
     """Return the largest spectral norm of the matrices that act on single rows."""
     width = source.shape[-1]
-    constants = [c for member in region for c in _constants(member) if isinstance(c, Tensor)]
-    leading = torch.broadcast_shapes(*(c.shape[:-1] if c.ndim else () for c in constants))
+    tensors = [c for member in region for c in constants(member) if isinstance(c, Tensor)]
+    leading = torch.broadcast_shapes(*(c.shape[:-1] if c.ndim else () for c in tensors))
     leading = (1,) * (len(source.shape) - 1 - len(leading)) + tuple(leading)
-    device = constants[0].device if constants else torch.device("cpu")
+    device = tensors[0].device if tensors else torch.device("cpu")
     columns = []
     for index in range(width):
         basis = torch.zeros(*leading, width, dtype=torch.float64, device=device)
@@ -368,52 +295,3 @@ def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], sou
     if blocks.numel() > 5e7:
         return None
     return float(torch.linalg.matrix_norm(blocks, ord=2).amax())
-
-
-def _regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tuple[list[Node], Ref]]:
-    """Yield growing regions of allowed operators that end at `node` and read a single value."""
-    order = {name: position for position, name in enumerate(reader.nodes)}
-    region = [node]
-    while len(region) <= LARGEST_REGION:
-        names = {member.name for member in region}
-        frontier = {ref.name: ref for member in region for ref in member.operands if ref.name not in names}
-        if len(frontier) == 1:
-            yield sorted(region, key=lambda member: order[member.name]), next(iter(frontier.values()))
-        last = max(frontier, key=lambda name: order.get(name, -1))
-        if last not in reader.nodes or reader.nodes[last].op not in allowed or reader.nodes[last].index is not None:
-            return
-        if reader.nodes[last].op in SAME and not reader.same(reader.nodes[last]):
-            return
-        region.append(reader.nodes[last])
-
-
-def _runner(region: list[Node], source: Ref, output: str) -> Callable[[Tensor], Tensor]:
-    """Return the region as a function of its source; casts are taken as exact."""
-
-    def run(x: Tensor) -> Tensor:
-        values = {source.name: x}
-        for member in region:
-            operands = [values[name] for name in member.refs]
-            values[member.name] = operands[0] if member.op in SAME else _in(member, x.dtype).evaluate(operands)
-        return values[output]
-
-    return run
-
-
-def _in(node: Node, dtype: torch.dtype) -> Node:
-    args = tuple(a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in node.args)
-    return dataclasses.replace(node, args=args)
-
-
-def _constants(node: Node) -> list[Any]:
-    return [leaf for leaf in (*node.args, *node.kwargs.values()) if not isinstance(leaf, Ref | list)]
-
-
-def _pruned(graph: Graph) -> Graph:
-    """Drop operators that nothing reads any more."""
-    needed, kept = {graph.output}, []
-    for node in reversed(graph.nodes):
-        if node.name in needed:
-            needed.update(node.refs)
-            kept.append(node)
-    return dataclasses.replace(graph, nodes=tuple(reversed(kept)))

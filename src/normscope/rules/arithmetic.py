@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.bracket import Evidence
-from ..core.rounding import ONE, Upper
+from ..core.rounding import ONE, numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, LinearMap, Reindex
@@ -97,7 +96,7 @@ def multiply(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"a product of two values, one of them unbounded (gating), in {node.where}")
     size = math.prod(node.shape)
     copies = [size / max(math.prod(ref.shape), 1) for ref in (left, right)]
-    gains = (_numerical(b.entry * math.sqrt(copies[0])), _numerical(a.entry * math.sqrt(copies[1])))
+    gains = (numerical(b.entry * math.sqrt(copies[0])), numerical(a.entry * math.sqrt(copies[1])))
     rows = [r.row if ref.shape and ref.shape[-1] == node.shape[-1] else math.inf for r, ref in ((a, left), (b, right))]
     row = min(rows[0] * b.entry if b.entry else 0.0, rows[1] * a.entry if a.entry else 0.0)
     return Gain(gains=gains, range=Range.of(a.entry * b.entry, node.shape[-1] if node.shape else 1, row))
@@ -129,7 +128,7 @@ def divide(node: Node, operands: Sequence[Range]) -> Effect:
 def extreme(node: Node, operands: Sequence[Range]) -> Effect:
     """The larger or smaller of two values: each entry follows one of them."""
     size = math.prod(node.shape)
-    gains = tuple(_numerical(math.sqrt(size / max(math.prod(ref.shape), 1))) for ref in node.operands)
+    gains = tuple(numerical(math.sqrt(size / max(math.prod(ref.shape), 1))) for ref in node.operands)
     entry = max((r.entry for r in operands), default=math.inf) if len(operands) == 2 else math.inf
     return Gain(gains=gains, joint=True, range=Range.of(entry, node.shape[-1] if node.shape else 1))
 
@@ -201,7 +200,7 @@ def reduce(node: Node, operands: Sequence[Range]) -> Effect:
             return Unbounded(reason=f"a norm of order {order} in {node.where}")
         if order < 2:
             copies = math.prod(node.operands[0].shape) / max(math.prod(node.shape), 1)
-            gain = _numerical(copies ** (1 / order - 0.5))
+            gain = numerical(copies ** (1 / order - 0.5))
     return Gain(gains=(gain,))
 
 
@@ -297,7 +296,3 @@ def _jump_range(node: Node, operands: Sequence[Range]) -> tuple[float, int]:
     if any(word in name for word in ("round", "floor", "ceil", "trunc", "mod", "remainder", "div", "heaviside", "arg")):
         return math.inf, width
     return 1.0, width
-
-
-def _numerical(value: float) -> Upper:
-    return Upper.of(value, Evidence.NUMERICAL, allowance=1e-12) if value != 1.0 else ONE

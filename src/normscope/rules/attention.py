@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.bracket import Evidence
-from ..core.rounding import Upper
+from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .registry import rule
@@ -75,11 +74,11 @@ def attention(node: Node, operands: Sequence[Range]) -> Effect:
             reason=f"dot-product attention on tokens of unbounded norm in {node.where}: not Lipschitz over all inputs",
             range=Range.of(rows["value"], node.shape[-1], rows["value"]),
         )
-    gains = [_numerical(moves[name] * math.sqrt(shared[name])) for name in varying]
+    gains = [numerical(moves[name] * math.sqrt(shared[name])) for name in varying]
     mask = arguments.get("attn_mask")
     if isinstance(mask, Ref):
         copies = heads * queries * key.shape[-2] / max(math.prod(mask.shape), 1)
-        gains.append(_numerical(rows["value"] / math.sqrt(2) * math.sqrt(copies)))
+        gains.append(numerical(rows["value"] / math.sqrt(2) * math.sqrt(copies)))
     return Gain(gains=tuple(gains), range=Range.of(rows["value"], value.shape[-1], rows["value"]))
 
 
@@ -93,7 +92,3 @@ def _rotate(x: Tensor) -> Tensor:
 def rotary(node: Node, operands: Sequence[Range]) -> Effect:
     """Rotary position embedding: a rotation of pairs of entries."""
     return Linear(maps=(node.op.data["map"],))
-
-
-def _numerical(value: float) -> Upper:
-    return Upper.of(value, Evidence.NUMERICAL, "attention", allowance=1e-12)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core.bracket import Evidence
-from ..core.rounding import Upper
+from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Coded, LinearMap, Matrix, Reindex
@@ -86,7 +85,7 @@ def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> E
     norms = (b.row * right.shape[-2] ** 0.5, a.row * left.shape[-2] ** 0.5)
     if not all(value < float("inf") for value in norms):
         return Unbounded(reason=f"a product of two unbounded values in {node.where}")
-    gains = tuple(Upper.of(value, Evidence.NUMERICAL, "bounded product", allowance=1e-12) for value in norms)
+    gains = tuple(numerical(value, "bounded product") for value in norms)
     width = node.shape[-1]
     return Gain(gains=gains, range=Range.of(a.row * norms[0], width, a.row * norms[0]))
 
