@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import multiprocessing
 import os
 import platform
 import random
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import hypothesis
@@ -42,10 +44,8 @@ def test_two_thousand_networks() -> None:
     """Writes `docs/results/soundness.json` and `.md`, whatever comes, and fails on any violation."""
     count = int(os.environ.get("NORMSCOPE_NETWORKS", "2000"))
     base = int(os.environ.get("NORMSCOPE_SEED", random.SystemRandom().randrange(2**32)))
-    outcomes: dict[int, Outcome] = {}
-    violations: dict[int, str] = {}
-    seen: Counter[str] = Counter()
     began = time.monotonic()
+    drawn: dict[int, None] = {}
 
     @hypothesis.seed(base)
     @hypothesis.settings(
@@ -53,22 +53,35 @@ def test_two_thousand_networks() -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(SEEDS)
-    def trial(seed: int) -> None:
-        if seed in outcomes or seed in violations:
-            return
-        drawn = network(seed)
-        seen.update({*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch.")})
-        try:
-            outcomes[seed] = try_network(drawn)
-        except (SoundnessError, AssertionError) as error:
-            violations[seed] = f"{type(error).__name__}: {error}"
+    def draw(seed: int) -> None:
+        drawn[seed] = None
 
-    trial()
+    draw()
+    outcomes: dict[int, Outcome] = {}
+    violations: dict[int, str] = {}
+    seen: Counter[str] = Counter()
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        for seed, parts, outcome in pool.map(tried, drawn, chunksize=8):
+            seen.update(parts)
+            if isinstance(outcome, str):
+                violations[seed] = outcome
+            else:
+                outcomes[seed] = outcome
     missing = set(ACTIVATIONS) - set(seen)
     write_results(outcomes, violations, seen, base=base, seconds=time.monotonic() - began)
     assert not violations
     assert not missing, f"never drawn: {missing}"
     assert len(outcomes) >= 0.95 * count
+
+
+def tried(seed: int) -> tuple[int, set[str], Outcome | str]:
+    """Try one network; a violation comes back as its message."""
+    drawn = network(seed)
+    parts = {*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch.")}
+    try:
+        return seed, parts, try_network(drawn)
+    except (SoundnessError, AssertionError) as error:
+        return seed, parts, f"{type(error).__name__}: {error}"
 
 
 def write_results(
