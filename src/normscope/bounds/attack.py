@@ -65,7 +65,9 @@ def confirmed(graph: Graph, u: Tensor, v: Tensor) -> float:
     with torch.no_grad():
         values = graph.values(*graph.split(u))
         first, second = values[graph.output].reshape(-1), _flat(graph)(v)
-        largest = max(float(value.abs().max()) for value in values.values() if value.is_floating_point())
+        floats = [value.abs() for value in values.values() if value.is_floating_point() and value.numel()]
+        # entries beyond 1e30 are masks on their way into a softmax, which removes them
+        largest = max(float(torch.where(value < 1e30, value, 0.0).max()) for value in floats)
         noise = 8 * float((_flat(graph)(u * (1 + 2.0**-51)) - first).norm())
         noise += 2.0**-44 * float(first.norm() + second.norm()) + 2.0**-50 * largest * math.sqrt(first.numel())
         distance = float((u - v).norm())
