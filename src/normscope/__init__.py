@@ -3,19 +3,27 @@
 from .bounds.ladder import Ladder, ladder, lipschitz
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
+from .core.finding import Finding, Severity
+from .core.version import __version__
+from .diagnosis.auditing import audit
+from .diagnosis.result import Audit
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
 from .rules.registry import rule
 
-__version__ = "0.1.0.dev0"
 __all__ = [
+    "Audit",
     "Bracket",
     "Evidence",
+    "Finding",
     "Graph",
     "Ladder",
     "NormscopeError",
     "Scope",
+    "Severity",
+    "__version__",
+    "audit",
     "capture",
     "ladder",
     "lipschitz",

@@ -1,44 +1,61 @@
+"""The command as a whole: version, help, what becomes of errors."""
+
 import json
+import os
+import pickle
 
 import pytest
-from typer.testing import CliRunner
 
 from normscope import __version__, cli
 from normscope.core.errors import InputError
 from normscope.rules.registry import rules
 
-runner = CliRunner()
+
+def test_version(run):
+    done = run("--version")
+    assert (done.code, done.out.strip()) == (0, f"normscope {__version__}")
 
 
-def test_version():
-    result = runner.invoke(cli.app, ["--version"])
-    assert result.exit_code == 0
-    assert result.output.strip() == f"normscope {__version__}"
+@pytest.mark.parametrize(
+    ("arguments", "taught"),
+    [
+        ([], ["demo", "audit", "compare", "ops", "import normscope"]),
+        (["demo"], ["--seed", "--out", "report"]),
+        (["ops"], ["--json"]),
+        (
+            ["audit"],
+            [
+                *("--data", "--html", "--json", "--fail-on", "--mode", "--output", "--batch-size", "--max-seconds"),
+                *("--seed", "--trust", "package.module:function", ".pt2", "Hugging Face", "safetensors", "Exit codes"),
+                *("mnist:FOLDER", "npz:FILE", "normscope audit net.py:build --data digits --html report.html"),
+            ],
+        ),
+        (["compare"], ["--html", "normscope compare plain.json batchnorm.json"]),
+    ],
+)
+def test_help_teaches(run, arguments, taught):
+    done = run(*arguments, "--help")
+    assert done.code == 0
+    assert [word for word in taught if word not in done.out] == []
 
 
-@pytest.mark.parametrize(("arguments", "taught"), [([], ["demo", "ops"]), (["demo"], ["seed"]), (["ops"], ["json"])])
-def test_help_teaches(arguments, taught):
-    result = runner.invoke(cli.app, [*arguments, "--help"], env={"COLUMNS": "120", "NO_COLOR": "1"})
-    assert result.exit_code == 0
-    assert all(word in result.output for word in taught)
+def test_no_verb_shows_the_help(run):
+    done = run()
+    assert "demo" in done.out + done.err
 
 
-def test_no_verb_shows_the_help():
-    assert "demo" in runner.invoke(cli.app, []).output
-
-
-def test_ops_lists_every_rule():
-    result = runner.invoke(cli.app, ["ops", "--json"])
-    assert result.exit_code == 0
-    rows = json.loads(result.output)
+def test_ops_lists_every_rule(run):
+    done = run("ops", "--json")
+    assert done.code == 0
+    rows = json.loads(done.out)
     assert [row["operator"] for row in rows] == [rule.name for rule in rules()]
     assert all(row["family"] and row["gives"] for row in rows)
 
 
-def test_ops_prints_a_table():
-    result = runner.invoke(cli.app, ["ops"], env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    assert "aten.relu.default" in result.output
+def test_ops_prints_a_table(run):
+    done = run("ops")
+    assert done.code == 0
+    assert "aten.relu.default" in done.out
 
 
 def test_an_error_raised_on_purpose_is_one_sentence_and_exit_code_2(monkeypatch, capsys):
@@ -52,15 +69,30 @@ def test_an_error_raised_on_purpose_is_one_sentence_and_exit_code_2(monkeypatch,
     assert capsys.readouterr().err == "normscope: the batch is empty: pass at least one sample\n"
 
 
-def test_demo_prints_layers_and_ladder_of_every_network(monkeypatch):
-    from normscope.cli import demo
+def test_an_error_nobody_expected_is_one_line_too_and_says_how_to_see_more(monkeypatch, capsys):
+    def fail() -> None:
+        raise ZeroDivisionError("division by zero\nmore")
 
-    monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "SECONDS", 2.0)
-    result = runner.invoke(cli.app, ["demo"], env={"COLUMNS": "160"}, catch_exceptions=False)
-    assert result.exit_code == 0
-    for name in demo.NETWORKS:
-        assert f"{name}: layers" in result.output
-        assert f"{name}: ladder" in result.output
-    for rung in ("printed", "folded", "best", "observed"):
-        assert rung in result.output
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    said = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert said.startswith("normscope: ZeroDivisionError: division by zero.")
+    assert said.count("\n") == 1
+    monkeypatch.setenv("NORMSCOPE_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_a_pickle_that_would_run_code_is_refused_in_a_process_of_its_own(work, shell):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, ("ran",)
+
+    (work / "evil.bin").write_bytes(pickle.dumps({"weight": Evil()}))
+    done = shell("audit", "evil.bin", "--json", "out.json")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "refused" in done.err
+    assert not (work / "ran").exists()
+    assert not (work / "out.json").exists()

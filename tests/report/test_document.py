@@ -4,8 +4,8 @@ import pytest
 
 from normscope.core.bracket import Bracket, Evidence
 from normscope.report.brackets import bracket_table
-from normscope.report.cells import format_cell
-from normscope.report.document import Column, Document, Table, Text
+from normscope.report.cells import format_cell, visible
+from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from normscope.report.terminal import render
 
 TABLE = Table(
@@ -23,6 +23,8 @@ TABLE = Table(
         (math.inf, "log10", "inf"),
         (-math.inf, "log10", "-inf"),
         (-0.0, "log10", "0.00"),
+        (-0.001, "log10", "0.00"),
+        (-0.0, "number", "0"),
         (None, "log10", "-"),
         (0.0, "number", "0"),
         (0.973, "percent", "97.3 %"),
@@ -46,8 +48,9 @@ def test_a_row_of_the_wrong_width_is_refused():
 
 
 def test_a_document_becomes_plain_data():
-    document = Document(blocks=(Text(heading="A", body="b"), TABLE))
+    document = Document(title="T", blocks=(Text(heading="A", body="b"), TABLE))
     assert document.to_json() == {
+        "title": "T",
         "blocks": [
             {"type": "text", "heading": "A", "body": "b"},
             {
@@ -55,14 +58,57 @@ def test_a_document_becomes_plain_data():
                 "title": "layers",
                 "caption": "read it so",
                 "columns": [
-                    {"title": "layer", "kind": "text"},
-                    {"title": "log10", "kind": "log10"},
-                    {"title": "parameters", "kind": "count"},
+                    {"title": "layer", "kind": "text", "help": ""},
+                    {"title": "log10", "kind": "log10", "help": ""},
+                    {"title": "parameters", "kind": "count", "help": ""},
                 ],
                 "rows": [["[0]", 1.2345, 1200], ["head", "inf", None]],
             },
-        ]
+        ],
     }
+
+
+def test_every_kind_of_block_becomes_plain_data():
+    chart = Chart(labels=("a",), series=(Series(name="s", style="spans", values=(0.0,), until=(math.inf,)),))
+    notice = Notice(level="error", heading="dead-layer", where="a", lines=(("seen", "b"),))
+    figures = Figures(items=(Figure(label="findings", value=3, kind="count"),))
+    blocks = Document(blocks=(chart, notice, figures)).to_json()["blocks"]
+    assert [block["type"] for block in blocks] == ["chart", "notice", "figures"]
+    assert blocks[0]["series"][0]["until"] == ["inf"]
+    assert blocks[1]["lines"] == [["seen", "b"]]
+    assert blocks[2]["items"] == [{"label": "findings", "value": 3, "kind": "count", "note": ""}]
+
+
+@pytest.mark.parametrize(
+    ("series", "complaint"),
+    [
+        (Series(name="s", style="line", values=(1.0,)), "does not fit 2 labels"),
+        (Series(name="s", style="spans", values=(1.0, 2.0)), "spans, and only they"),
+        (Series(name="s", style="marks", values=(1.0, 2.0), until=(1.0, 2.0)), "spans, and only they"),
+        (Series(name="s", style="spans", values=(1.0, 2.0), until=(1.0,)), "does not fit 2 labels"),
+    ],
+)
+def test_a_series_that_does_not_fit_its_chart_is_refused(series, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Chart(labels=("a", "b"), series=(series,))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("layer1.0.conv1", "layer1.0.conv1"),
+        ("größe 🙂", "größe 🙂"),
+        ("a\nb\tc", "a\nb\tc"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("a\x1b[31mred", "a\\x1b[31mred"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("half\ud800", "half\\ud800"),
+        ("line\u2028end", "line\\u2028end"),
+    ],
+)
+def test_what_nobody_could_see_is_written_out(text, shown):
+    assert visible(text) == shown
+    visible(text).encode("utf-8")
 
 
 def test_the_terminal_shows_every_cell_and_reads_no_markup_into_it():

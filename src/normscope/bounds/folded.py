@@ -36,8 +36,8 @@ class Chain(Protocol):
         ...
 
 
-def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None = None) -> Upper:
-    """Bound the output of the graph.
+def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None = None) -> dict[str, Upper]:
+    """Bound the map from the input to every node of the graph, by name.
 
     Args:
         segments: the graph with its effects and folded forms.
@@ -76,7 +76,8 @@ def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None
         if isinstance(effect, Gain) and effect.whole is not None:
             values[node.name] = smallest([values[node.name], effect.whole.times(values[node.refs[0]])])
     tighter = chain.carry(segments.output, graph.output, None, cores) if chain is not None else None
-    return smallest([values[graph.output], *([tighter] if tighter is not None else [])])
+    values[graph.output] = smallest([values[graph.output], *([tighter] if tighter is not None else [])])
+    return values
 
 
 def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm) -> Upper:

@@ -25,7 +25,7 @@ from ..rules.registry import check, fill
 from .attack import lower_bound
 from .certificate import Certificate, ClosedForm, LipLT, State
 from .folded import Norm, propagate
-from .point import jacobian_norms
+from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
 
@@ -214,19 +214,7 @@ def ladder(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    rungs = work.rungs()
-    observed = work.observed(seed)
-    best = work.with_lower(rungs["best"], observed, seed)
-    shared = {
-        name: replace(
-            b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
-        )
-        for name, b in rungs.items()
-    }
-    shared["best"] = best
-    if observed is not None:
-        shared["observed"] = observed
-    return Ladder(rungs=shared, layers=work.layers(), graph=work.graph)
+    return Ladder(rungs=work.climb(work.observed(seed), seed), layers=work.layers(), graph=work.graph)
 
 
 class Work:
@@ -258,6 +246,10 @@ class Work:
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
 
+    def left(self) -> float | None:
+        """Return the seconds left of the budget, or None without one."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+
     @property
     def norm(self) -> Norm:
         """The norm of one linear map, within tolerance and budget."""
@@ -275,8 +267,8 @@ class Work:
         """Return the upper side of every method."""
         with torch.no_grad(), Progress("bounding") as self.progress:
             uppers = {
-                "product": propagate(self.segments, self.norm, fold=False),
-                "folded": propagate(self.segments, self.norm, fold=True),
+                "product": propagate(self.segments, self.norm, fold=False)[self.graph.output],
+                "folded": propagate(self.segments, self.norm, fold=True)[self.graph.output],
                 "liplt": self._certified(LipLT(), "liplt"),
                 "closed-form": self._certified(ClosedForm(), "closed-form"),
             }
@@ -296,7 +288,7 @@ class Work:
     def _certified(self, start: State, method: str) -> Upper:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.deadline)
-        return propagate(self.segments, self.norm, fold=True, chain=chain)
+        return propagate(self.segments, self.norm, fold=True, chain=chain)[self.graph.output]
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(
@@ -320,12 +312,26 @@ class Work:
         reasons = list(dict.fromkeys(reasons))
         return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
-    def observed(self, seed: int) -> Bracket | None:
-        """Return the Jacobian norms at the batch, or None where there is no Jacobian (gradients are cut)."""
+    def climb(self, observed: Bracket | None, seed: int) -> dict[str, Bracket]:
+        """Return every rung, with one search from below shared by all that bound the network."""
+        rungs = self.rungs()
+        best = self.with_lower(rungs["best"], observed, seed)
+        shared = {
+            name: replace(
+                b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
+            )
+            for name, b in rungs.items()
+        }
+        shared["best"] = best
+        return shared if observed is None else shared | {"observed": observed}
+
+    def observed(self, seed: int, samples: int | None = None) -> Bracket | None:
+        """Return the Jacobian norms at the (first samples of the) batch, or None where gradients are cut."""
+        batch = self.batch if samples is None or not self.graph.per_sample else first_samples(self.batch, samples)
         try:
             return jacobian_norms(
                 self.model,
-                self.batch,
+                batch,
                 mode=self.mode,
                 output=self.output,
                 rtol=self.rtol,
@@ -337,15 +343,15 @@ class Work:
 
     def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int) -> Bracket:
         """Search from below, first where the Jacobian was seen to be largest, and complete the bracket."""
-        left = ATTACK_SECONDS if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        left = self.left()
         promising: list[tuple[Tensor, Tensor | None]] = []
         if observed is not None and observed.per_sample:
             points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
-            ranked = sorted(zip(observed.per_sample, points, strict=True), key=lambda pair: -pair[0].log10_lower)
+            ranked = sorted(zip(observed.per_sample, points), key=lambda pair: -pair[0].log10_lower)
             promising = [
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
-        seconds = min(left, ATTACK_SECONDS)
+        seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
         value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:

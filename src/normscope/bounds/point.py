@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
@@ -87,6 +87,14 @@ def jacobian_norms(
         per_sample=tuple(brackets),
         notes=local.notes,
     )
+
+
+def first_samples(batch: Any, samples: int) -> Any:
+    """Return the first samples of a batch whose tensors agree on how many there are; the batch itself otherwise."""
+    sizes = {v.shape[0] if v.ndim else 0 for v in tree_leaves(batch) if isinstance(v, Tensor)}
+    if len(sizes) != 1 or max(sizes) <= samples:
+        return batch
+    return tree_map(lambda v: v[:samples] if isinstance(v, Tensor) else v, batch)
 
 
 def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> Graph | None:

@@ -1,85 +1,143 @@
-"""`normscope demo`: train a few small networks and bracket them."""
+"""`normscope demo`: train four networks that differ in their normalizer alone, audit them and write a report."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
 from torch import nn
 
-from ..bounds.ladder import Ladder, ladder
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..diagnosis.auditing import audit
+from ..diagnosis.comparing import compare_document
+from ..diagnosis.page import audit_document
+from ..diagnosis.result import Audit
 from ..experiments import models
 from ..experiments.data import digits
 from ..experiments.train import accuracy, train
-from ..report.brackets import bracket_table
-from ..report.cells import format_cell
-from ..report.document import Column, Document, Table, Text
+from ..report.document import Block, Document, Text
+from ..report.html import to_html
 from ..report.terminal import print_document
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+OUT = Path("normscope-demo")
 EPOCHS = 15
 SAMPLES = 32
+"""Test images that bounds and Jacobians are taken at."""
+BATCH_SIZE = 64
 SECONDS = 6.0
 """Budget for the bounds of one network."""
 
-NETWORKS: dict[str, Callable[[torch.Generator], nn.Module]] = {
-    "MLP": lambda generator: models.mlp(generator=generator),
-    "MLP + BatchNorm": lambda generator: models.mlp(generator=generator, normalizer="batch"),
-    "MLP + LayerNorm": lambda generator: models.mlp(generator=generator, normalizer="layer"),
-    "CNN + BatchNorm": lambda generator: models.cnn(generator=generator),
+NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
+    "plain": ("MLP", lambda generator: models.mlp(generator=generator)),
+    "batchnorm": ("MLP + BatchNorm", lambda generator: models.mlp(generator=generator, normalizer="batch")),
+    "layernorm": ("MLP + LayerNorm", lambda generator: models.mlp(generator=generator, normalizer="layer")),
+    "groupnorm": ("MLP + GroupNorm", lambda generator: models.mlp(generator=generator, normalizer="group")),
 }
+"""By the name of their file: how the report calls them, and what builds them."""
 
-READING = (
-    "Every figure is an exponent of ten. An upper side bounds how much the trained network can amplify a change of "
-    "its input: 'printed' is the product of layer norms as papers print it, the rows below it are tighter. A lower "
-    "side is attained by a pair of inputs that was found. 'observed' is the largest Jacobian norm at the "
-    f"{SAMPLES} test images: a fact about them, no bound for others."
+Measured = Mapping[str, tuple[float, Audit]]
+"""Test accuracy and audit by the name of a network's file."""
+
+ABOUT = (
+    "Four networks of the same shape were trained on scikit-learn's 8x8 digits from the same weights; only the "
+    "normalizer between each linear layer and its ReLU differs. Statistics come from the training images, bounds and "
+    f"Jacobians from {SAMPLES} test images, the accuracy from all of them."
 )
 
 
-def demo(seed: int = typer.Option(0, help="Draws the weights and shuffles the data.")) -> None:
-    """Train four small networks on scikit-learn's digits and print their layers and bounds. Takes under a minute.
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the report and the audits as JSON.")] = OUT,
+    seed: Annotated[int, typer.Option(help="Draws the weights and shuffles the data.")] = 0,
+) -> None:
+    """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
 
-    Three of them are the same but for their normalizer, so the tables show what BatchNorm and LayerNorm do to the
-    Lipschitz constant, and how far apart the bounds of one network can lie.
+    The networks are the same but for their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares
+    them and shows each one's audit; the JSON files beside it go into normscope compare.
     """
     from rich.console import Console
 
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
     console = Console()
     measured = measure(seed=seed, console=console)
-    for name, (score, rungs) in measured.items():
-        print_document(_part(name, score, rungs), console=console)
-    print_document(Document(blocks=(_summary(measured), Text(body=READING))), console=console)
+    print_document(_compact(measured), console=console)
+    for name, (_, found) in measured.items():
+        found.to_json(out / f"{name}.json")
+    report = out / "report.html"
+    write_text(report, to_html(_report(measured)))
+    typer.echo(f"report: {report}")
 
 
-def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Ladder]]:
-    """Train the demo's networks under a progress bar and return each one's test accuracy and ladder."""
+def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Audit]]:
+    """Train and audit the demo's networks under a progress bar.
+
+    Args:
+        seed: of weights, data and searches.
+        console: shows the progress.
+
+    Returns:
+        Test accuracy and audit by the name of the network's file.
+    """
     from rich.progress import Progress
 
-    measured: dict[str, tuple[float, Ladder]] = {}
+    measured: dict[str, tuple[float, Audit]] = {}
     data = digits(generator=torch.Generator().manual_seed(seed))
-    batch = data.test_images[:SAMPLES]
+    loader = data.train_images.split(BATCH_SIZE)
     with _one_thread(), Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(NETWORKS) * (EPOCHS + 1))
-
-        def advance() -> None:
-            progress.advance(task)
-
-        for name, build in NETWORKS.items():
+        task = progress.add_task("", total=len(NETWORKS) * (EPOCHS + 5))
+        for name, (title, build) in NETWORKS.items():
             generator = torch.Generator().manual_seed(seed)
             model = build(generator)
             progress.update(task, description=f"training {name}")
-            train(model, data.train_images, data.train_labels, generator=generator, epochs=EPOCHS, on_epoch=advance)
-            progress.update(task, description=f"bracketing {name}")
-            score = accuracy(model, data.test_images, data.test_labels)
-            measured[name] = (score, ladder(model, batch, max_seconds=SECONDS, seed=seed))
-            advance()
+            train(
+                model,
+                data.train_images,
+                data.train_labels,
+                generator=generator,
+                epochs=EPOCHS,
+                on_epoch=lambda: progress.advance(task),
+            )
+            progress.update(task, description=f"auditing {name}")
+            found = audit(model, data.test_images[:SAMPLES], loader=loader, max_seconds=SECONDS, seed=seed, name=title)
+            measured[name] = (accuracy(model, data.test_images, data.test_labels), found)
+            progress.advance(task, 5)
     return measured
+
+
+def _comparison(measured: Measured, *, brief: bool) -> Document:
+    audits = {found.name: found for _, found in measured.values()}
+    scores = {found.name: score for score, found in measured.values()}
+    return compare_document(audits, brief=brief, accuracy=scores)
+
+
+def _compact(measured: Measured) -> Document:
+    """Return the comparison without its tables of layers, which the report has."""
+    whole = _comparison(measured, brief=True)
+    return Document(title=whole.title, blocks=tuple(itertools.takewhile(lambda b: not _opens_layers(b), whole.blocks)))
+
+
+def _opens_layers(block: Block) -> bool:
+    return isinstance(block, Text) and block.heading == "Layers"
+
+
+def _report(measured: Measured) -> Document:
+    """Join the comparison and the audits to one document."""
+    blocks: list[Block] = [Text(heading="What this is", body=ABOUT), *_comparison(measured, brief=False).blocks]
+    for _, found in measured.values():
+        page = audit_document(found)
+        blocks += [Text(heading=page.title), *page.blocks]
+    return Document(title="Normscope demo: what normalizers do", blocks=tuple(blocks))
 
 
 @contextlib.contextmanager
@@ -91,52 +149,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _part(name: str, score: float, rungs: Ladder) -> Document:
-    heading = Text(heading=f"{name}, test accuracy {format_cell(score, 'percent')}")
-    return Document(blocks=(heading, _layers(name, rungs), bracket_table(rungs, title=f"{name}: ladder (log10)")))
-
-
-def _layers(name: str, rungs: Ladder) -> Table:
-    return Table(
-        title=f"{name}: layers (log10)",
-        columns=(
-            Column(title="layer", kind="name"),
-            Column(title="module", kind="name"),
-            Column(title="input", kind="name"),
-            Column(title="output", kind="name"),
-            Column(title="upper", kind="log10"),
-            Column(title="evidence", kind="name"),
-        ),
-        rows=tuple(
-            (
-                layer.path,
-                layer.kind or layer.operator,
-                _shape(layer.input_shape),
-                _shape(layer.output_shape),
-                layer.log10_upper,
-                layer.evidence.name,
-            )
-            for layer in rungs.layers
-        ),
-    )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
-
-
-def _summary(measured: dict[str, tuple[float, Ladder]]) -> Table:
-    shown = ("printed", "product", "folded", "best", "observed")
-    return Table(
-        title="all networks: log10 of the upper sides",
-        columns=(
-            Column(title="network", kind="name"),
-            Column(title="accuracy", kind="percent"),
-            *(Column(title=rung, kind="log10") for rung in shown),
-        ),
-        rows=tuple(
-            (name, score, *(rungs[rung].log10_upper for rung in shown)) for name, (score, rungs) in measured.items()
-        ),
-    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import SoundnessError
 from .log10 import power10
+from .plain import plain, revived
 
 
 class Evidence(enum.IntEnum):
@@ -98,13 +100,9 @@ class Bracket:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data (witnesses are left out; infinities become strings)."""
-
-        def number(value: float) -> float | str:
-            return value if math.isfinite(value) else str(value)
-
         return {
-            "log10_lower": number(self.log10_lower),
-            "log10_upper": number(self.log10_upper),
+            "log10_lower": plain(self.log10_lower),
+            "log10_upper": plain(self.log10_upper),
             "evidence": self.evidence.name,
             "scope": self.scope.value,
             "mode": self.mode,
@@ -117,6 +115,26 @@ class Bracket:
             "per_sample": [b.to_json() for b in self.per_sample] if self.per_sample is not None else None,
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Bracket:
+        """Return the bracket that `to_json` wrote, without its witness."""
+        shape, samples = data["input_shape"], data["per_sample"]
+        return cls(
+            log10_lower=revived(data["log10_lower"]),
+            log10_upper=revived(data["log10_upper"]),
+            evidence=Evidence[data["evidence"]],
+            scope=Scope(data["scope"]),
+            mode=data["mode"],
+            method=data["method"],
+            reason=data["reason"],
+            converged=data["converged"],
+            advice=data["advice"],
+            holds=data["holds"],
+            input_shape=None if shape is None else tuple(shape),
+            per_sample=None if samples is None else tuple(map(cls.from_json, samples)),
+            notes=tuple(data["notes"]),
+        )
 
     def __str__(self) -> str:
         span = f"[{_decimal(self.log10_lower)}, {_decimal(self.log10_upper)}]"

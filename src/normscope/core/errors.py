@@ -13,6 +13,10 @@ class InputError(NormscopeError):
     """The model or the data cannot be used as given (shape, dtype, non-finite weights, ...)."""
 
 
+class NotFiniteError(InputError):
+    """The model, or what it returns, holds NaN or infinite values."""
+
+
 class CaptureError(NormscopeError):
     """The model could not be turned into a graph; the message says why."""
 

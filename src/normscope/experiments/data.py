@@ -1,8 +1,11 @@
-"""Data sets: scikit-learn's 8x8 digits, which are embedded, and CIFAR-10 from a folder the user gives."""
+"""Data sets: scikit-learn's 8x8 digits, which are embedded; MNIST and CIFAR-10 from a folder the user gives."""
 
 from __future__ import annotations
 
+import gzip
+import math
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,39 +52,124 @@ def digits(*, generator: torch.Generator, test_share: float = 0.2) -> Split:
     )
 
 
+MNIST_MEAN, MNIST_STD = (0.1307,), (0.3081,)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+CIFAR_RECORD = 1 + 3 * 32 * 32
+"""Bytes of a record of the binary version: the label, then the image."""
 
 
-def cifar10(folder: str | Path) -> Split:
+def mnist(folder: str | Path, *, limit: int | None = None) -> Split:
+    """Return MNIST as float32 images of shape (1, 28, 28), standardised.
+
+    Args:
+        folder: holds the four idx files (`train-images-idx3-ubyte`, ..., also as `.gz`), or a folder `raw` or
+            `MNIST/raw` with them.
+        limit: at most this many images of either part.
+
+    Returns:
+        The two parts, in the order of the files.
+
+    Raises:
+        InputError: a file is missing, damaged, or no idx file of images or labels.
+    """
+    root = Path(folder)
+    root = next((root / inner for inner in ("MNIST/raw", "raw") if (root / inner).is_dir()), root)
+    parts = []
+    for part in ("train", "t10k"):
+        images = _idx(_idx_path(root, f"{part}-images", 3), axes=3)[:limit]
+        labels = _idx(_idx_path(root, f"{part}-labels", 1), axes=1)[:limit]
+        if len(images) != len(labels):
+            raise InputError(f"{root} holds {len(images)} {part} images and {len(labels)} labels: a damaged MNIST")
+        parts += [_standardised(images[:, None], MNIST_MEAN, MNIST_STD), torch.from_numpy(labels.astype(np.int64))]
+    return Split(train_images=parts[0], train_labels=parts[1], test_images=parts[2], test_labels=parts[3])
+
+
+def cifar10(folder: str | Path, *, limit: int | None = None) -> Split:
     """Return CIFAR-10 as float32 images of shape (3, 32, 32), each channel standardised.
 
     Args:
-        folder: holds the archive's python batches (`data_batch_1`, ..., `test_batch`), or a folder
-            `cifar-10-batches-py` with them. They are pickles and are read without running any code they may hold.
+        folder: holds the archive's python batches (`data_batch_1`, ..., `test_batch`) or binary batches
+            (`data_batch_1.bin`, ...), or a folder `cifar-10-batches-py` or `cifar-10-batches-bin` with them. Python
+            batches are pickles and are read without running any code they may hold.
+        limit: at most this many images of either part; files beyond it are not read.
+
+    Returns:
+        The two parts, in the order of the files.
 
     Raises:
         InputError: the files are missing or hold anything but numbers and arrays.
     """
     root = Path(folder)
-    root = root / "cifar-10-batches-py" if (root / "cifar-10-batches-py").is_dir() else root
-    parts = [_cifar_batch(root / f"data_batch_{k}") for k in range(1, 6)]
-    test_images, test_labels = _cifar_batch(root / "test_batch")
-    return Split(
-        train_images=torch.cat([images for images, _ in parts]),
-        train_labels=torch.cat([labels for _, labels in parts]),
-        test_images=test_images,
-        test_labels=test_labels,
-    )
+    inner = ("cifar-10-batches-py", "cifar-10-batches-bin")
+    root = next((root / name for name in inner if (root / name).is_dir()), root)
+    train_images, train_labels = _cifar_part(root, [f"data_batch_{k}" for k in range(1, 6)], limit)
+    test_images, test_labels = _cifar_part(root, ["test_batch"], limit)
+    return Split(train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels)
 
 
-def _cifar_batch(path: Path) -> tuple[Tensor, Tensor]:
+def _standardised(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Return uint8 images `[n, c, h, w]` in units of each channel's deviation."""
+    values = torch.from_numpy(np.array(images)).float() / 255.0
+    return (values - torch.tensor(mean).reshape(-1, 1, 1)) / torch.tensor(std).reshape(-1, 1, 1)
+
+
+def _idx_path(root: Path, name: str, axes: int) -> Path:
+    names = [f"{name}{dot}idx{axes}-ubyte{ending}" for dot in "-." for ending in ("", ".gz")]
+    for candidate in names:
+        if (root / candidate).is_file():
+            return root / candidate
+    raise InputError(f"no file {root / names[0]} (or .gz): give the folder with MNIST's idx files")
+
+
+def _idx(path: Path, *, axes: int) -> np.ndarray:
+    """Read an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    sizes = np.frombuffer(raw[4 : 4 + 4 * axes], dtype=">u4").astype(int).tolist() if len(raw) >= 4 + 4 * axes else []
+    if raw[:4] != bytes((0, 0, 8, axes)) or len(raw) - 4 - 4 * axes != math.prod(sizes):
+        raise InputError(f"{path} is no idx file of bytes with {axes} axes, or is cut short")
+    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(sizes)
+
+
+def _cifar_part(root: Path, names: Sequence[str], limit: int | None) -> tuple[Tensor, Tensor]:
+    images: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for name in names:
+        if limit is not None and sum(map(len, labels)) >= limit:
+            break
+        binary = root / f"{name}.bin"
+        found = _cifar_binary(binary) if binary.is_file() else _cifar_batch(root / name)
+        images.append(found[0])
+        labels.append(found[1])
+    pixels = np.concatenate(images)[:limit].reshape(-1, 3, 32, 32)
+    return _standardised(pixels, CIFAR_MEAN, CIFAR_STD), torch.from_numpy(np.concatenate(labels)[:limit])
+
+
+def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    records = np.fromfile(path, dtype=np.uint8)
+    if not len(records) or len(records) % CIFAR_RECORD:
+        raise InputError(
+            f"{path} does not hold records of {CIFAR_RECORD} bytes: no CIFAR-10 binary batch, or cut short"
+        )
+    records = records.reshape(-1, CIFAR_RECORD)
+    return records[:, 1:], records[:, 0].astype(np.int64)
+
+
+def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if not path.is_file():
-        raise InputError(f"no file {path}: give the folder with CIFAR-10's python batches")
-    with path.open("rb") as file:
-        content = _ArraysOnly(file, encoding="bytes").load()
-    images = torch.from_numpy(np.asarray(content[b"data"], dtype=np.uint8)).reshape(-1, 3, 32, 32).float() / 255.0
-    mean, std = torch.tensor(CIFAR_MEAN).reshape(3, 1, 1), torch.tensor(CIFAR_STD).reshape(3, 1, 1)
-    return (images - mean) / std, torch.tensor(content[b"labels"], dtype=torch.int64)
+        raise InputError(f"no file {path}: give the folder with CIFAR-10's python or binary batches")
+    try:
+        with path.open("rb") as file:
+            content = _ArraysOnly(file, encoding="bytes").load()
+        images = np.asarray(content[b"data"], dtype=np.uint8).reshape(-1, 3 * 32 * 32)
+        labels = np.asarray(content[b"labels"], dtype=np.int64).reshape(len(images))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except Exception as error:  # a damaged pickle may raise anything
+        raise InputError(f"{path} is no CIFAR-10 python batch, or is damaged ({type(error).__name__})") from error
+    return images, labels
 
 
 class _ArraysOnly(pickle.Unpickler):

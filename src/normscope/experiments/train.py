@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,10 @@ def train(
     epochs: int = 15,
     batch_size: int = 64,
     learning_rate: float = 2e-3,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     on_epoch: Callable[[], None] | None = None,
 ) -> None:
-    """Train `model` in place with Adam and cross entropy; it is left in eval mode.
+    """Train `model` in place with cross entropy; it is left in eval mode.
 
     Args:
         model: a classifier.
@@ -28,17 +30,19 @@ def train(
         generator: shuffles the batches.
         epochs: passes over the data.
         batch_size: samples a step; a last, smaller batch is left out.
-        learning_rate: of Adam.
+        learning_rate: of Adam, the optimizer that is used if none is given.
+        optimizer: makes another one, e.g. `partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2)`.
         on_epoch: called after every epoch.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    make = optimizer or partial(torch.optim.Adam, lr=learning_rate)
+    stepper = make(model.parameters())
     model.train()
     for _ in range(epochs):
         order = torch.randperm(len(images), generator=generator)
         for rows in order[: len(order) - len(order) % batch_size].split(batch_size):
-            optimizer.zero_grad()
+            stepper.zero_grad()
             nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
-            optimizer.step()
+            stepper.step()
         if on_epoch is not None:
             on_epoch()
     model.zero_grad()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError, RandomOperatorError
+from ..core.errors import InputError, NotFiniteError, RandomOperatorError
 
 PREFERRED = ("logits", "last_hidden_state")
 
@@ -58,7 +58,18 @@ class Caller(nn.Module):
 
 
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
-    """Turn what the user passed into a call; refuse what cannot be one, in one sentence."""
+    """Turn what the user passed into a call; refuse what cannot be measured, in one sentence."""
+    call = arguments(model, batch, output)
+    if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
+        raise InputError("the batch holds NaN or infinite values: clean the data first")
+    broken = not_finite(model)
+    if broken:
+        raise NotFiniteError(f"{broken[0]}: the model has no finite constants")
+    return call
+
+
+def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> Call:
+    """Turn what the user passed into a call, whatever its values; refuse what cannot be one."""
     notes: list[str] = []
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     if isinstance(batch, Tensor):
@@ -83,17 +94,21 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
             raise InputError(
                 f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
             )
-    call = Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
-    if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
-        raise InputError("the batch holds NaN or infinite values: clean the data first")
-    for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter.detach()).all()):
-            raise InputError(f"parameter {name!r} holds NaN or infinite values: the model has no finite constants")
+    return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """Say which parameters hold NaN or infinite values, and which buffers NaN or a negative variance."""
+    found = [
+        f"parameter {name!r} holds NaN or infinite values"
+        for name, parameter in model.named_parameters()
+        if not bool(torch.isfinite(parameter.detach()).all())
+    ]
     for name, buffer in model.named_buffers():
         wrong = buffer.isnan().any() if buffer.is_floating_point() else torch.tensor(False)
         if bool(wrong) or (name.endswith("running_var") and bool((buffer < 0).any())):
-            raise InputError(f"buffer {name!r} holds NaN or a negative variance: the model has no finite constants")
-    return call
+            found.append(f"buffer {name!r} holds NaN or a negative variance")
+    return found
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
@@ -120,7 +135,7 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
     with torch.no_grad():
         whole = run(model, call)
         if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
-            raise InputError("the model returns NaN, infinite values or nothing on this batch: there is no constant")
+            raise NotFiniteError("the model returns NaN, infinite values or nothing on this batch: it has no constant")
         if mode == "train":
             return call
         if not _close(run(model, call), whole):

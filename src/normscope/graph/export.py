@@ -343,7 +343,16 @@ def _source(meta: dict[str, Any]) -> str:
     inside = os.path.dirname(torch.__file__) + os.sep
     frames = [(file, line) for file, line in frames if not file.endswith(CALLER) and not file.startswith("<eval")]
     own = [(file, line) for file, line in frames if not file.startswith(inside)]
-    return ":".join((own or frames)[-1]) if frames else ""
+    return ":".join((_short((own or frames)[-1][0]), (own or frames)[-1][1])) if frames else ""
+
+
+def _short(file: str) -> str:
+    """Return a source file as its package names it, or relative to where the program runs."""
+    for root in ("site-packages", "dist-packages"):
+        if f"{os.sep}{root}{os.sep}" in file:
+            return file.split(f"{os.sep}{root}{os.sep}", 1)[1]
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
 
 
 def _attribute(module: nn.Module, target: str) -> Any:

@@ -252,6 +252,24 @@ def bracket(
     return _not_converged(result, late, settled)
 
 
+@torch.no_grad()
+def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int = 100) -> float:
+    """Return log10 of the spectral norm, from below: the gain of the best vector a short Lanczos search finds.
+
+    Args:
+        linear: any linear map.
+        rtol: stop when the search gains less than this.
+        seed: for the start of the search.
+        steps: at most this many Lanczos steps.
+
+    Returns:
+        A value the norm is not below; it usually comes within `rtol`, which nothing certifies (see `bracket`).
+    """
+    known = _known.get(linear)
+    found = known[2] if known is not None else Bound(Upper.infinite("not asked for"))
+    return _lower(linear, found, rtol, None, seed, steps)[0]
+
+
 def _not_converged(result: Bracket, late: bool, settled: bool) -> Bracket:
     if late:
         advice = f"the gap is {result.gap:.3g}: raise max_seconds"

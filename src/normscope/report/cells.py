@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from .document import Cell, Kind
 
 NOT_MEASURED = "-"
+
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that show nothing, or that turn around or break what stands beside them."""
 
 
 def format_cell(value: Cell, kind: Kind) -> str:
@@ -27,14 +32,48 @@ def format_cell(value: Cell, kind: Kind) -> str:
         return value
     match kind:
         case "log10":
-            return f"{value + 0.0:.2f}"
+            return f"{_unsigned(value, 2):.2f}"
         case "percent":
             return f"{100 * value:.1f} %"
         case "seconds":
             return f"{value:.1f} s"
         case "number":
-            return f"{value:.4g}"
+            return f"{value + 0.0:.4g}"
         case "count":
             return f"{value:,}"
         case "text" | "name":
             return str(value)
+
+
+def visible(text: str) -> str:
+    r"""Return `text` with characters that would act on their surroundings written out.
+
+    Names come from models and files: an escape sequence in one must not reach a terminal, a direction mark must not
+    turn a sentence around, and half a surrogate pair cannot be written to a file. Line breaks and tabs stay.
+
+    Args:
+        text: any string.
+
+    Returns:
+        The same string, or one with `\u202e` and the like in place of what nobody could see.
+
+    Example:
+        >>> visible("layer\u202e1")
+        'layer\\u202e1'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in UNSEEN:
+        return character
+    return (
+        character.encode("ascii", "backslashreplace").decode() if ord(character) > 127 else f"\\x{ord(character):02x}"
+    )
+
+
+def _unsigned(value: float, digits: int) -> float:
+    # -0.001 would otherwise be written -0.00.
+    return value if abs(value) >= 0.5 * 10**-digits else 0.0

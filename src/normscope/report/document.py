@@ -1,10 +1,11 @@
-"""`Document`: text and tables as plain data, before anyone chose how to show them."""
+"""`Document`: text, figures, tables, charts and notices as plain data, before anyone chose how to show them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from ..core.plain import plain
 
 Kind = Literal["text", "name", "count", "number", "log10", "percent", "seconds"]
 """What a column holds; the renderers format by it, so that cells stay plain values. A name is text never broken."""
@@ -15,10 +16,11 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: its heading and what it holds."""
+    """A column of a table: its heading, what it holds, and a sentence that explains it (`help`)."""
 
     title: str
     kind: Kind = "text"
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +56,104 @@ class Text:
     heading: str = ""
 
 
-Block = Table | Text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One headline value: what it is, the value, and a few words that qualify it."""
+
+    label: str
+    value: Cell
+    kind: Kind = "text"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A few headline values, to be seen at a glance."""
+
+    items: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the reader should see: how serious, a headline, where, and labelled sentences.
+
+    Attributes:
+        level: `"info"`, `"warning"` or `"error"`.
+        heading: a few words, e.g. a finding's code.
+        where: a module path or the like; may be empty.
+        lines: pairs (label, sentence) in reading order; a line without a label goes on from the one before.
+    """
+
+    level: Literal["info", "warning", "error"]
+    heading: str
+    where: str = ""
+    lines: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One set of values of a chart.
+
+    Attributes:
+        name: stands in the legend.
+        style: `"line"` joins the values, `"marks"` shows dots, `"spans"` bars from `values` to `until`.
+        values: one per label; `None` leaves a gap, infinities are drawn at the edge and named in the hover text.
+        until: the other ends of spans.
+    """
+
+    name: str
+    style: Literal["line", "marks", "spans"]
+    values: tuple[float | None, ...]
+    until: tuple[float | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Values by label, drawn.
+
+    Attributes:
+        labels: the places along the axis: layers in order, or methods.
+        series: what is drawn at them.
+        title: stands above.
+        caption: stands below: how to read it.
+        axis: what the values are, e.g. "log10 of the gain".
+        sideways: labels down the left side and values along the bottom (for few, long labels).
+        rules: reference values to mark, each with a name.
+
+    Raises:
+        ValueError: a series has more or fewer values than there are labels.
+    """
+
+    labels: tuple[str, ...]
+    series: tuple[Series, ...]
+    title: str = ""
+    caption: str = ""
+    axis: str = ""
+    sideways: bool = False
+    rules: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for series in self.series:
+            ends = (series.values,) if series.until is None else (series.values, series.until)
+            if any(len(values) != len(self.labels) for values in ends):
+                raise ValueError(
+                    f"series {series.name!r} of chart {self.title!r} does not fit {len(self.labels)} labels"
+                )
+            if (series.style == "spans") != (series.until is not None):
+                raise ValueError(f"series {series.name!r} of chart {self.title!r}: spans, and only they, have `until`")
+
+
+Block = Table | Text | Figures | Notice | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Blocks in reading order."""
+    """Blocks in reading order, under a title."""
 
     blocks: tuple[Block, ...]
+    title: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: each block with its `type`; infinities become strings, `None` stays `None`."""
-        return {"blocks": [{"type": type(block).__name__.lower(), **_plain(asdict(block))} for block in self.blocks]}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+        blocks = [{"type": type(block).__name__.lower(), **plain(asdict(block))} for block in self.blocks]
+        return {"title": self.title, "blocks": blocks}

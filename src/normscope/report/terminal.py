@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from .cells import format_cell
-from .document import Block, Document, Table
+from .cells import format_cell, visible
+from .document import Block, Chart, Column, Document, Figures, Notice, Series, Table, Text
+from .scale import Scale, scale, tick_text
 
 if TYPE_CHECKING:
     import rich.console
     import rich.table
+    import rich.text
+
+LEVELS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+
+MOST_LABELS = 40
+"""Charts with more labels are left to the HTML report."""
+
+TEXT_WIDTH = 28
+"""Columns of a terminal that text needs to be readable, at least."""
+
+FRAME = 3
+"""Columns of a terminal that a column of a table takes beside its content."""
+
+GLYPHS = "●○◆◇▲△"
 
 
 def print_document(document: Document, *, console: rich.console.Console | None = None) -> None:
     """Print `document`.
+
+    Tables too wide for the console are printed in parts that repeat the first column; charts of more than 40 labels
+    are left out with a word.
 
     Args:
         document: what to print.
@@ -22,16 +43,20 @@ def print_document(document: Document, *, console: rich.console.Console | None =
     from rich.console import Console
 
     console = console or Console()
+    if document.title:
+        _say(console, document.title, "bold underline")
+        console.print()
     for block in document.blocks:
         _print_block(block, console)
 
 
-def render(document: Document, *, width: int = 120) -> str:
-    """Return `document` as plain text without colours.
+def render(document: Document, *, width: int = 120, color: bool = False) -> str:
+    """Return `document` as text.
 
     Args:
         document: what to render.
         width: columns to fill at most.
+        color: whether to colour it with ANSI codes.
 
     Returns:
         Lines of text.
@@ -41,35 +66,198 @@ def render(document: Document, *, width: int = 120) -> str:
     from rich.console import Console
 
     target = io.StringIO()
-    print_document(document, console=Console(file=target, width=width, color_system=None))
+    system: Literal["truecolor"] | None = "truecolor" if color else None
+    print_document(document, console=Console(file=target, width=width, color_system=system, force_terminal=color))
     return target.getvalue()
 
 
 def _print_block(block: Block, console: rich.console.Console) -> None:
-    if isinstance(block, Table):
-        console.print(_rich_table(block))
-        if block.caption:
-            console.print(block.caption, style="dim", markup=False, highlight=False)
-        console.print()
-        return
-    if block.heading:
-        console.print(block.heading, style="bold", markup=False, highlight=False)
-    if block.body:
-        console.print(block.body, markup=False, highlight=False)
+    match block:
+        case Table():
+            _print_table(block, console)
+        case Notice():
+            _print_notice(block, console)
+        case Chart():
+            _print_chart(block, console)
+        case Figures():
+            wide = max((len(visible(item.label)) for item in block.items), default=0)
+            for item in block.items:
+                note = f"  ({item.note})" if item.note else ""
+                _say(console, f"{visible(item.label):<{wide}}  {format_cell(item.value, item.kind)}{note}")
+        case Text():
+            if block.heading:
+                _say(console, block.heading, "bold")
+            if block.body:
+                _say(console, block.body)
+    if not isinstance(block, Text) or block.body:
         console.print()
 
 
-def _rich_table(table: Table) -> rich.table.Table:
+def _say(console: rich.console.Console, text: str, style: str | None = None) -> None:
+    console.print(visible(text), style=style, markup=False, highlight=False)
+
+
+def _print_notice(notice: Notice, console: rich.console.Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text as RichText
+
+    head = RichText(notice.level, style=LEVELS[notice.level])
+    head.append(f" {visible(notice.heading)}", style="bold")
+    if notice.where:
+        head.append(f" in {visible(notice.where)}", style="default")
+    console.print(head)
+    for label, sentence in notice.lines:
+        begun = f"{visible(label)}: " if label else ""
+        console.print(Padding(RichText(begun + visible(sentence)), (0, 0, 0, 2), expand=False))
+
+
+def _print_table(table: Table, console: rich.console.Console) -> None:
+    for index, part in enumerate(parts(table, width=console.width)):
+        console.print(_rich_table(part if index == 0 else replace(part, title=""), console.width))
+    if table.caption:
+        _say(console, table.caption, "dim")
+
+
+def parts(table: Table, *, width: int) -> Iterator[Table]:
+    """Yield a table, or, where it is too wide, tables with some of its columns each; all have the first one.
+
+    Args:
+        table: what to print.
+        width: columns of the terminal.
+
+    Yields:
+        Tables of the same rows.
+    """
+    widths = [_width(table, index, width) + FRAME for index in range(len(table.columns))]
+    chosen: list[int] = [0] if widths else []
+    for index in range(1, len(widths)):
+        if len(chosen) > 1 and sum(widths[i] for i in chosen) + widths[index] + 1 > width:
+            yield _part(table, chosen)
+            chosen = [0]
+        chosen.append(index)
+    yield _part(table, chosen)
+
+
+def _part(table: Table, chosen: list[int]) -> Table:
+    return Table(
+        title=table.title,
+        columns=tuple(table.columns[index] for index in chosen),
+        rows=tuple(tuple(row[index] for index in chosen) for row in table.rows),
+    )
+
+
+def _width(table: Table, index: int, width: int) -> int:
+    column = table.columns[index]
+    longest = max((len(line) for row in table.rows for line in _lines(row[index], column, width)), default=0)
+    if column.kind == "text":
+        longest = min(longest, TEXT_WIDTH)
+    return max(longest, *map(len, visible(column.title).split(" ")))
+
+
+def _lines(value: str | int | float | None, column: Column, width: int) -> list[str]:
+    """A cell's lines: only text wraps by itself, and a name longer than two fifths of the terminal breaks at a dot."""
+    text = visible(format_cell(value, column.kind))
+    most = 2 * width // 5
+    if column.kind != "name" or len(text) <= most:
+        return [text]
+    lines = [""]
+    for index, piece in enumerate(text.split(".")):
+        piece = piece if index == 0 else f".{piece}"
+        if lines[-1] and len(lines[-1]) + len(piece) > most:
+            lines.append("")
+        lines[-1] += piece
+    return lines
+
+
+def _rich_table(table: Table, width: int) -> rich.table.Table:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
-    shown = RichTable(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", title_style="bold")
-    for column in table.columns:
+    shown = RichTable(box=box.SIMPLE_HEAD, title=RichText(visible(table.title)) if table.title else None)
+    shown.title_justify, shown.title_style = "left", "bold"
+    for index, column in enumerate(table.columns):
         # Only text wraps: half a number is a wrong number, half a name another name.
         side: Literal["left", "right"] = "left" if column.kind in ("text", "name") else "right"
         wraps = column.kind == "text"
-        shown.add_column(RichText(column.title), justify=side, no_wrap=not wraps, overflow="fold")
+        heading = _heading(visible(column.title), _width(table, index, width))
+        shown.add_column(RichText(heading), justify=side, no_wrap=not wraps, overflow="fold", vertical="top")
     for row in table.rows:
-        shown.add_row(*(RichText(format_cell(value, column.kind)) for value, column in zip(row, table.columns)))
+        cells = ("\n".join(_lines(value, column, width)) for value, column in zip(row, table.columns))
+        shown.add_row(*map(RichText, cells))
     return shown
+
+
+def _heading(title: str, width: int) -> str:
+    """A heading in as many lines as keep it as narrow as its column."""
+    lines = [""]
+    for word in title.split(" "):
+        lines[-1:] = [f"{lines[-1]} {word}".lstrip()] if len(lines[-1]) + len(word) < width else [lines[-1], word]
+    return "\n".join(line for line in lines if line)
+
+
+def _print_chart(chart: Chart, console: rich.console.Console) -> None:
+    extent = scale(chart)
+    if extent is None:
+        _say(console, f"{chart.title}: nothing was measured", "dim")
+        return
+    if len(chart.labels) > MOST_LABELS:
+        _say(console, f"{chart.title}: a chart of {len(chart.labels)} places, in the HTML report", "dim")
+        return
+    if chart.title:
+        _say(console, chart.title, "bold")
+    for line in chart_lines(chart, extent, width=min(console.width, 110)):
+        console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    if chart.caption:
+        _say(console, chart.caption, "dim")
+
+
+def chart_lines(chart: Chart, extent: Scale, *, width: int) -> Iterator[str]:
+    """Yield a chart as lines of text: one per label with its values on a track, then the axis and the legend.
+
+    Args:
+        chart: what to draw.
+        extent: the range of its values.
+        width: characters of a line, at most.
+
+    Yields:
+        Lines without line ends.
+    """
+    labels = [visible(label) for label in chart.labels]
+    margin = min(max(map(len, labels), default=0), width // 3)
+    track = max(width - margin - 3, 10)
+    for index, label in enumerate(labels):
+        yield f"{label[-margin:] if margin else '':>{margin}} │{_track(chart, index, extent, track)}".rstrip()
+    low, high = tick_text(round(extent.low, 2)), tick_text(round(extent.high, 2))
+    yield f"{'':>{margin}} └{'─' * track}"
+    yield f"{'':>{margin}}  {low}{visible(chart.axis):^{max(track - len(low) - len(high), 0)}}{high}"
+    if len(chart.series) > 1:
+        named = [f"{_legend(series, number)} {visible(series.name)}" for number, series in enumerate(chart.series)]
+        together = "   ".join(named)
+        for line in [together] if margin + 2 + len(together) <= width else named:
+            yield f"{'':>{margin}}  {line}"
+
+
+def _legend(series: Series, number: int) -> str:
+    return "━" if series.style == "spans" else GLYPHS[number % len(GLYPHS)]
+
+
+def _track(chart: Chart, index: int, extent: Scale, track: int) -> str:
+    drawn = [" "] * track
+
+    def spot(value: float) -> int:
+        share = extent.share(value) if math.isfinite(value) else float(value > 0)
+        return min(max(round(share * (track - 1)), 0), track - 1)
+
+    for number, series in enumerate(chart.series):
+        ends = [values[index] for values in (series.values, series.until) if values is not None]
+        known = [end for end in ends if end is not None and not math.isnan(end)]
+        if not known:
+            continue
+        glyph = _legend(series, number)
+        for place in range(spot(min(known)), spot(max(known)) + 1):
+            drawn[place] = glyph
+        for end in known:
+            if math.isinf(end):
+                drawn[spot(end)] = "▶" if end > 0 else "◀"
+    return "".join(drawn)

@@ -1,0 +1,148 @@
+"""Layers that die in training: Adam with coupled L2 beside AdamW, on the same network, data, order and seeds.
+
+    python benchmarks/dying_layers.py [--seeds 3] [--epochs 250] [--out docs/results]
+
+A weight before BatchNorm can shrink without any effect on the loss, so that nothing holds it up. Coupled L2 puts the
+decay into the gradient, Adam divides by the gradient's size, and where the loss asks for nothing the decay is all there
+is: the weight goes down by about the learning rate a step until the variance lies below eps and nothing passes. AdamW
+multiplies by 1 - rate * decay instead. The network is residual, so that the accuracy shows none of this.
+
+Prints a table and the findings per seed. With --out it writes the audits of the first seed as
+dying_layers_adam_l2.json and dying_layers_adamw.json.
+"""
+
+import argparse
+import copy
+import os
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core.provenance import provenance
+from normscope.diagnosis.result import Audit, Row
+from normscope.experiments.data import digits
+from normscope.experiments.models import ResidualBlock, residual_mlp
+from normscope.experiments.train import accuracy, train
+
+RATE, BLOCKS, WIDTH, BATCH = 3e-3, 6, 64, 64
+ARMS = {  # fused: the same steps, computed faster
+    "adam_l2": partial(torch.optim.Adam, lr=RATE, weight_decay=1e-3, fused=True),
+    "adamw": partial(torch.optim.AdamW, lr=RATE, weight_decay=1e-3, fused=True),
+    "adamw_strong": partial(torch.optim.AdamW, lr=RATE, weight_decay=1e-1, fused=True),
+}
+TITLES = {"adam_l2": "Adam, L2 of 1e-3", "adamw": "AdamW, decay 1e-3", "adamw_strong": "AdamW, decay 1e-1"}
+FIRST_SEED_ONLY = ("adamw_strong",)
+"""The same number means less in AdamW; a hundred times as much is shown once."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained network, and the same network without the blocks in which a layer is reported dead."""
+
+    audit: Audit
+    norms: dict[str, float]
+    train_accuracy: float
+    test_accuracy: float
+    removed: list[str]
+    removed_accuracy: float
+    removed_change: float
+
+
+def run(arm: str, seed: int, epochs: int) -> Run:
+    """Train with one optimizer and audit the result, in eval mode, over the training data."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(seed)
+    data = digits(generator=generator)
+    model = residual_mlp(generator=generator, width=WIDTH, blocks=BLOCKS)
+    images, labels, tests, answers = data.train_images, data.train_labels, data.test_images, data.test_labels
+    train(model, images, labels, generator=generator, epochs=epochs, batch_size=BATCH, optimizer=ARMS[arm])
+    audit = ns.audit(model, tests[:BATCH], loader=images.split(BATCH), name=f"residual_mlp, {TITLES[arm]}")
+    dead = {finding.where.split(".")[0] for finding in audit.findings if finding.code == "dead-layer"}
+    removed = sorted(path for path in dead if isinstance(model.get_submodule(path), ResidualBlock))
+    rest = copy.deepcopy(model)
+    for path in removed:
+        rest.set_submodule(path, nn.Identity())
+    with torch.no_grad():
+        change = float((rest(tests) - model(tests)).abs().max())
+    return Run(
+        audit=audit,
+        norms={path: float(m.weight.detach().norm()) for path, m in model.named_modules() if isinstance(m, nn.Linear)},
+        train_accuracy=accuracy(model, images, labels),
+        test_accuracy=accuracy(model, tests, answers),
+        removed=removed,
+        removed_accuracy=accuracy(rest, tests, answers),
+        removed_change=change,
+    )
+
+
+def show(seed: int, runs: dict[str, Run]) -> None:
+    """Print a line per weight that feeds a normalizer, then the accuracies and the findings."""
+    print(f"\nseed {seed}\n{'':18s}" + "".join(f"{TITLES[arm]:>30s}" for arm in runs))
+    print(f"{'weight':8s}{'normalizer':10s}" + f"{'norm(W)':>12s}{'variance':>9s}{'folded':>9s}" * len(runs))
+    feeding = [(i, row) for i, row in enumerate(next(iter(runs.values())).audit.layers) if row.folded_with is not None]
+    for index, row in feeding:
+        print(
+            f"{row.folded_with:8s}{row.path:10s}"
+            + "".join(_cells(r.audit.layers[index], r.norms) for r in runs.values())
+        )
+    for arm, one in runs.items():
+        found = Counter(f"{finding.code} ({finding.severity})" for finding in one.audit.findings)
+        print(f"{TITLES[arm]}: accuracy {one.train_accuracy:.3f} in training, {one.test_accuracy:.3f} in test")
+        print("  findings: " + (", ".join(f"{count} {what}" for what, count in found.items()) or "none"))
+        for finding in one.audit.findings:
+            if finding.code == "dead-layer":
+                print(f"  dead-layer {finding.where}: {finding.seen}")
+        if one.removed:
+            print(
+                f"  without the blocks {', '.join(one.removed)}: accuracy {one.removed_accuracy:.3f} in test, "
+                f"no logit moved by more than {one.removed_change:.1e}"
+            )
+
+
+def _cells(row: Row, norms: dict[str, float]) -> str:
+    assert row.variance is not None
+    assert row.log10_folded is not None
+    return f"{norms[str(row.folded_with)]:12.1e}{_power(row.variance.log10_median):>9s}{_power(row.log10_folded):>9s}"
+
+
+def _power(exponent: float) -> str:
+    return "0" if exponent == float("-inf") else f"10^{exponent:.1f}"
+
+
+def main() -> None:
+    """Train, audit, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=250)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    versions = provenance(torch.device("cpu"))
+    print(", ".join(f"{key} {value}" for key, value in versions.items()) + f", {os.cpu_count()} cores")
+    print(
+        f"residual_mlp, {BLOCKS} blocks {WIDTH} wide, on scikit-learn's digits; batch {BATCH}, {arguments.epochs} "
+        f"epochs, learning rate {RATE:g}, every parameter decayed\n"
+        "norm(W): Frobenius; variance: median over channels into the normalizer (eps 1e-5); folded: the gain of both"
+    )
+    jobs = [(arm, seed) for seed in range(arguments.seeds) for arm in ARMS if seed == 0 or arm not in FIRST_SEED_ONLY]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        arms, seeds = zip(*jobs)
+        done = dict(zip(jobs, pool.map(run, arms, seeds, [arguments.epochs] * len(jobs))))
+    for seed in range(arguments.seeds):
+        show(seed, {arm: done[arm, other] for arm, other in jobs if other == seed})
+    if arguments.out is not None:
+        for arm in ("adam_l2", "adamw"):
+            done[arm, 0].audit.to_json(arguments.out / f"dying_layers_{arm}.json")
+    print(f"\n{time.perf_counter() - began:.0f} s, two trainings at a time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`normscope audit`: examine a model, or weights alone, from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..core.errors import InputError
+from ..core.finding import Severity
+from ..diagnosis.auditing import audit as audit_model
+from ..diagnosis.page import audit_document
+from ..diagnosis.result import Audit
+from ..diagnosis.weights import audit_weights
+from ..report.terminal import print_document
+from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
+from .model_forms import FORMS, Given, open_model
+from .targets import check_targets
+
+HELP = """Audit a model: what each layer and normalizer does, how far the network can amplify its input, what is wrong.
+
+MODEL is one of
+
+- `package.module:function`, a function without arguments that returns the model, or the model itself; looked for in
+  the current folder first. `path/to/file.py:function` works too.
+- a Hugging Face folder or id, from its config and safetensors; code that comes with a model is never run.
+- a `.pt2` file of torch.export, with `--trust`.
+- a `*.safetensors` file or its `*.safetensors.index.json`: its weights alone, one tensor in memory at a time. So are
+  `.pt`, `.pth` and `.bin` files that hold nothing but tensors.
+
+DATA is one of
+
+- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`
+- `npz:FILE` with the inputs in an array called x, images or data (bytes are divided by 255)
+- `package.module:loader`: a DataLoader, a Dataset, a list of batches, a tensor, or a function that returns one.
+
+At most 64 batches are read. Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope audit net.py:build --data digits --html report.html
+normscope audit mypackage.models:resnet --data cifar10:~/data --mode train --fail-on warning
+normscope audit mypackage.models:resnet --data mypackage.data:train_loader --json audit.json
+normscope audit google/vit-base-patch16-224 --html vit.html
+normscope audit model.safetensors --fail-on error
+normscope audit model.pt2 --trust --data npz:samples.npz
+```
+"""
+
+
+def audit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="What to audit with: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader. Left "
+            "out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
+        ),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures here, for normscope compare.")] = None,
+    fail_on: Annotated[
+        Severity | None, typer.Option(help="Exit with code 1 if a finding is this serious or more.")
+    ] = None,
+    mode: Annotated[
+        Literal["train", "eval"] | None,
+        typer.Option(help="Which of the model's two functions to audit; left out, the one it is in when it is built."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Budget of the bounds; when it is spent they stay sound but looser.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
+    ] = False,
+) -> None:
+    """Audit a model (its help is HELP)."""
+    check_targets(html, json)
+    given = open_model(model, trust=trust)
+    if given.weights is not None:
+        found = _weights(given, data, mode, max_seconds)
+    else:
+        found = _model(given, data, mode, output, batch_size, max_seconds, seed)
+    print_document(audit_document(found, brief=True))
+    if html is not None:
+        found.to_html(html)
+        typer.echo(f"wrote {html}")
+    if json is not None:
+        found.to_json(json)
+        typer.echo(f"wrote {json}")
+    _judge(found, fail_on)
+
+
+def _weights(given: Given, data: str | None, mode: str | None, max_seconds: float | None) -> Audit:
+    if data is not None or mode is not None:
+        option = "--data" if data is not None else "--mode"
+        raise InputError(
+            f"{given.name} holds weights and no model to run: leave {option} out, or name a function that builds the "
+            "model (package.module:function)"
+        )
+    assert given.weights is not None
+    return audit_weights(given.weights, name=given.name, max_seconds=max_seconds)
+
+
+def _model(
+    given: Given,
+    data: str | None,
+    mode: str | None,
+    output: str | None,
+    batch_size: int | None,
+    max_seconds: float | None,
+    seed: int,
+) -> Audit:
+    assert given.model is not None
+    has = "train" if given.model.training else "eval"
+    if given.fixed_mode and mode not in (None, has):
+        raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
+    batches = open_data(data, given, batch_size=batch_size, seed=seed)
+    found = audit_model(
+        given.model,
+        batches.first,
+        loader=batches.loader,
+        mode=mode,
+        output=int(output) if output is not None and output.isdecimal() else output,
+        max_seconds=max_seconds,
+        seed=seed,
+        name=given.name,
+    )
+    return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
+
+
+def _judge(found: Audit, fail_on: Severity | None) -> None:
+    """End with exit code 1 if a finding is as serious as asked for."""
+    if fail_on is None:
+        return
+    reached = sum(finding.severity.rank >= fail_on.rank for finding in found.findings)
+    if reached:
+        noun = "finding reaches" if reached == 1 else "findings reach"
+        typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,184 @@
+"""What `--data` on the command line may be, and how each form becomes batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from ..experiments import data as data_sets
+from .model_forms import Given
+from .objects import call_object, load_object, said
+
+BATCH_SIZE = 32
+NOISE_SAMPLES = 8
+"""A synthetic batch is there to size the layers; its statistics mean little."""
+BATCHES = 64
+"""More of them are not read: 2,048 samples in batches of 32 settle every statistic an audit shows."""
+INPUTS = ("x", "images", "data")
+FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Batches to audit with.
+
+    Attributes:
+        first: the batch that bounds and Jacobians speak of.
+        loader: all of them; `None` if there is just the one.
+        notes: for the report.
+    """
+
+    first: Any
+    loader: Iterable[Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: int) -> Batches:
+    """Turn `--data` into batches for a model.
+
+    Args:
+        text: as given on the command line; None takes random noise where the model says what it takes.
+        given: the model.
+        batch_size: samples a batch; None for the usual number, or the only one the model takes.
+        seed: of the noise and of the order of the digits.
+
+    Raises:
+        InputError: the data are missing, damaged, empty or of no known form.
+    """
+    if batch_size is not None and given.batch_size not in (None, batch_size):
+        raise InputError(
+            f"{given.name} was exported for batches of {given.batch_size}: --batch-size {batch_size} does not fit"
+        )
+    size = given.batch_size or batch_size
+    generator = torch.Generator().manual_seed(seed)
+    if text is None:
+        return _noise(given, size or NOISE_SAMPLES, generator)
+    name, colon, place = text.partition(":")
+    if text == "digits":
+        images = data_sets.digits(generator=generator).train_images
+        return _in_batches(images, given.model, size, "scikit-learn's digits, the training part")
+    if name in ("mnist", "cifar10", "npz") and colon and not place:
+        raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
+    if name in _FOLDERS and colon:
+        limit = BATCHES * (size or BATCH_SIZE)
+        images = _FOLDERS[name](Path(place).expanduser(), limit=limit).train_images
+        return _in_batches(images, given.model, size, f"the first {len(images):,} training images of {name}")
+    if name == "npz" and colon:
+        return _in_batches(_npz(Path(place).expanduser()), given.model, size, f"{place}")
+    if colon and place:
+        return _from_object(text, given.model, size)
+    raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
+
+
+_FOLDERS: dict[str, Callable[..., data_sets.Split]] = {"mnist": data_sets.mnist, "cifar10": data_sets.cifar10}
+
+
+def _noise(given: Given, samples: int, generator: torch.Generator) -> Batches:
+    if given.noise is None:
+        raise InputError(f"{given.name} does not say what it takes: give --data ({FORMS})")
+    note = (
+        f"the data are random noise ({samples} samples): norms and bounds over all inputs are those of the model, but "
+        "figures at the data, variances and dead units say nothing about real inputs; give --data"
+    )
+    return Batches(first=given.noise(samples, generator), notes=(note,))
+
+
+def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, source: str) -> Batches:
+    """Cut a tensor into batches, in the model's dtype; a smaller rest is left out."""
+    size = size or BATCH_SIZE
+    if not len(samples):
+        raise InputError(f"--data holds no sample ({source})")
+    kept = samples[: BATCHES * size]
+    if kept.is_floating_point():
+        kept = kept.to(_dtype(model))
+    batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
+    note = f"data: {source}, {len(batches)} batches of {len(batches[0])}"
+    return Batches(first=batches[0], loader=batches, notes=(note,))
+
+
+def _dtype(model: nn.Module | None) -> torch.dtype:
+    parameters = () if model is None else model.parameters()
+    return next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)
+
+
+def _npz(path: Path) -> Tensor:
+    """Read the inputs of an npz file: bytes become values in [0, 1], other integers stay ids."""
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("a single array, not an npz archive")
+        with archive:
+            names = archive.files
+            name = next((name for name in INPUTS if name in names), None)
+            array = None if name is None else archive[name]
+    except Exception as error:
+        raise InputError(f"{path} is no npz file of plain arrays, or is damaged ({said(error)})") from error
+    if array is None:
+        held = ", ".join(names) or "nothing"
+        raise InputError(f"{path} holds {held}: the inputs must be called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}")
+    if array.ndim < 1 or array.dtype.kind not in "fiub":
+        raise InputError(f"the array {name!r} of {path} has dtype {array.dtype} and shape {array.shape}: not samples")
+    if array.dtype == np.uint8:
+        return torch.from_numpy(array).float() / 255.0
+    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+
+
+def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batches:
+    """Take batches from an object of the user's: a loader, a data set, a tensor, or a function that returns one."""
+    found = load_object(text)
+    if not _iterable(found):
+        if not callable(found):
+            raise InputError(
+                f"{text} is of type {type(found).__name__}: neither batches nor a function that returns them"
+            )
+        found = call_object(found, text)
+    if isinstance(found, np.ndarray):
+        found = torch.from_numpy(found)
+    if isinstance(found, Tensor):
+        return _in_batches(found, model, size, text)
+    if isinstance(found, torch.utils.data.Dataset) and not isinstance(found, torch.utils.data.IterableDataset):
+        found = torch.utils.data.DataLoader(found, batch_size=size or BATCH_SIZE)
+    if not _iterable(found):
+        raise InputError(
+            f"{text} gives an object of type {type(found).__name__}: batches are a DataLoader, a Dataset, a list or a "
+            "tensor"
+        )
+    loader = UserBatches(found, text)
+    first = next(iter(loader), None)
+    if first is None:
+        raise InputError(f"{text} yields no batch: there is nothing to audit with")
+    return Batches(first=first, loader=loader, notes=(f"data: at most {BATCHES} batches of {text}",))
+
+
+def _iterable(found: Any) -> bool:
+    return not isinstance(found, type) and (hasattr(found, "__iter__") or isinstance(found, torch.utils.data.Dataset))
+
+
+class UserBatches:
+    """The first batches of a loader of the user's, as often as they are asked for; its errors become one sentence.
+
+    Args:
+        source: yields batches; one that can be read only once is kept.
+        name: how errors call it.
+    """
+
+    def __init__(self, source: Iterable[Any], name: str) -> None:
+        self.source, self.name = source, name
+        if isinstance(source, Iterator):
+            self.source = list(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from itertools.islice(self.source, BATCHES)
+        except Exception as error:
+            raise InputError(f"{self.name} raises {said(error)} while it yields batches") from error

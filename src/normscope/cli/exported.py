@@ -1,0 +1,95 @@
+"""Models exported to a `.pt2` file."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from .objects import said
+
+DROPOUT = "dropout counts as off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An exported model as a module.
+
+    Attributes:
+        model: the module, with the paths of the model it was exported from, in the mode it was exported in.
+        batch_size: the only batch size it takes; `None` if it takes any.
+        notes: what the reader must know.
+    """
+
+    model: nn.Module
+    batch_size: int | None
+    notes: tuple[str, ...]
+
+
+def load_program(path: Path) -> Program:
+    """Load a `.pt2` file. This can run code that the file holds.
+
+    The graph is that of one mode for ever: the module's `training` says which, and dropout in it is switched off.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: torch cannot load it.
+    """
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.load(path)
+            dropped = _without_dropout(program)
+            training = dropped or _batch_statistics(program)
+            model = torch.export.unflatten(program)
+            _name_classes(model, program)
+    except Exception as error:
+        raise InputError(f"{path} is no exported program that this torch can load ({said(error)})") from error
+    for module in model.modules():  # exported modules refuse .train() and .eval()
+        module.training = training
+    return Program(model=model, batch_size=_fixed_batch_size(program), notes=(DROPOUT,) if dropped else ())
+
+
+def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    """Give every submodule the name of the class it was exported from: reports show it, and units are known by it."""
+    kinds: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in node.meta.get("nn_module_stack", {}).values():
+            kinds[path] = (kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+    for path, module in model.named_modules():
+        kind = kinds.get(path.split("@")[0])  # later calls of one module are copies, path@1 and so on
+        if path and kind is not None and kind.isidentifier():
+            module.__class__ = type(kind, (type(module),), {"__module__": type(module).__module__})
+
+
+def _without_dropout(program: torch.export.ExportedProgram) -> bool:
+    """Switch dropout off in the graph; say whether any was on."""
+    found = False
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.dropout.default and node.args[2] is True:
+            node.update_arg(2, False)
+            found = True
+    return found
+
+
+def _batch_statistics(program: torch.export.ExportedProgram) -> bool:
+    """Whether a batch norm in the graph normalizes with the statistics of its batch."""
+    nodes = [node for node in program.graph.nodes if "batch_norm" in str(node.target)]
+    return any(node.args[5] is True for node in nodes if str(node.target).startswith("aten.batch_norm"))
+
+
+def _fixed_batch_size(program: torch.export.ExportedProgram) -> int | None:
+    wanted = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in wanted and isinstance(value, Tensor) and value.ndim:
+            return value.shape[0] if isinstance(value.shape[0], int) else None
+    return None

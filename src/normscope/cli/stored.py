@@ -1,0 +1,137 @@
+"""Files of weights as tensors by name, each read when it is needed and none by running code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..diagnosis.weights import Stored
+from .objects import said
+
+PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+INDEX = ".safetensors.index.json"
+NESTED = ("state_dict", "model_state_dict", "model", "module")
+"""Where training scripts put the weights in a checkpoint."""
+
+
+def stored_weights(path: Path) -> Stored:
+    """Open a file of weights: `*.safetensors`, `*.safetensors.index.json`, or a pickle of tensors alone.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The tensors by name, in natural order for safetensors (`layer.2` before `layer.10`); those of a safetensors
+        file are read one by one.
+
+    Raises:
+        InputError: the file is missing, damaged, not a state dict, or would run code.
+    """
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    if path.name.endswith(INDEX):
+        return _indexed(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+
+
+def _safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
+    names = sorted(_opened(path).keys(), key=_natural)
+    if not names:
+        raise InputError(f"{path} holds no tensor")
+    return {name: _reader(path, name) for name in names}
+
+
+def _opened(path: Path) -> Any:
+    try:
+        from safetensors import safe_open
+    except ImportError as error:
+        raise InputError("safetensors files need the package safetensors: pip install 'normscope[hf]'") from error
+    try:
+        return safe_open(path, framework="pt")
+    except Exception as error:
+        raise InputError(f"{path} is no safetensors file, or is cut short ({said(error)})") from error
+
+
+def _reader(path: Path, name: str) -> Callable[[], Tensor]:
+    def read() -> Tensor:
+        # Opened anew each time: a file that stays mapped stays in memory, page by page.
+        try:
+            return _opened(path).get_tensor(name)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"tensor {name!r} of {path} cannot be read ({said(error)})") from error
+
+    return read
+
+
+def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
+    try:
+        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is no index of safetensors files ({said(error)})") from error
+    held = {file: _held(file, path) for file in dict.fromkeys(files.values())}
+    for name, file in files.items():
+        if name not in held[file]:
+            raise InputError(f"{file} does not hold the tensor {name!r} that {path.name} expects there")
+    return {name: _reader(files[name], name) for name in sorted(files, key=_natural)}
+
+
+def _held(file: Path, index: Path) -> set[str]:
+    if not file.is_file():
+        raise InputError(f"no file {file}, which {index.name} names")
+    return set(_opened(file).keys())
+
+
+def _plain_name(shard: str) -> str:
+    if Path(shard).name != shard:
+        raise ValueError(f"{shard!r} is not a file name")
+    return shard
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
+    content = _unpickled(path)
+    for key in NESTED:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a state dict of tensors")
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{path} holds no tensor by name: save model.state_dict()")
+    return {name: lambda tensor=tensor: tensor.detach() for name, tensor in tensors.items()}  # type: ignore[misc]
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError:  # the format before torch 1.6 cannot be mapped
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _loaded(path)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} is a pickle that holds more than tensors, and loading it would run code: refused. Save "
+            "model.state_dict(), better as safetensors, or name a function that builds the model (package.module:name)"
+        ) from error
+    except Exception as error:
+        raise InputError(f"{path} is no file of weights that torch can read ({said(error)})") from error

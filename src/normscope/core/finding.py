@@ -1,0 +1,77 @@
+"""`Finding`: something wrong or worth knowing, where it is, why it matters and what to do."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .plain import plain, revived
+
+
+class Severity(enum.StrEnum):
+    """How much a finding matters; compare with `rank`."""
+
+    INFO = "info"
+    """A fact the reader may want to know; the model may well be healthy."""
+    WARNING = "warning"
+    """Something that usually costs accuracy, stability or compute."""
+    ERROR = "error"
+    """Something that makes the model useless as it stands."""
+
+    @property
+    def rank(self) -> int:
+        """0, 1, 2 for info, warning, error."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found in a model.
+
+    Attributes:
+        code: kebab-case, one list for audits and training runs (`dead-layer`, `redundant-bias`, ...).
+        severity: info, warning or error.
+        where: the module path, or the parameter's name.
+        seen: what was measured, in one sentence with its figures.
+        why: why it matters.
+        advice: what to do.
+        numbers: the figures by name; `None` is not measured.
+    """
+
+    code: str
+    severity: Severity
+    where: str
+    seen: str
+    why: str
+    advice: str
+    numbers: Mapping[str, float | int | None] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "where": self.where,
+            "seen": self.seen,
+            "why": self.why,
+            "advice": self.advice,
+            "numbers": plain(dict(self.numbers)),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Finding:
+        """Return the finding that `to_json` wrote."""
+        return cls(
+            code=data["code"],
+            severity=Severity(data["severity"]),
+            where=data["where"],
+            seen=data["seen"],
+            why=data["why"],
+            advice=data["advice"],
+            numbers=revived(data["numbers"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.severity.value}: {self.code} in {self.where}: {self.seen} {self.why} {self.advice}"

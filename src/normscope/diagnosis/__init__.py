@@ -1,0 +1,1 @@
+"""From brackets and data to what a person reads: audits and findings."""

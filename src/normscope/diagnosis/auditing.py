@@ -1,0 +1,207 @@
+"""`audit`: a model, a batch and a loader to one `Audit`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..bounds.ladder import Work
+from ..bounds.point import first_samples, jacobian_norms
+from ..core.bracket import Bracket
+from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
+from ..core.provenance import provenance
+from ..core.untouched import mode_of, outside_inference_mode
+from ..graph.call import not_finite
+from ..graph.invariance import Feed, feeds
+from ..graph.ir import Unit
+from .examined import DataSeen, Examined
+from .findings import look
+from .result import Audit
+from .rows import from_data, from_graph, weight_norms
+from .streaming import watch_data
+
+OBSERVED_SAMPLES = 8
+"""Jacobians are taken at this many samples of the batch; each costs dozens of passes through the model."""
+
+
+@outside_inference_mode
+def audit(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loader: Iterable[Any] | None = None,
+    mode: str | None = None,
+    output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
+    rtol: float = 1e-2,
+    max_seconds: float | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> Audit:
+    """Audit a model: what each layer and normalizer does, the network's Lipschitz bracket, and what is wrong.
+
+    The bounds speak of inputs of the batch's shape. The variances and dead units are those of the loader, or of the
+    batch without one. What cannot be measured is left out and listed in `skipped` with the reason; an operator without
+    a rule makes the bound infinite and is named. The model is left exactly as found.
+
+    Args:
+        model: any `torch.nn.Module`.
+        batch: what the model takes: a tensor, a tuple of arguments or a dict of them.
+        loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to measure, for models with several.
+        known: constants for modules nobody can see into, by module path.
+        rtol: how tight the norms of single layers are asked to be.
+        max_seconds: budget of the bounds (not of the pass over the data).
+        seed: of the search from below.
+        name: how the report calls the model; its class if not given.
+
+    Returns:
+        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.ladder`; prints as tables, and has
+        `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
+
+    Raises:
+        InputError: the model does not accept the batch, or the loader yields nothing.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+        >>> audit = ns.audit(model, torch.randn(64, 4))
+        >>> [finding.code for finding in audit.findings if finding.severity == "warning"]
+        []
+
+    Reference: Than et al., Theorem 9 and Corollaries 10, 11, with the corrections of this project's documentation.
+    """
+    began = time.monotonic()
+    asked, mode = mode, mode_of(model, mode)
+    model = _unwrapped(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+    skipped: list[tuple[str, str]] = []
+    broken = not_finite(model)
+    work: Work | None = None
+    if broken:
+        skipped.append(("bounds and Jacobians", broken[0]))
+    else:
+        options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "max_seconds": max_seconds}
+        work = _traced(model, batch, options, skipped)
+    data = watch_data(model, [batch] if loader is None else loader, mode=asked, written=_written(work))
+    if data.error is not None and not broken:
+        raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+    observed: Bracket | None = None
+    if not broken and data.not_finite is None:
+        observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
+    rungs = {} if observed is None else {"observed": observed}
+    fed: tuple[Feed, ...] = ()
+    if work is None:
+        places = from_data(model, data, rtol)
+    else:
+        norms = weight_norms(work)
+        rungs = work.climb(observed, seed)
+        fed = feeds(work.double)
+        places = from_graph(work, data, fed, norms, observed)
+    examined = Examined(
+        model=model,
+        mode=mode,
+        places=places,
+        data=data,
+        feeds=fed,
+        graph=None if work is None else work.double,
+        effects={} if work is None else work.segments.effects,
+        lipschitz=rungs.get("best"),
+    )
+    notes = () if work is None else work.graph.notes
+    return Audit(
+        name=name or type(model).__name__,
+        mode=mode,
+        parameters=sum(p.numel() for p in model.parameters()),
+        samples=data.samples,
+        batches=data.batches,
+        input_shape=None if work is None else work.graph.input_shape,
+        output_shape=None if work is None else work.graph.output_shape,
+        lipschitz=rungs.get("best"),
+        observed=observed,
+        ladder=rungs,
+        layers=tuple(place.row for place in places),
+        findings=look(examined),
+        skipped=tuple(skipped) + _unmatched(examined),
+        notes=tuple(dict.fromkeys((*notes, *_data_notes(loader, data)))),
+        provenance=provenance(device),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside torch.compile, DataParallel or DistributedDataParallel."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Work | None:
+    """Capture the model and fold its segments, or say why not."""
+    try:
+        return Work(model, batch, on_missing="inf", **options)
+    except CaptureError as error:
+        skipped.append(("bounds over all inputs, folded and cumulative gains", str(error)))
+    except NotFiniteError as error:
+        skipped.append(("bounds and Jacobians", str(error)))
+    return None
+
+
+def _observed(
+    work: Work | None, model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]
+) -> Bracket | None:
+    """Return the Jacobian norms at the first samples of the batch, or say why not."""
+    try:
+        if work is not None and work.graph.detached:
+            raise JacobianError(f"gradients are cut on the path ({'; '.join(work.graph.detached)})")
+        if work is not None:
+            return work.observed(options["seed"], OBSERVED_SAMPLES)
+        eval_mode = mode_of(model, options["mode"]) == "eval"
+        few = first_samples(batch, OBSERVED_SAMPLES) if eval_mode else batch
+        return jacobian_norms(model, few, **options)
+    except (JacobianError, CaptureError) as error:
+        skipped.append(("Jacobian norms at the batch", str(error)))
+    return None
+
+
+def _written(work: Work | None) -> dict[str, float]:
+    """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
+    if work is None:
+        return {}
+    paths = {node.name: node.path for node in work.graph}
+    found = {}
+    for node in work.graph:
+        if isinstance(node.op, Unit) and node.op.name == "rms" and node.path:
+            last = node.op.data["dims"] == (len(node.shape) - 1,)
+            inside = paths.get(node.refs[0], "") == node.path
+            if last and not inside:
+                found[node.path] = float(node.op.data["eps"])
+    return found
+
+
+def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
+    """Say which layers ran but have no row."""
+    if examined.graph is None:
+        return ()
+    rows = {place.row.path for place in examined.places}
+    ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
+    return tuple(
+        (path or "(top level)", "not on the path from the input to the output") for path in ran if path not in rows
+    )
+
+
+def _data_notes(loader: Any, data: DataSeen) -> list[str]:
+    if loader is None:
+        return [f"statistics come from the batch alone ({data.samples} samples): pass loader= for more"]
+    return []

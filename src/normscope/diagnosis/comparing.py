@@ -1,0 +1,299 @@
+"""`compare_document`: audits side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from ..core.errors import InputError
+from ..core.finding import Finding
+from ..report.document import Block, Cell, Chart, Column, Document, Notice, Series, Table, Text
+from ..report.words import counted, listed
+from .page import part
+from .page_tables import own_gain
+from .page_words import notices, tally
+from .result import Audit, Row
+
+Key = tuple[str, str, int]
+"""A row among those of an audit: its path, its role, and which of its runs."""
+
+READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
+
+
+def compare_document(
+    audits: Mapping[str, Audit], *, brief: bool = False, accuracy: Mapping[str, float] | None = None
+) -> Document:
+    """Return two or more audits side by side: headline figures, bounds, findings, and layers matched by path.
+
+    Args:
+        audits: by the names to show; the first is what the others are compared with.
+        brief: for a terminal: without charts and explanations.
+        accuracy: shares of correct answers by the same names, to stand among the headline figures.
+
+    Returns:
+        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
+
+    Raises:
+        InputError: fewer than two audits.
+    """
+    if len(audits) < 2:
+        raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
+    rows = matched(audits)
+    blocks = [
+        Text(heading="Summary"),
+        *([] if brief else [Text(body=sentence) for sentence in _summary(audits, rows)]),
+        _headline_table(audits, accuracy or {}),
+        *part("Bounds", _ladder_chart(audits) if not brief else None, _ladder_table(audits)),
+        Text(heading="Findings"),
+        *_findings(audits),
+        *part("Gain by layer", *([] if brief else _charts(audits, rows))),
+        *part("Layers", *_layer_tables(audits, rows)),
+    ]
+    return Document(title=f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
+
+
+def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
+    """Return every row of any audit by its path, in an order that keeps each audit's own as far as they agree.
+
+    Args:
+        audits: by name.
+
+    Returns:
+        For each path (and each of its runs) the rows by the name of their audit; those without it are absent.
+    """
+    order: list[Key] = []
+    found: dict[Key, dict[str, Row]] = {}
+    for name, audit in audits.items():
+        after = 0
+        for key, row in _keyed(audit.layers):
+            if key in found:
+                after = order.index(key) + 1
+            else:
+                order.insert(after, key)
+                after += 1
+            found.setdefault(key, {})[name] = row
+    return {key: found[key] for key in order}
+
+
+def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+    runs: Counter[tuple[str, str]] = Counter()
+    keyed = []
+    for row in rows:
+        keyed.append(((row.path, row.role, runs[row.path, row.role]), row))
+        runs[row.path, row.role] += 1
+    return keyed
+
+
+def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[str]:
+    names = list(audits)
+    common = sum(len(found) == len(names) for found in rows.values())
+    sentences = [
+        f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of which "
+        f"{common:,} in every audit. {READING}"
+    ]
+    modes = {audit.mode for audit in audits.values()}
+    if len(modes) > 1:
+        told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+        sentences.append(
+            f"The audits were made in different modes, so their figures are of different functions ({told})."
+        )
+    return sentences
+
+
+def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
+    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
+        (Column(title="audit", kind="name"), lambda name, audit: name),
+        (
+            Column(title="accuracy", kind="percent", help="Share of correct answers."),
+            lambda name, _: accuracy.get(name),
+        ),
+        (
+            Column(
+                title="upper", kind="log10", help="log10 of the upper side of the Lipschitz constant over all inputs."
+            ),
+            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_upper,
+        ),
+        (
+            Column(
+                title="lower", kind="log10", help="log10 of the lower side, attained by two inputs that were found."
+            ),
+            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+        ),
+        (
+            Column(title="observed", kind="log10", help="log10 of the largest Jacobian norm at the data seen."),
+            lambda _, audit: None if audit.observed is None else audit.observed.log10_upper,
+        ),
+        (Column(title="findings", kind="name"), lambda _, audit: tally(audit.findings)),
+        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
+        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
+        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
+        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
+    ]
+    kept = [(column, read) for column, read in columns if column.title != "accuracy" or accuracy]
+    return Table(
+        title="Headline figures (log10)",
+        columns=tuple(column for column, _ in kept),
+        rows=tuple(tuple(read(name, audit) for _, read in kept) for name, audit in audits.items()),
+    )
+
+
+def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
+    rungs = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
+    if not rungs:
+        return None
+    return Table(
+        title="Upper sides by method (log10)",
+        caption=f"{READING} {_reading_delta(audits)}",
+        columns=(Column(title="bound", kind="name"), *_compared_columns(audits)),
+        rows=tuple((rung, *_compared([_rung(audit, rung) for audit in audits.values()])) for rung in rungs),
+    )
+
+
+def _rung(audit: Audit, rung: str) -> float | None:
+    return audit.ladder[rung].log10_upper if rung in audit.ladder else None
+
+
+def _reading_delta(audits: Mapping[str, Audit]) -> str:
+    return f"Δ is how much larger an exponent is than that of {next(iter(audits))}: 1 is ten times as much."
+
+
+def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
+    first, *others = audits
+    differences = [
+        Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times as much.") for name in others
+    ]
+    return [*(Column(title=name, kind="log10") for name in audits), *differences]
+
+
+def _compared(values: Sequence[float | None]) -> list[Cell]:
+    first, *others = values
+    return [*values, *(difference(value, first) for value in others)]
+
+
+def difference(value: float | None, base: float | None) -> float | None:
+    """Return how much larger an exponent is, or None where one is not measured or both are the same infinity."""
+    if value is None or base is None:
+        return None
+    return None if value == base and value in (float("inf"), float("-inf")) else value - base
+
+
+def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
+    rungs = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
+    if not rungs:
+        return None
+    series = tuple(
+        Series(name=name, style="marks", values=tuple(_rung(audit, rung) for rung in rungs))
+        for name, audit in audits.items()
+    )
+    return Chart(
+        title="Upper side by method",
+        labels=tuple(rungs),
+        series=series,
+        axis="log10 of the Lipschitz constant",
+        sideways=True,
+    )
+
+
+def _findings(audits: Mapping[str, Audit]) -> list[Block]:
+    """Findings in every audit first, then those in some, each group under a line that says in which."""
+    owners: dict[tuple[str, str], dict[str, Finding]] = {}
+    for name, audit in audits.items():
+        for finding in audit.findings:
+            owners.setdefault((finding.code, finding.where), {})[name] = finding
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for found in owners.values():
+        groups.setdefault(tuple(found), []).append(max(found.values(), key=lambda finding: finding.severity.rank))
+    if not groups:
+        return [Text(body="Nothing was found in any of them.")]
+    blocks: list[Block] = []
+    for names in sorted(groups, key=lambda names: (-len(names), list(audits).index(names[0]))):
+        everywhere = len(names) == len(audits)
+        where = "In every audit" if everywhere else f"Only in {listed(names, most=len(names))}"
+        shown: list[Notice] = notices(groups[names])
+        blocks += [Text(body=f"{where}: {tally(groups[names])}."), *shown]
+    return blocks
+
+
+def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
+    measures: list[tuple[str, Callable[[Row], float | None]]] = [
+        ("Gain of each layer (log10)", own_gain),
+        ("Gain of a normalizer with the layer before it (log10)", lambda row: row.log10_folded),
+        ("Bound from the input to each layer (log10)", lambda row: row.log10_cumulative),
+        ("Observed from the input to each layer (log10)", lambda row: row.log10_observed),
+    ]
+    tables = (_layer_table(audits, rows, title, read) for title, read in measures)
+    return [table for table in tables if table is not None]
+
+
+def _layer_table(
+    audits: Mapping[str, Audit],
+    rows: Mapping[Key, Mapping[str, Row]],
+    title: str,
+    read: Callable[[Row], float | None],
+) -> Table | None:
+    lines = []
+    for (path, *_), found in rows.items():
+        values = [read(found[name]) if name in found else None for name in audits]
+        if any(value is not None for value in values):
+            lines.append((path, _kinds(found), *_compared(values), _only_in(audits, found)))
+    if not lines:
+        return None
+    caption = _reading_delta(audits)
+    columns = [Column(title="layer", kind="name"), Column(title="kind", kind="name"), *_compared_columns(audits)]
+    owners = Column(title="only in", help="The audits that have this layer, where not all do.")
+    if all(line[-1] is None for line in lines):
+        return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))
+    return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))
+
+
+def _kinds(found: Mapping[str, Row]) -> str:
+    return " / ".join(dict.fromkeys(row.kind for row in found.values()))
+
+
+def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | None:
+    return None if len(found) == len(audits) else ", ".join(found)
+
+
+def _charts(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Chart]:
+    """The audits overlaid, each in the same colour throughout."""
+    labels, aligned = _aligned(audits, rows)
+    drawn: list[tuple[str, Literal["line", "marks"], Callable[[Row], float | None]]] = [
+        ("Bound from the input to each layer", "line", lambda row: row.log10_cumulative),
+        ("Observed from the input to each layer", "line", lambda row: row.log10_observed),
+        ("Gain of each layer", "marks", own_gain),
+    ]
+    charts = []
+    for title, style, read in drawn:
+        values = {name: tuple(None if row is None else read(row) for row in places) for name, places in aligned.items()}
+        if any(value is not None for series in values.values() for value in series):
+            series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
+            charts.append(Chart(title=title, labels=labels, series=series, axis="log10 of the gain"))
+    return charts
+
+
+def _aligned(
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
+) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
+    """Places along the depth, and each audit's row there.
+
+    Networks that share their layers are drawn by path. Where only the weight layers go together (the same network with
+    and without normalizers) those are drawn, and networks with little in common by position.
+    """
+    weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
+    shared = sum(len(found) == len(audits) for found in rows.values())
+    alike = len({len(layers) for layers in weights.values()}) == 1
+    if shared == len(rows) or (2 * shared >= len(rows) and not alike):
+        by_path: dict[str, list[Row | None]] = {name: [found.get(name) for found in rows.values()] for name in audits}
+        return tuple(path for path, *_ in rows), by_path
+    chosen = weights if alike else {name: list(audit.layers) for name, audit in audits.items()}
+    count = max(map(len, chosen.values()))
+    padded = {name: [*layers, *[None] * (count - len(layers))] for name, layers in chosen.items()}
+    return tuple(_place_name(index, padded.values(), alike) for index in range(count)), padded
+
+
+def _place_name(index: int, aligned: Iterable[Sequence[Row | None]], alike: bool) -> str:
+    there = (places[index] for places in aligned)
+    paths = {None if row is None else row.path for row in there}
+    path = paths.pop() if len(paths) == 1 else None
+    return path or f"{'weight layer' if alike else 'layer'} {index + 1}"

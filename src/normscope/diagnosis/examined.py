@@ -1,0 +1,142 @@
+"""`Examined`: everything known about a model when the findings are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from ..core.bracket import Bracket
+from ..graph.invariance import Feed
+from ..graph.ir import Graph, Node
+from ..rules.effects import Effect
+from .result import Row, Variance
+
+Site = tuple[str, str, int]
+"""Where something runs: module path, family (`batch_norm`, `linear`, `relu`, ...), which of its runs in one forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizerSeen:
+    """A normalizer over the data.
+
+    Attributes:
+        site: where it runs.
+        kind: `batch`, `layer`, `group`, `instance` or `rms`.
+        eps: the stabiliser.
+        entries: values normalized together; for BatchNorm the values per channel in the smallest batch seen.
+        samples: independent samples behind one variance of BatchNorm: the smallest batch size seen.
+        variance: the summary over its sets.
+        weight: gamma, if it has one.
+        channel_mean, channel_variance: BatchNorm only: of every channel over all the data (float64, on the CPU).
+        running_mean, running_variance: BatchNorm only: the statistics it keeps, if it does.
+        uses_running: whether it normalized with them (eval mode).
+        updates: how often its running statistics were updated (`num_batches_tracked`); `None` if unknown.
+        batch_spread: BatchNorm only: the median over channels of the relative standard deviation of the variance from
+            batch to batch; `None` with fewer than four batches.
+    """
+
+    site: Site
+    kind: str
+    eps: float
+    entries: int
+    samples: int
+    variance: Variance
+    weight: Tensor | None = None
+    channel_mean: Tensor | None = None
+    channel_variance: Tensor | None = None
+    running_mean: Tensor | None = None
+    running_variance: Tensor | None = None
+    uses_running: bool = False
+    updates: int | None = None
+    batch_spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSeen:
+    """A weight layer over the data.
+
+    Attributes:
+        site: where it runs.
+        input_shape, output_shape: in the first batch.
+        rms_input, rms_output: root mean square of its input and output over the data.
+    """
+
+    site: Site
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    rms_input: float
+    rms_output: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsSeen:
+    """A ReLU over the data: `dead[k]` says that channel k was never positive."""
+
+    site: Site
+    dead: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeen:
+    """What one pass over the data showed.
+
+    Attributes:
+        samples, batches: how much data.
+        order: the sites of weight layers and normalizers, in the order they ran.
+        normalizers, weights, units: by site; a normalizer whose input was not finite is left out.
+        not_finite: the first module (in order of completion) whose output held NaN or infinite values, and which.
+        error: why the model could not be run, if it could not.
+    """
+
+    samples: int
+    batches: int
+    order: tuple[Site, ...] = ()
+    normalizers: Mapping[Site, NormalizerSeen] = field(default_factory=dict)
+    weights: Mapping[Site, WeightSeen] = field(default_factory=dict)
+    units: Mapping[Site, UnitsSeen] = field(default_factory=dict)
+    not_finite: tuple[str, str] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One row of the audit with what stands behind it; `node` and `effect` are None where the model was not traced."""
+
+    row: Row
+    node: Node | None = None
+    effect: Effect | None = None
+    normalizer: NormalizerSeen | None = None
+    weight: WeightSeen | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A model, its graph, its rows and its data.
+
+    Attributes:
+        model: the user's model, to look at and not to touch.
+        mode: the mode that was audited.
+        places: one per row, in the order they run.
+        data: the pass over the data.
+        feeds: which weights feed which normalizers.
+        graph: what was captured; `None` if the model cannot be traced.
+        effects: every node's effect by name.
+        lipschitz: the GLOBAL bracket.
+    """
+
+    model: nn.Module
+    mode: str
+    places: tuple[Place, ...]
+    data: DataSeen
+    feeds: tuple[Feed, ...] = ()
+    graph: Graph | None = None
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    lipschitz: Bracket | None = None
+
+    def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
+        """Yield the normalizers that saw data."""
+        for place in self.places:
+            if place.normalizer is not None:
+                yield place, place.normalizer

@@ -1,0 +1,120 @@
+"""What is a consequence of what: the flow between the places of a model, and findings that explain others."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ...core.finding import Finding
+from ..examined import Examined, Place
+
+SAME = {
+    "dead-layer": ("tiny-sets", "eps-scale"),
+    "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
+    "dead-channels": ("tiny-sets", "dead-layer"),
+    "small-batch": ("tiny-sets",),
+    "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
+    "not-lipschitz": ("eps-scale",),
+    "stale-statistics": ("dead-layer",),
+}
+"""A finding is dropped if one of these stands at the same place."""
+
+NEXT = {
+    "dead-channels": ("dead-channels", "dead-layer"),
+    "eps-dominated": ("dead-channels", "dead-layer"),
+    "expanding-normalizer": ("dead-channels", "dead-layer"),
+    "dead-relu": ("dead-channels",),
+}
+"""A finding is dropped if one of these stands directly before it."""
+
+_TOTAL = ("dead-layer", "tiny-sets")
+BEYOND = {
+    "dead-layer": _TOTAL,
+    "dead-channels": _TOTAL,
+    "dead-relu": _TOTAL,
+    "eps-dominated": _TOTAL,
+    "expanding-normalizer": _TOTAL,
+    "stale-statistics": _TOTAL,
+}
+"""A finding is dropped if everything that reaches it came through one of these."""
+
+
+class Flow:
+    """Which place lies before which, read from the graph; knows nothing where the model was not traced."""
+
+    def __init__(self, examined: Examined) -> None:
+        graph = examined.graph
+        self._output = "" if graph is None else graph.output
+        self._refs: dict[str, tuple[str, ...]] = {} if graph is None else {node.name: node.refs for node in graph}
+        self._placed = {p.node.name: p.row.path for p in examined.places if p.node is not None}
+        placed, others = defaultdict(list), defaultdict(list)
+        for name, path in self._placed.items():
+            placed[path].append(name)
+        for node in graph or ():
+            others[node.path].append(node.name)
+        self._at: dict[str, list[str]] = {**others, **placed}
+        self._gates = self._common()
+        self._before: dict[str, frozenset[str]] = {}
+
+    def _common(self) -> dict[str, int]:
+        """Return, by node and as bits, the places that lie on every path from the inputs to it, itself included."""
+        bits = {name: 1 << position for position, name in enumerate(self._placed)}
+        gates: dict[str, int] = {}
+        for name, refs in self._refs.items():  # in order, so that what a node reads is known
+            common = functools.reduce(operator.and_, (gates.get(ref, 0) for ref in refs)) if refs else 0
+            gates[name] = common | bits.get(name, 0)
+        self._bits = bits
+        return gates
+
+    def before(self, path: str) -> frozenset[str]:
+        """Return the paths of the places directly before a module."""
+        if path not in self._before:
+            own = self._at.get(path, [])
+            found: set[str] = set()
+            visited, stack = set(own), [ref for name in own for ref in self._refs.get(name, ())]
+            while stack:
+                name = stack.pop()
+                if name in visited:
+                    continue
+                visited.add(name)
+                if name in self._placed:
+                    found.add(self._placed[name])
+                else:
+                    stack.extend(self._refs.get(name, ()))
+            self._before[path] = frozenset(found - {path})
+        return self._before[path]
+
+    def behind(self, path: str, other: str) -> bool:
+        """Whether everything that reaches a module came through another one."""
+        gates = functools.reduce(operator.or_, (self._bits.get(name, 0) for name in self._at.get(other, ())), 0)
+        return path != other and any(self._gates.get(name, 0) & gates for name in self._at.get(path, ()))
+
+    def cuts(self, place: Place) -> bool:
+        """Whether everything on its way to the output passes this place, with further places behind it."""
+        bit = 0 if place.node is None else self._bits[place.node.name]
+        after = (self._gates.get(name, 0) for name in self._placed if place.node is None or name != place.node.name)
+        return bool(self._gates.get(self._output, 0) & bit) and any(gates & bit for gates in after)
+
+
+def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
+    """Return the findings that are no mere consequence of another."""
+    flow = Flow(examined)
+    return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in found)]
+
+
+def _explains(cause: Finding, finding: Finding, flow: Flow) -> bool:
+    if cause is finding or not _as_large(cause, finding):
+        return False
+    if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):
+        return True
+    if cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):
+        return True
+    return cause.code in NEXT.get(finding.code, ()) and cause.where in flow.before(finding.where)
+
+
+def _as_large(cause: Finding, finding: Finding) -> bool:
+    """Whether a cause that touches a share of the channels touches enough of them."""
+    mine, theirs = finding.numbers.get("share"), cause.numbers.get("share")
+    return mine is None or theirs is None or theirs >= 0.5 * mine

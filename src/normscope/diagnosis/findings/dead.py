@@ -1,0 +1,243 @@
+"""Findings about layers, channels and units through which nothing passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from ...core.finding import Finding, Severity
+from ...core.log10 import log10
+from ...graph.ir import Unit
+from ..examined import Examined, NormalizerSeen, Place
+from .causes import Flow
+from .epsilon import log10_median_variance
+from .sets import untaken
+from .words import counted, figure, figures, percent, power
+
+NOTHING_PASSES = 1e-3
+"""var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
+NEGLIGIBLE_NORM = 1e-6
+"""Of a weight layer, or the largest scale of a normalizer: what float32 keeps of a number of size 1."""
+RELATIVE_NORM = 1e-3
+"""Against the median of the network's weight layers, so that a network that is small all over is not dead."""
+RELATIVE_CHANNEL = 1e-4
+"""A channel against the largest of its layer; trained layers stay above a hundredth."""
+CONSTANT = 1e-6
+"""Of eps: the deviation is then under a thousandth of what the normalizer divides by."""
+MANY_CHANNELS = 0.1
+"""A tenth of a layer is worth acting on; a channel or two are common after training."""
+ERRORS = 3.0
+"""Standard errors of a share that chance explains."""
+ENOUGH_SAMPLES = 64
+"""With fewer samples a channel or unit may just not have met its input."""
+HALF_OFF = 0.5
+"""Inputs that are nearly alike switch half of a random layer off; beyond that, and chance, it is a fault."""
+CENTRED_OFF = 0.3
+"""After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
+
+L2 = (
+    "A common cause is Adam with coupled L2 on weights before a normalizer: their scale has no effect, so nothing "
+    "holds it up."
+)
+DECOUPLE = (
+    "Use torch.optim.AdamW, or put these weights into a group with weight_decay=0, and start from a live checkpoint."
+)
+
+
+def dead_layer(examined: Examined) -> Iterator[Finding]:
+    """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights."""
+    flow = Flow(examined)
+    fed = {feed.weight.name for feed in examined.feeds}
+    norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
+    typical = median(norms) if norms else math.nan
+    for place in examined.places:
+        if place.normalizer is not None:
+            yield from _dead_normalizer(examined, place, place.normalizer, typical, flow)
+        elif place.row.norm is not None:
+            exponent = place.row.norm.log10_upper
+            if exponent == -math.inf:
+                yield _zero_layer(place, "weights", flow.cuts(place))
+            elif (
+                exponent <= log10(NEGLIGIBLE_NORM)
+                and exponent < typical + log10(RELATIVE_NORM)
+                and (place.node is None or place.node.name not in fed)
+            ):
+                yield _dead(
+                    place.row.path,
+                    f"The operator norm of {place.row.path} is {power(exponent)}; that of a typical weight layer here "
+                    f"is {power(typical)}.",
+                    figures(log10_norm=exponent, log10_typical=typical),
+                )
+
+
+def _dead_normalizer(
+    examined: Examined, place: Place, seen: NormalizerSeen, typical: float, flow: Flow
+) -> Iterator[Finding]:
+    """Collapsed variance at the input, or a negligible scale at the output."""
+    where, variance = place.row.path, log10_median_variance(seen)
+    passing = 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
+    if seen.eps > 0.0 and passing < NOTHING_PASSES:
+        feed = next((p for p in examined.places if p.row.path == place.row.folded_with), None)
+        norm = None if feed is None or feed.row.norm is None else feed.row.norm.log10_upper
+        small = norm is not None and norm < typical + log10(RELATIVE_NORM)
+        if small and norm == -math.inf:
+            return  # the zero layer before it is the finding
+        weights = f" The weights of {place.row.folded_with} have the norm {power(norm)}." if small and norm else ""
+        yield _dead(
+            str(place.row.folded_with) if small else where,
+            f"The typical variance into {where} is {power(variance)}, far below eps = {figure(seen.eps)}: "
+            f"{percent(passing)} of the normalized variance is left.{weights}",
+            figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
+        )
+    scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
+    if scale == 0.0:
+        yield _zero_layer(place, "scales", flow.cuts(place))
+    elif scale <= NEGLIGIBLE_NORM:
+        yield _dead(where, f"The largest scale of {where} is {figure(scale)}.", figures(log10_scale=log10(scale)))
+
+
+def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Finding:
+    return Finding(
+        code="dead-layer",
+        severity=Severity.WARNING,
+        where=where,
+        seen=seen,
+        why=f"Nothing of the input passes this layer any more. {L2}",
+        advice=DECOUPLE,
+        numbers=numbers,
+    )
+
+
+def _zero_layer(place: Place, what: str, cuts: bool) -> Finding:
+    """Zero as a whole: an initialisation, unless the network depends on its input through this layer alone."""
+    where = place.row.path
+    if not cuts:
+        return Finding(
+            code="dead-layer",
+            severity=Severity.INFO,
+            where=where,
+            seen=f"All {what} of {where} are exactly zero.",
+            why="This is how residual branches and last layers are often initialised: the branch adds nothing at first "
+            "and opens with the first steps.",
+            advice="Nothing to do for a fresh model. After training it means that the layer got no gradient.",
+            numbers=figures(zero=1),
+        )
+    return Finding(
+        code="dead-layer",
+        severity=Severity.WARNING,
+        where=where,
+        seen=f"All {what} of {where} are exactly zero, and every path from the input to the output leads through it.",
+        why="The output does not depend on the input, and no gradient reaches the layers before.",
+        advice="Initialise it: torch.nn.init.kaiming_normal_(module.weight) for weights, torch.nn.init.ones_ for "
+        "scales.",
+        numbers=figures(zero=1),
+    )
+
+
+def dead_channels(examined: Examined) -> Iterator[Finding]:
+    """Part of a layer's channels carry nothing: zero scale, zero filter, constant input."""
+    fed = {node.name for feed in examined.feeds for node in (feed.weight, feed.normalizer)}
+    for place in examined.places:
+        direct = place.node is not None and place.node.name in fed
+        for dead, what, why, own in _dead_parts(examined, place, direct):
+            count, size = int(dead.sum()), dead.numel()
+            if not 0 < count < size:
+                continue
+            shown = ", ".join(map(str, torch.nonzero(dead).flatten()[:8].tolist()))
+            many = own and count / size >= MANY_CHANNELS
+            yield Finding(
+                code="dead-channels",
+                severity=Severity.WARNING if many else Severity.INFO,
+                where=place.row.path,
+                seen=f"{count:,} of the {size:,} channels of {place.row.path} carry nothing: {what} "
+                f"({shown}{', ...' if count > 8 else ''}).",
+                why=why,
+                advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
+                "lower the learning rate, or initialise these channels again."
+                if many
+                else "A few are common after training; watch that they do not become more."
+                if own
+                else "Look at what comes before: features that are constant in the data, or ReLUs that are never on.",
+                numbers=figures(dead=count, channels=size, share=count / size),
+            )
+
+
+def _dead_parts(examined: Examined, place: Place, direct: bool) -> Iterator[tuple[Tensor, str, str, bool]]:
+    """Yield which channels are dead, of what, why, and whether the layer itself or its weights are to blame."""
+    seen = place.normalizer
+    if seen is not None:
+        if seen.weight is not None and seen.weight.numel():
+            size = seen.weight.abs().flatten()
+            yield (
+                size <= RELATIVE_CHANNEL * size.max(),
+                "a scale of zero",
+                "What enters these channels is multiplied by zero: they output their bias whatever the input.",
+                True,
+            )
+        if seen.channel_variance is not None and examined.data.samples >= ENOUGH_SAMPLES:
+            yield (
+                seen.channel_variance <= CONSTANT * seen.eps,
+                f"a constant input over {counted(examined.data.samples, 'sample')}",
+                "A constant has nothing to normalize: these channels output their bias whatever the input.",
+                direct,
+            )
+        return
+    rows = _rows(place)
+    if rows is not None and rows.numel():
+        # a normalizer makes up for a small filter, not for a zero one
+        yield (
+            rows <= (0.0 if direct else RELATIVE_CHANNEL) * rows.max(),
+            "a filter of zero",
+            "These filters ignore their input: they use memory and time and output a constant.",
+            True,
+        )
+
+
+def _rows(place: Place) -> Tensor | None:
+    """Return the norm of every output channel's weights; None where the layout is not known."""
+    node = place.node
+    if node is None or "transpose" in str(node.op):
+        return None
+    if isinstance(node.op, Unit):
+        weight, axis = (node.args[1] if len(node.args) > 1 else None), 0
+    else:
+        arguments = node.bound()
+        weight, axis = arguments.get("weight"), 0
+        if weight is None:  # x @ W: the channels are columns
+            weight, axis = arguments.get("mat2", arguments.get("other")), 1
+    if not isinstance(weight, Tensor) or weight.ndim < 2 or (axis == 1 and weight.ndim > 2):
+        return None
+    return torch.linalg.vector_norm(weight.detach().double().transpose(0, axis).flatten(1), dim=1).cpu()
+
+
+def dead_relu(examined: Examined) -> Iterator[Finding]:
+    """ReLU channels that were positive for no sample."""
+    data = examined.data
+    if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
+        return
+    flow = Flow(examined)
+    centred = {place.row.path for place, seen in examined.normalizers() if seen.kind == "batch" and not untaken(seen)}
+    for site, units in data.units.items():
+        where, count, size = site[0], int(units.dead.sum()), units.dead.numel()
+        if not count:
+            continue
+        before = flow.before(where)
+        chance = ERRORS * math.sqrt(0.25 / size)
+        many = count / size > (CENTRED_OFF if before and before <= centred else HALF_OFF + chance)
+        yield Finding(
+            code="dead-relu",
+            severity=Severity.WARNING if many else Severity.INFO,
+            where=where,
+            seen=f"{counted(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
+            f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {data.samples:,} samples.",
+            why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
+            "learning.",
+            advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
+            if many
+            else "Some are normal, above all where samples are much alike; watch that they do not become more.",
+            numbers=figures(dead=count, channels=size, share=count / size, samples=data.samples),
+        )

@@ -1,0 +1,83 @@
+"""Findings about how the network is built: nothing is wrong, but the reader may want to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ...core.finding import Finding, Severity
+from ...graph.ir import Node, Unit
+from ...rules.effects import Elementwise, Unbounded
+from ...rules.registry import lookup
+from ..examined import Examined
+from .words import figures
+
+STEEP = 1.0 + 1e-6
+"""Slopes are rounded outward by far less than this; ReLU and tanh stay below."""
+
+
+def redundant_bias(examined: Examined) -> Iterator[Finding]:
+    """A bias that the normalizer after it subtracts again."""
+    for feed in examined.feeds:
+        bias = None if isinstance(feed.weight.op, Unit) else feed.weight.bound().get("bias")
+        if feed.bias_redundant == "whole" and isinstance(bias, Tensor):
+            yield Finding(
+                code="redundant-bias",
+                severity=Severity.INFO,
+                where=feed.weight.path,
+                seen=f"{feed.weight.path} adds a bias of {bias.numel():,} values in front of {feed.normalizer.path}, "
+                "which subtracts the mean of every channel.",
+                why="The mean takes the bias away again: it has no effect and its gradient is zero, but it is stored, "
+                "updated and decayed.",
+                advice=f"Build the layer with bias=False; the bias of {feed.normalizer.path} does its work.",
+                numbers=figures(parameters=bias.numel()),
+            )
+
+
+def steep_activation(examined: Examined) -> Iterator[Finding]:
+    """Activations with slopes beyond 1, which the bounds of Than et al. rule out."""
+    for node in examined.graph or ():
+        effect, known = examined.effects.get(node.name), lookup(node)
+        if not isinstance(effect, Elementwise) or known is None or known.family != "activation":
+            continue
+        slope = max(map(abs, effect.slope))
+        if slope > STEEP:
+            name = _activation(node)
+            yield Finding(
+                code="steep-activation",
+                severity=Severity.INFO,
+                where=node.path,
+                seen=f"The slope of {name} reaches {slope:.4g}.",
+                why=f"Than et al. assume slopes of at most 1 (Definitions 4 and 8); {name} breaks that: each one may "
+                "expand by its slope, and the printed products are no bounds for this network.",
+                advice="Read the bounds of this audit, which count the slope; where a constant of 1 per activation is "
+                "needed use ReLU or tanh.",
+                numbers=figures(slope=slope),
+            )
+
+
+def _activation(node: Node) -> str:
+    """Return the common name of an activation."""
+    if isinstance(node.op, Unit):
+        known = node.op.data.get("activation")
+        return str(getattr(known, "name", node.op.name))
+    return str(node.op).removeprefix("aten.").split(".")[0]
+
+
+def not_lipschitz(examined: Examined) -> Iterator[Finding]:
+    """Parts without a finite constant over all inputs."""
+    for node in examined.graph or ():
+        effect = examined.effects.get(node.name)
+        if isinstance(effect, Unbounded):
+            operator = str(node.op).removeprefix("aten.").split(".")[0]
+            yield Finding(
+                code="not-lipschitz",
+                severity=Severity.INFO,
+                where=node.path,
+                seen=f"No finite Lipschitz constant over all inputs: {effect.reason}.",
+                why=f"Over all inputs {operator} can expand without limit here, so no bound over all inputs exists.",
+                advice="Judge this network by its figures at the data (audit.observed) or within a radius of it, or "
+                "put a normalizer or a clamp in front so that the values it sees are bounded.",
+                numbers={},
+            )

@@ -1,0 +1,145 @@
+"""Findings about expansion: signals that grow with depth, and normalizers that expand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...bounds.printed import is_normalizer
+from ...core.finding import Finding, Severity
+from ...core.log10 import log10, power10
+from ..examined import Examined, NormalizerSeen, WeightSeen
+from .words import figure, figures, percent, power
+
+RUN = 4
+"""Layers: fewer are no trend."""
+RUN_STEP = 1.5
+"""Growth per layer: He's initialisation gives 1, and layers add up to 1.5^20 = 3,000 over twenty."""
+RUN_TOTAL = 30.0
+"""Growth in all, so that a short run with a lively layer is left alone."""
+EXPANDING_SETS = 0.5
+"""Of the sets, those with a variance below 1."""
+HUGE_GAIN = 3.0
+"""log10 of a folded gain: a thousand is more than any normalizer of a healthy fresh network."""
+
+
+def exploding_run(examined: Examined) -> Iterator[Finding]:
+    """Chains of weight layers without a normalizer through which the signal grows exponentially."""
+    paths = {place.node.name: place.row.path for place in examined.places if place.node is not None}
+    for chain, log_growth in _runs(examined):
+        first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
+        step = math.exp(log_growth / len(chain))
+        yield Finding(
+            code="exploding-run",
+            severity=Severity.WARNING,
+            where=first,
+            seen=f"From {first} to {last} the signal grows {power(total)} times over {len(chain)} weight layers with "
+            f"no normalizer between them: {figure(step)} times per layer.",
+            why="A factor above 1 per layer is exponential in depth: activations and gradients overflow or saturate, "
+            "and the Lipschitz constant grows alike.",
+            advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), or put a "
+            "normalizer between these layers.",
+            numbers=figures(log10_growth=total, growth_per_layer=step, layers=len(chain)),
+        )
+
+
+def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:
+    """Yield chains that share no layer, by node name, with the log of the signal's growth; the steepest first."""
+    seen = {p.node.name: p.weight for p in examined.places if p.node is not None and p.weight is not None}
+    befores, inner = _weights_before(examined, seen)
+    longest: dict[str, dict[str, tuple[int, str]]] = {}  # by last and first layer: layers, and the one before the last
+    grown: list[tuple[float, str, str]] = []
+    for last, nearest in befores.items():
+        longest[last] = {last: (1, "")}
+        for before in nearest:
+            for first, (length, _) in longest[before].items():
+                if length + 1 > longest[last].get(first, (0, ""))[0]:
+                    longest[last][first] = (length + 1, before)
+        for first, (length, _) in longest[last].items() if last in inner else ():
+            log_growth = _log_ratio(seen[last].rms_output, seen[first].rms_input)
+            if length >= RUN and log_growth >= max(math.log(RUN_TOTAL), length * math.log(RUN_STEP)):
+                grown.append((log_growth, first, last))
+    taken: set[str] = set()
+    for log_growth, first, last in sorted(grown, reverse=True):
+        if first in taken or last in taken:
+            continue
+        chain = [last]
+        while chain[0] != first:
+            chain.insert(0, longest[chain[0]][first][1])
+        if taken.isdisjoint(chain) and _steady([seen[name] for name in chain]):
+            taken.update(chain)
+            yield chain, log_growth
+
+
+def _weights_before(
+    examined: Examined, seen: Mapping[str, WeightSeen]
+) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+    """Return the nearest weight layers before each with no normalizer between, and those that are not the last."""
+    sources: dict[str, frozenset[str]] = {}
+    befores: dict[str, frozenset[str]] = {}
+    inner: frozenset[str] = frozenset()
+    for node in examined.graph or ():
+        reached = frozenset[str]().union(*(sources.get(ref, frozenset()) for ref in node.refs))
+        sources[node.name] = reached
+        if node.name in seen:
+            befores[node.name], sources[node.name] = reached, frozenset((node.name,))
+            inner |= reached
+        elif is_normalizer(node):
+            sources[node.name] = frozenset()
+            inner |= reached
+    return befores, inner
+
+
+def _steady(layers: Sequence[WeightSeen]) -> bool:
+    """Whether a chain still grows without its steepest layer: depth is the cause, not one layer."""
+    marks = [layer.rms_input for layer in layers] + [layers[-1].rms_output]
+    steps = sorted(_log_ratio(after, before) for before, after in itertools.pairwise(marks))
+    return sum(steps[:-1]) >= (len(steps) - 1) * math.log(RUN_STEP)
+
+
+def _log_ratio(after: float, before: float) -> float:
+    """Return log(after/before); minus infinity where one of them says nothing."""
+    return (
+        math.log(after) - math.log(before) if 0.0 < min(after, before) <= max(after, before) < math.inf else -math.inf
+    )
+
+
+def expanding_normalizer(examined: Examined) -> Iterator[Finding]:
+    """Normalizers that see variances below 1 and expand, also together with the weights before them."""
+    for place, seen in examined.normalizers():
+        gain, share = place.row.log10_folded, seen.variance.share_below_one
+        if gain is None or not gain > 0.0 or not share >= EXPANDING_SETS:
+            continue
+        where, typical = place.row.path, gain - _above_typical(seen)
+        huge = typical >= HUGE_GAIN
+        alone = "" if place.row.folded_with is None else f" together with {place.row.folded_with}"
+        yield Finding(
+            code="expanding-normalizer",
+            severity=Severity.WARNING if huge else Severity.INFO,
+            where=where,
+            seen=f"{percent(share)} of what {where} normalizes has a variance below 1, and{alone} it expands by up to "
+            f"{power(gain)}.",
+            why="A normalizer divides by the deviation of its input: below 1 it expands, and the reduction of capacity "
+            "that Than et al. describe turns into its reverse.",
+            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps)."
+            if huge
+            else "Common at the start. Audit again after training: the variances should have grown.",
+            numbers=figures(
+                log10_folded=gain,
+                log10_typical=typical,
+                share_below_one=share,
+                log10_median=seen.variance.log10_median,
+            ),
+        )
+
+
+def _above_typical(seen: NormalizerSeen) -> float:
+    """Return log10 of how much more a normalizer expands its quietest set than its median one.
+
+    The folded gain is that of the quietest; BatchNorm's is that of all its channels together.
+    """
+    if seen.kind == "batch":
+        return 0.0
+    quiet, usual = (power10(v) + seen.eps for v in (seen.variance.log10_min, seen.variance.log10_median))
+    return (log10(usual) - log10(quiet)) / 2.0 if quiet > 0.0 else 0.0

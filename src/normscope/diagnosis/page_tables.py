@@ -1,0 +1,190 @@
+"""The rows of an audit as tables: which columns there are, what they mean, and in which order they stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..report.document import Cell, Column, Kind, Table
+from ..report.words import shape
+from .result import Row, Variance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A column over rows: its heading, what it holds, what it means, and how its cell is read from a row."""
+
+    title: str
+    value: Callable[[Row], Cell]
+    kind: Kind = "log10"
+    help: str = ""
+
+
+def row_table(rows: Sequence[Row], columns: Sequence[Field], *, title: str = "", caption: str = "") -> Table | None:
+    """Return a table over rows, without the columns in which nothing was measured.
+
+    Args:
+        rows: one line each.
+        columns: in order; the first is always kept.
+        title: stands above the table.
+        caption: stands below it.
+
+    Returns:
+        The table, or None if there are no rows.
+    """
+    if not rows:
+        return None
+    read = [(column, [column.value(row) for row in rows]) for column in columns]
+    kept = [
+        (column, cells) for column, cells in read if column is columns[0] or any(c not in (None, "") for c in cells)
+    ]
+    return Table(
+        title=title,
+        caption=caption,
+        columns=tuple(Column(title=column.title, kind=column.kind, help=column.help) for column, _ in kept),
+        rows=tuple(zip(*(cells for _, cells in kept))),
+    )
+
+
+def norm_lower(row: Row) -> float | None:
+    """Return log10 of the lower side of a weight layer's norm."""
+    return None if row.norm is None else row.norm.log10_lower
+
+
+def norm_upper(row: Row) -> float | None:
+    """Return log10 of the upper side of a weight layer's norm."""
+    return None if row.norm is None else row.norm.log10_upper
+
+
+def own_gain(row: Row) -> float | None:
+    """Return log10 of a row's own constant: a weight layer's norm, a normalizer's constant over all inputs."""
+    return row.log10_exact if row.norm is None else row.norm.log10_upper
+
+
+def log10_eps(row: Row) -> float | None:
+    """Return log10 of a normalizer's stabiliser, if it saw data and has one."""
+    return math.log10(row.variance.eps) if row.variance is not None and row.variance.eps > 0 else None
+
+
+def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
+    """Return a reader of rows that reads their variance, and None where there is none."""
+    return lambda row: None if row.variance is None else read(row.variance)
+
+
+PATH = Field(title="layer", kind="name", value=lambda row: row.path or "(model)")
+KIND = Field(title="kind", kind="name", value=lambda row: row.kind, help="The module's class.")
+GAIN = Field(
+    title="gain",
+    value=own_gain,
+    help="log10 of the layer's own constant: the operator norm of a weight layer (upper side), the constant of a "
+    "normalizer over all inputs.",
+)
+LOWER = Field(
+    title="norm, lower", value=norm_lower, help="log10 of a weight layer's operator norm: the side that is attained."
+)
+UPPER = Field(
+    title="norm, upper", value=norm_upper, help="log10 of a weight layer's operator norm: the side that bounds it."
+)
+EVIDENCE = Field(
+    title="evidence",
+    kind="name",
+    value=lambda row: None if row.norm is None else row.norm.evidence.name,
+    help="How the upper side of the norm is known: PROVEN includes rounding, NUMERICAL does not, SAMPLED is no bound.",
+)
+PRINTED = Field(
+    title="printed", value=lambda row: row.log10_printed, help="log10 of the normalizer's constant as papers print it."
+)
+EXACT = Field(
+    title="exact", value=lambda row: row.log10_exact, help="log10 of the normalizer's exact constant over all inputs."
+)
+AT_DATA = Field(
+    title="at data",
+    value=lambda row: row.log10_at_data,
+    help="log10 of the normalizer's largest constant at the data seen.",
+)
+FOLDED = Field(
+    title="folded",
+    value=lambda row: row.log10_folded,
+    help="log10 of the gain of the normalizer together with the linear map before it, at the variance of the data. "
+    "Rescaling those weights does not move it.",
+)
+FOLDED_WITH = Field(
+    title="folded with", kind="name", value=lambda row: row.folded_with, help="The linear map before the normalizer."
+)
+CUMULATIVE = Field(
+    title="from input",
+    value=lambda row: row.log10_cumulative,
+    help="log10 of the bound on the map from the input to here.",
+)
+OBSERVED = Field(
+    title="observed",
+    value=lambda row: row.log10_observed,
+    help="log10 of the gain from the input to here at the data, along the direction the network stretches most.",
+)
+MINIMUM = Field(
+    title="var, min",
+    value=of_variance(lambda seen: seen.log10_min),
+    help="log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
+)
+MEDIAN = Field(
+    title="var, median",
+    value=of_variance(lambda seen: seen.log10_median),
+    help="log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
+)
+MAXIMUM = Field(
+    title="var, max",
+    value=of_variance(lambda seen: seen.log10_max),
+    help="log10 of the largest variance among the sets the normalizer saw.",
+)
+BELOW_ONE = Field(
+    title="below 1",
+    kind="percent",
+    value=of_variance(lambda seen: seen.share_below_one),
+    help="Share of the sets with a variance below 1, where the normalizer expands.",
+)
+NEAR_EPS = Field(
+    title="near eps",
+    kind="percent",
+    value=of_variance(lambda seen: seen.share_eps),
+    help="Share of the sets with a variance below 10 eps, where eps decides the result.",
+)
+EPS = Field(title="eps", value=log10_eps, help="log10 of the stabiliser.")
+SETS = Field(
+    title="sets", kind="count", value=of_variance(lambda seen: seen.sets), help="How many sets were normalized."
+)
+ENTRIES = Field(
+    title="entries", kind="count", value=of_variance(lambda seen: seen.entries), help="How many values one set holds."
+)
+DEAD = Field(
+    title="dead",
+    kind="count",
+    value=lambda row: row.dead_channels,
+    help="Output channels that carry nothing: their scale or filter is zero, or their input constant.",
+)
+CHANNELS = Field(title="channels", kind="count", value=lambda row: row.channels, help="Output channels.")
+PARAMETERS = Field(title="parameters", kind="count", value=lambda row: row.parameters, help="How many the layer holds.")
+INPUT = Field(title="input", kind="name", value=lambda row: shape(row.input_shape), help="Shape of the input.")
+OUTPUT = Field(title="output", kind="name", value=lambda row: shape(row.output_shape), help="Shape of the output.")
+OPERATOR = Field(title="operator", kind="name", value=lambda row: row.operator, help="What the layer runs.")
+NOTES = Field(
+    title="notes",
+    kind="text",
+    value=lambda row: "; ".join(row.notes) or None,
+    help="What was not measured here, and why.",
+)
+
+LAYERS = (
+    *(PATH, KIND, UPPER, LOWER, EXACT, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, MEDIAN, DEAD, CHANNELS, EVIDENCE),
+    *(PARAMETERS, INPUT, OUTPUT, OPERATOR, NOTES),
+)
+"""Every weight layer and normalizer, in the order they run."""
+
+NORMALIZERS = (
+    *(PATH, KIND, MINIMUM, MEDIAN, MAXIMUM, BELOW_ONE, NEAR_EPS, PRINTED, EXACT, AT_DATA, FOLDED, FOLDED_WITH),
+    *(EPS, SETS, ENTRIES),
+)
+"""What the normalizers saw and do."""
+
+BRIEF = (PATH, KIND, GAIN, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, MEDIAN, BELOW_ONE, DEAD)
+"""One table for a terminal."""

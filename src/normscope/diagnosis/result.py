@@ -1,0 +1,297 @@
+"""`Audit`: what an audit found, as one frozen object that saves, loads and shows itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.bracket import Bracket
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..core.finding import Finding, Severity
+from ..core.plain import plain, revived
+
+if TYPE_CHECKING:
+    import pandas
+    import rich.console
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variance:
+    """The variance a normalizer saw at its input, over the data.
+
+    A set is what is normalized together: a channel of BatchNorm (over all the data), a row of LayerNorm or RMSNorm, a
+    group of GroupNorm, a channel of one sample for InstanceNorm. For RMSNorm it is the mean square.
+
+    Attributes:
+        log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
+        share_below_one: of the sets, those with a variance below 1, where the normalizer expands.
+        share_eps: those with a variance below 10 eps, where eps decides the result.
+        sets: how many sets were seen.
+        entries: values in one set; for BatchNorm in one batch.
+        eps: the stabiliser.
+    """
+
+    log10_min: float
+    log10_median: float
+    log10_max: float
+    share_below_one: float
+    share_eps: float
+    sets: int
+    entries: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One weight layer or normalizer of the audited model. `None` always means not measured.
+
+    Attributes:
+        path: the module, e.g. `layer1.0.conv1`; a module that runs several times has one row per call.
+        kind: its class.
+        operator: what it runs (`conv2d`, `layer_norm`, ...).
+        role: `"weight"` or `"normalizer"`.
+        parameters: how many it holds.
+        input_shape, output_shape: in the captured graph.
+        norm: the operator norm of a weight layer at its real input size.
+        log10_printed: the constant of a normalizer as printed (Lemma 1, 2 or 3).
+        log10_exact: its exact constant over all inputs.
+        log10_at_data: its largest constant at the data seen.
+        variance: its input variance over the data.
+        log10_folded: the gain of the normalizer together with the linear map before it, with the variance of the data
+            (a Lanczos estimate, about 1 % from below); rescaling those weights does not move it.
+        folded_with: the path of that linear map; `None` if a normalizer stands alone.
+        log10_cumulative: the bound on the map from the input to here.
+        log10_observed: the gain from the input to here at the data, along the direction the network stretches most.
+        channels, dead_channels: output channels, and those that carry nothing (scale or filter zero, constant input).
+        notes: what was not measured here, and why.
+    """
+
+    path: str
+    kind: str
+    operator: str
+    role: str
+    parameters: int
+    input_shape: tuple[int, ...] | None = None
+    output_shape: tuple[int, ...] | None = None
+    norm: Bracket | None = None
+    log10_printed: float | None = None
+    log10_exact: float | None = None
+    log10_at_data: float | None = None
+    variance: Variance | None = None
+    log10_folded: float | None = None
+    folded_with: str | None = None
+    log10_cumulative: float | None = None
+    log10_observed: float | None = None
+    channels: int | None = None
+    dead_channels: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["norm"] = None if self.norm is None else self.norm.to_json()
+        data["variance"] = (
+            None
+            if self.variance is None
+            else {item.name: getattr(self.variance, item.name) for item in fields(self.variance)}
+        )
+        return plain(data)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """Return the row that `to_json` wrote."""
+        given = {item.name: data[item.name] for item in fields(cls)}
+        for name, value in given.items():
+            if name in ("input_shape", "output_shape", "notes") and value is not None:
+                given[name] = tuple(value)
+            elif name.startswith("log10_"):
+                given[name] = revived(value)
+        given["norm"] = None if given["norm"] is None else Bracket.from_json(given["norm"])
+        given["variance"] = None if given["variance"] is None else Variance(**revived(given["variance"]))
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
+
+    Attributes:
+        name: of the model: its class, or what the command line was given.
+        mode: `"train"` or `"eval"`: which of the model's two functions was audited.
+        parameters: how many the model holds.
+        samples, batches: how much data was seen.
+        input_shape, output_shape: of the captured function.
+        lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
+        observed: the POINT bracket, Jacobian norms at the batch.
+        ladder: every method's bracket by name.
+        layers: one row per weight layer and per normalizer, in the order they run.
+        findings: the most serious first.
+        skipped: what was not measured, and why.
+        notes: what the reader must know.
+        provenance: versions and device.
+        seconds: how long the audit took.
+    """
+
+    name: str
+    mode: str | None
+    parameters: int
+    samples: int
+    batches: int
+    input_shape: tuple[int, ...] | None = None
+    output_shape: tuple[int, ...] | None = None
+    lipschitz: Bracket | None = None
+    observed: Bracket | None = None
+    ladder: Mapping[str, Bracket] = field(default_factory=dict)
+    layers: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def headline(self) -> Bracket | None:
+        """The GLOBAL bracket where it is finite, otherwise the POINT bracket."""
+        if self.lipschitz is not None and self.lipschitz.log10_upper < float("inf"):
+            return self.lipschitz
+        return self.observed or self.lipschitz
+
+    def worst(self) -> Severity | None:
+        """Return the severity of the most serious finding, or None without findings."""
+        return max((finding.severity for finding in self.findings), key=lambda s: s.rank, default=None)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Returns:
+            What JSON can hold: `null` is not measured, infinities are strings, one `schema_version`.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "audit"}
+        data |= {item.name: getattr(self, item.name) for item in fields(self)}
+        data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
+        data["observed"] = None if self.observed is None else self.observed.to_json()
+        data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
+        data["layers"] = [row.to_json() for row in self.layers]
+        data["findings"] = [finding.to_json() for finding in self.findings]
+        data["provenance"] = dict(self.provenance)
+        data = plain(data)
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Audit:
+        """Return the audit that `to_json` wrote; witnesses are not stored.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no audit of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
+        data = source if isinstance(source, Mapping) else _read(Path(source))
+        if not isinstance(data, Mapping) or data.get("type") != "audit":
+            raise InputError(f"{name} holds no audit: write one with audit.to_json(path) or normscope audit --json")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(
+                f"{name} has schema_version {data.get('schema_version')}, this version reads {SCHEMA_VERSION}: "
+                "audit the model again"
+            )
+        try:
+            given = {item.name: data[item.name] for item in fields(cls)}
+            for key in ("lipschitz", "observed"):
+                given[key] = None if given[key] is None else Bracket.from_json(given[key])
+            for key in ("input_shape", "output_shape"):
+                given[key] = None if given[key] is None else tuple(given[key])
+            given["ladder"] = {key: Bracket.from_json(value) for key, value in given["ladder"].items()}
+            given["layers"] = tuple(map(Row.from_json, given["layers"]))
+            given["findings"] = tuple(map(Finding.from_json, given["findings"]))
+            given["skipped"] = tuple((what, why) for what, why in given["skipped"])
+            given["notes"] = tuple(given["notes"])
+            return cls(**given)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{name} is a damaged audit ({type(error).__name__}: {error})") from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per row of `layers`, brackets and variances in columns of their own.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        lines = []
+        for row in self.layers:
+            line = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("norm", "variance")}
+            norm, variance = row.norm, row.variance
+            line["log10_norm_lower"] = None if norm is None else norm.log10_lower
+            line["log10_norm_upper"] = None if norm is None else norm.log10_upper
+            line["norm_evidence"] = None if norm is None else norm.evidence.name
+            for item in fields(Variance):
+                line[f"variance_{item.name}"] = None if variance is None else getattr(variance, item.name)
+            lines.append(line)
+        return pandas.DataFrame(lines)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return one self-contained HTML page, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from ..report.html import to_html
+        from .page import audit_document
+
+        page = to_html(audit_document(self))
+        if path is not None:
+            write_text(path, page)
+        return page
+
+    def _repr_html_(self) -> str:
+        from ..report.html import to_fragment
+        from .page import audit_document
+
+        return to_fragment(audit_document(self))
+
+    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
+        from rich.text import Text
+
+        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
+
+    def __str__(self) -> str:
+        return self._rendered(120)
+
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the brief form as text."""
+        from ..report.terminal import render
+        from .page import audit_document
+
+        return render(audit_document(self, brief=True), width=width, color=color)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}") from error

@@ -1,0 +1,232 @@
+"""One row per weight layer and normalizer: from the captured graph, or from the data where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bounds.folded import propagate
+from ..bounds.ladder import TINY, Work
+from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
+from ..core.bracket import Bracket
+from ..core.errors import InputError
+from ..core.log10 import log10
+from ..core.progress import Progress
+from ..graph.invariance import Feed
+from ..graph.ir import Node, Unit, leaves
+from ..linalg.layers import linear_map
+from ..linalg.norms import bracket
+from ..rules.effects import Linear
+from .examined import DataSeen, NormalizerSeen, Place
+from .gains import at_data, folded_gain
+from .result import Row
+from .streaming import family, set_count, sites
+from .tallies import SetTally
+
+STEP = 1e-5
+"""Length of the step that measures gains along the most stretched direction, relative to the input."""
+
+NOT_TRACED = "not traced: folded and cumulative gains are unknown"
+
+BATCH_SAMPLES = 16
+"""Samples of the batch that stand in for the data where a normalizer could not be watched while it ran."""
+
+
+@torch.no_grad()
+def weight_norms(work: Work) -> dict[str, Bracket]:
+    """Return the operator norm of every weight layer by node name; the ladder reuses the upper sides."""
+    effects = {node.name: work.segments.effects[node.name] for node in work.double if is_weight(node)}
+    maps = {name: effect.maps[0] for name, effect in effects.items() if isinstance(effect, Linear)}
+    found = {}
+    with Progress("bounding weights", total=len(maps)) as progress:
+        for name, linear in maps.items():
+            progress.step(work.double.node(name).path)
+            left = None if linear.in_size * linear.out_size <= TINY else work.left()
+            found[name] = bracket(linear, rtol=work.rtol, max_seconds=None if left is None else left / 3)
+    return found
+
+
+@torch.no_grad()
+def from_graph(
+    work: Work, data: DataSeen, fed: Sequence[Feed], norms: Mapping[str, Bracket], observed: Bracket | None
+) -> tuple[Place, ...]:
+    """Return the rows of a captured model, in the order they run."""
+    nodes = [node for node in work.double if is_weight(node) or is_normalizer(node)]
+    where = sites(work.double)
+    certified = propagate(work.segments, work.norm, fold=True)
+    gains = _gains_along(work, observed)
+    feeding = {feed.normalizer.name: feed for feed in fed}
+    unwatched = [node for node in nodes if is_normalizer(node) and where[node.name] not in data.normalizers]
+    stand_ins = _at_the_batch(work, unwatched)
+    places = []
+    with Progress("measuring layers", total=len(nodes)) as progress:
+        for node in nodes:
+            progress.step(node.path)
+            effect = work.segments.effects[node.name]
+            common = _described(work.model, node) | {
+                "log10_cumulative": certified[node.name].log10,
+                "log10_observed": gains.get(node.name),
+            }
+            if is_normalizer(node):
+                seen = data.normalizers.get(where[node.name]) or stand_ins.get(node.name)
+                row = Row(role="normalizer", **common, **_normalizer(work, node, seen, feeding.get(node.name)))
+                places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
+            else:
+                row = Row(role="weight", norm=norms.get(node.name), **common, **_filters(node))
+                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(where[node.name])))
+    return tuple(places)
+
+
+@torch.no_grad()
+def from_data(model: nn.Module, data: DataSeen, rtol: float) -> tuple[Place, ...]:
+    """Return the rows of a model that could not be traced: what ran, with the norms of the layers torch provides."""
+    places = []
+    for site in data.order:
+        path, operator, _ = site
+        module = model.get_submodule(path)
+        weight, normalizer = data.weights.get(site), data.normalizers.get(site)
+        found: dict[str, Any] = {"notes": (NOT_TRACED,)}
+        if weight is not None:
+            found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
+            found |= _norm_of(module, weight.input_shape, rtol)
+        elif normalizer is not None:
+            found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
+        else:
+            found["notes"] = (NOT_TRACED, "its input holds NaN or infinite values")
+        row = Row(
+            path=path,
+            kind=type(module).__name__,
+            operator=operator,
+            role="weight" if weight is not None else "normalizer",
+            parameters=sum(p.numel() for p in module.parameters(recurse=False)),
+            **found,
+        )
+        places.append(Place(row=row, weight=weight, normalizer=normalizer))
+    return tuple(places)
+
+
+def _norm_of(module: nn.Module, input_shape: tuple[int, ...], rtol: float) -> dict[str, Any]:
+    """Return the operator norm of a layer, or a note that says why there is none."""
+    try:
+        return {"norm": bracket(linear_map(module, input_shape), rtol=rtol)}
+    except InputError as error:
+        return {"notes": (NOT_TRACED, str(error))}
+
+
+def _described(model: nn.Module, node: Node) -> dict[str, Any]:
+    """Path, class, operator, size and shapes of a node."""
+    given = node.op.data if isinstance(node.op, Unit) else node.bound()
+    held = [given.get("weight"), given.get("bias")] if is_normalizer(node) else [node.args, node.kwargs]
+    count = sum(leaf.numel() for leaf in leaves(held) if isinstance(leaf, Tensor) and leaf.is_floating_point())
+    if family(node) == "rms":  # its scale is applied by an operator of its own
+        count = sum(p.numel() for p in model.get_submodule(node.path).parameters(recurse=False))
+    name = str(node.op).removeprefix("aten.").split(".")[0]
+    return {
+        "path": node.path,
+        "kind": node.kind,
+        "operator": family(node) if is_normalizer(node) else name,
+        "parameters": count,
+        "input_shape": node.operands[0].shape,
+        "output_shape": node.shape,
+    }
+
+
+def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed | None) -> dict[str, Any]:
+    """The constants of a normalizer, over all inputs and at the data, alone and folded."""
+    effect = work.segments.effects[node.name]
+    found: dict[str, Any] = {
+        "log10_printed": printed_constant(node, effect),
+        "log10_exact": exact_constant(effect, work.norm).log10,
+    }
+    if seen is None:
+        return found | {"notes": ("its input was not seen: no variance, no figures at the data",)}
+    alone = found["log10_at_data"] = at_data(seen)
+    found |= {"variance": seen.variance, **_channels(seen)}
+    folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
+    if feed is not None and folded is not None:
+        return found | {"log10_folded": folded, "folded_with": feed.weight.path}
+    return found | {"log10_folded": alone}
+
+
+def _channels(seen: NormalizerSeen) -> dict[str, Any]:
+    """How many channels a normalizer has, and how many carry nothing: scale zero, or constant input."""
+    if seen.weight is None and seen.channel_variance is None:
+        return {}
+    given = seen.weight if seen.weight is not None else seen.channel_variance
+    assert given is not None
+    dead = torch.zeros(given.numel(), dtype=torch.bool)
+    if seen.weight is not None:
+        dead |= seen.weight.reshape(-1) == 0
+    if seen.channel_variance is not None:
+        dead |= seen.channel_variance == 0
+    return {"channels": given.numel(), "dead_channels": int(dead.sum())}
+
+
+def _filters(node: Node) -> dict[str, Any]:
+    """How many filters a weight layer has, and how many are zero."""
+    if isinstance(node.op, Unit):
+        weight, axis = node.args[1], 0
+    else:
+        given = node.bound()
+        name = next((name for name in ("weight", "mat2", "other") if isinstance(given.get(name), Tensor)), None)
+        if name is None or (given.get("transposed") or "transpose" in str(node.op)) or given[name].ndim < 2:
+            return {}
+        weight, axis = given[name], 0 if name == "weight" else given[name].ndim - 1
+    if not isinstance(weight, Tensor):
+        return {}
+    rows = weight.transpose(0, axis).flatten(1)
+    return {"channels": len(rows), "dead_channels": int((rows == 0).all(1).sum())}
+
+
+def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
+    """Return log10 of the gain from the input to every node, along the direction the network stretches most.
+
+    A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian.
+    """
+    if observed is None or not observed.per_sample:
+        return {}
+    points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+    best, top = max(enumerate(observed.per_sample), key=lambda pair: pair[1].log10_lower)
+    direction = top.witness
+    if best >= len(points) or direction is None or direction.numel() != points.shape[1]:
+        return {}
+    point, direction = points[best].double(), direction.reshape(-1).double().to(points.device)
+    length = STEP * max(float(point.norm()), 1e-3)
+    step = direction * (length / float(direction.norm()))
+    ahead, behind = (work.double.values(*work.double.split(point + sign * step)) for sign in (1, -1))
+    return {name: log10(float((ahead[name] - behind[name]).norm()) / (2 * length)) for name in ahead}
+
+
+def _at_the_batch(work: Work, nodes: Sequence[Node]) -> dict[str, NormalizerSeen]:
+    """Return what normalizers see at the batch, by node name, from the graph itself."""
+    tallies = {node.name: _tally(node) for node in nodes if family(node) != "batch_norm"}
+    if not tallies:
+        return {}
+    points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+    for point in points[:BATCH_SAMPLES]:
+        values = work.double.values(*work.double.split(point.double()))
+        for node in nodes:
+            if node.name in tallies:
+                tallies[node.name].add(_rows(node, values[node.refs[0]]), 1)
+    return {name: seen for name, tally in tallies.items() if (seen := tally.seen()) is not None}
+
+
+def _tally(node: Node) -> SetTally:
+    kind = family(node)
+    given = node.op.data if isinstance(node.op, Unit) else node.bound()
+    weight = given.get("weight")
+    site = (node.path, kind, 0)
+    return SetTally(
+        site, kind.removesuffix("_norm"), float(given["eps"]), weight if isinstance(weight, Tensor) else None
+    )
+
+
+def _rows(node: Node, x: Tensor) -> Tensor:
+    """Return a normalizer's input as one row per set."""
+    if isinstance(node.op, Unit):
+        dims = node.op.data["dims"]
+        return x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims)).flatten(0, -2)
+    return x.reshape(set_count(family(node), node.bound(), x), -1)

@@ -1,0 +1,270 @@
+"""One pass over the data: every normalizer, weight layer and ReLU is watched where it runs, module or function.
+
+The calls are seen by a `TorchFunctionMode`, so that functional layers count too; the module they belong to is known
+from global hooks, which leave the user's modules alone. Everything is kept as running statistics.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..core.errors import InputError
+from ..core.progress import Progress
+from ..core.untouched import untouched
+from ..graph.call import arguments
+from ..graph.ir import Node
+from ..theory.normalizers import rms_epsilon
+from .examined import DataSeen, Site
+from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
+
+NORMALIZERS: dict[Any, str] = {
+    F.batch_norm: "batch_norm",
+    F.layer_norm: "layer_norm",
+    F.group_norm: "group_norm",
+    F.instance_norm: "instance_norm",
+    F.rms_norm: "rms_norm",
+}
+WEIGHTS = {
+    "linear": "linear", "addmm": "linear", "conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution",
+    "conv_transpose1d": "convolution", "conv_transpose2d": "convolution", "conv_transpose3d": "convolution",
+}  # fmt: skip
+RELUS = ("relu", "relu_", "relu6")
+FAMILIES = {  # how the operators of a graph are called in a `Site`
+    "linear": "linear", "addmm": "linear", "mm": "linear", "matmul": "linear", "layer_norm": "layer_norm",
+    "group_norm": "group_norm", "instance_norm": "instance_norm", "rms_norm": "rms_norm", "rms": "rms",
+    "padded_convolution": "convolution",
+}  # fmt: skip
+
+
+def family(node: Node) -> str:
+    """Return the family of a node, as a `Site` names it."""
+    name = str(node.op).removeprefix("aten.").split(".")[0]
+    if "batch_norm" in name:
+        return "batch_norm"
+    return "convolution" if name.startswith("conv") else FAMILIES.get(name, name)
+
+
+def sites(nodes: Iterable[Node]) -> dict[str, Site]:
+    """Return the site of every node by its name: the module's path, the family, and a count of its runs."""
+    runs: Counter[tuple[str, str]] = Counter()
+    found = {}
+    for node in nodes:
+        key = (node.path, family(node))
+        found[node.name] = (*key, runs[key])
+        runs[key] += 1
+    return found
+
+
+@torch.no_grad()
+def watch_data(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    mode: str | None = None,
+    written: Mapping[str, float] | None = None,
+) -> DataSeen:
+    """Run a model over batches and summarise what its layers saw.
+
+    Args:
+        model: the user's model; left as found.
+        batches: what the model takes, one by one (tensors, tuples, dicts; pairs with labels).
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        written: modules that compute an RMSNorm of their input over its last dimension in operators of their own, each
+            with its eps.
+
+    Returns:
+        The summary; a model that raises gives one with an `error`.
+
+    Raises:
+        InputError: there is no batch, or a batch cannot be an input.
+    """
+    total = len(batches) if hasattr(batches, "__len__") else None  # type: ignore[arg-type]
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    samples = count = 0
+    error: str | None = None
+    watcher = _Watcher(model, written or {})
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model, mode))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        progress = stack.enter_context(Progress("reading data", total=total))
+        for batch in batches:
+            call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
+            try:
+                with watcher.watching():
+                    model(*call.args, **call.kwargs)
+            except Exception as raised:
+                first = str(raised).strip().splitlines()[0] if str(raised).strip() else ""
+                error = f"the model raises {type(raised).__name__} on batch {count + 1}: {first}"
+                break
+            samples += next(
+                (len(v) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor) and v.ndim), 1
+            )
+            count += 1
+            progress.step(f"batch {count}")
+    if not count and error is None:
+        raise InputError("the loader yields no batch: there is nothing to measure")
+    return DataSeen(
+        samples=samples,
+        batches=count,
+        order=tuple(watcher.order),
+        normalizers={site: seen for site, tally in watcher.normalizers.items() if (seen := tally.seen()) is not None},
+        weights={site: tally.seen() for site, tally in watcher.weights.items()},
+        units={site: units for site, tally in watcher.units.items() if (units := tally.seen()) is not None},
+        not_finite=watcher.not_finite,
+        error=error,
+    )
+
+
+class _Watcher(TorchFunctionMode):
+    """Sees every call of a layer's function and hands it to the layer's tally."""
+
+    def __init__(self, model: nn.Module, written: Mapping[str, float]) -> None:
+        super().__init__()
+        self.model, self.written = model, written
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.normalizers: dict[Site, SetTally | ChannelTally] = {}
+        self.weights: dict[Site, WeightTally] = {}
+        self.units: dict[Site, UnitsTally] = {}
+        self.order: dict[Site, None] = {}
+        self.not_finite: tuple[str, str] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stack: list[str] = []
+        self._runs: Counter[tuple[str, str]] = Counter()
+        self._flags: list[tuple[str, Tensor]] = []
+        self._channel_last = False
+
+    @contextmanager
+    def watching(self) -> Any:
+        """Watch one forward."""
+        self._begin()
+        hooks = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        try:
+            with self:
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._look_for_nan()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function, then tally its input and output."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if func in NORMALIZERS:  # before the run: in train mode it moves the running statistics
+            self._normalizer(NORMALIZERS[func], _bound(func, args, kwargs))
+        given = args[0] if args else kwargs.get("input")
+        result = func(*args, **kwargs)
+        if name in WEIGHTS:
+            given = args[1] if name == "addmm" and len(args) > 1 else given
+            self._weight(WEIGHTS[name], given, result)
+        elif name in RELUS and isinstance(result, Tensor) and result.ndim > 1:
+            self._relu(result)
+        return result
+
+    def _site(self, family: str) -> Site:
+        key = (self._stack[-1] if self._stack else "", family)
+        self._runs[key] += 1
+        site = (*key, self._runs[key] - 1)
+        if family != "relu":
+            self.order.setdefault(site)
+        return site
+
+    def _normalizer(self, family: str, given: Mapping[str, Any]) -> None:
+        site, x, eps = self._site(family), given["input"], given["eps"]
+        x = x.detach()
+        weight = given.get("weight")
+        if family == "batch_norm" or (family == "instance_norm" and not given["use_input_stats"]):
+            self._channels(site, x, given)
+            return
+        eps = rms_epsilon(eps, x.dtype) if family == "rms_norm" else eps
+        kind = family.removesuffix("_norm")
+        tally = self.normalizers.setdefault(site, SetTally(site, kind, float(eps), weight))
+        if isinstance(tally, SetTally):
+            tally.add(x.reshape(set_count(family, given, x), -1), len(x))
+
+    def _channels(self, site: Site, x: Tensor, given: Mapping[str, Any]) -> None:
+        training = given.get("training", False)
+        tally = self.normalizers.get(site)
+        if tally is None:
+            module = self.model.get_submodule(site[0])
+            updates = getattr(module, "num_batches_tracked", None)
+            tally = self.normalizers[site] = ChannelTally(
+                site,
+                float(given["eps"]),
+                given["weight"],
+                (given["running_mean"], given["running_var"]),
+                uses_running=not training,
+                updates=None if updates is None else int(updates),
+            )
+        if isinstance(tally, ChannelTally):
+            tally.add(x)
+
+    def _weight(self, family: str, given: Any, made: Any) -> None:
+        site = self._site(family)
+        self._channel_last = family == "linear"
+        if not (isinstance(given, Tensor) and isinstance(made, Tensor) and made.is_floating_point()):
+            return
+        given, made = given.detach(), made.detach()
+        tally = self.weights.setdefault(site, WeightTally(site, given, made))
+        tally.add(given, made)
+
+    def _relu(self, made: Tensor) -> None:
+        site = self._site("relu")
+        last = made.ndim == 2 or (made.ndim == 3 and self._channel_last)
+        self.units.setdefault(site, UnitsTally(site, made.ndim - 1 if last else 1)).add(made.detach())
+
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
+        path = self.names.get(id(module))
+        self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
+        if path is not None and path in self.written and args and isinstance(args[0], Tensor):
+            site = self._site("rms")
+            tally = self.normalizers.setdefault(site, SetTally(site, "rms", self.written[path], None))
+            assert isinstance(tally, SetTally)
+            tally.add(args[0].detach().reshape(-1, args[0].shape[-1]), len(args[0]))
+
+    def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
+        path = self._stack.pop() if self._stack else ""
+        tensors = tree_leaves(vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made)
+        floats = [t.detach() for t in tensors if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
+        self._flags += [(path, torch.isfinite(t).all()) for t in floats]
+
+    def _look_for_nan(self) -> None:
+        """Name the first module whose output was not finite, if the model's own output was not either."""
+        if self.not_finite is None and self._flags:
+            last = self._flags[-1][0]
+            fine = torch.stack([flag.cpu() for _, flag in self._flags]).tolist()
+            spoiled = [path for (path, _), flag in zip(self._flags, fine, strict=True) if not flag]
+            if spoiled and last in spoiled:
+                self.not_finite = (spoiled[0], "NaN or infinite values in its output")
+
+
+def _bound(func: Callable[..., Any], args: Any, kwargs: Any) -> Mapping[str, Any]:
+    """Return the arguments of a call by name, defaults filled in."""
+    found = inspect.signature(func).bind(*args, **kwargs)
+    found.apply_defaults()
+    return found.arguments
+
+
+def set_count(family: str, given: Mapping[str, Any], x: Tensor) -> int:
+    """Return how many sets a normalizer has; each is a run of consecutive entries."""
+    if family == "group_norm":
+        return int(x.shape[0] * given["num_groups"])
+    if family == "instance_norm":
+        return x.shape[:-1].numel() if x.ndim == 2 else int(x.shape[0] * x.shape[1])
+    return x.shape[: x.ndim - len(given["normalized_shape"])].numel()

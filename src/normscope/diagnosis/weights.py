@@ -1,0 +1,292 @@
+"""`audit_weights`: what stored weights alone show, one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..core.bracket import Bracket
+from ..core.finding import Finding, Severity
+from ..core.log10 import log10
+from ..core.progress import Progress
+from ..core.provenance import provenance
+from ..theory.lemmas import lemma1
+from ..theory.normalizers import batch_norm_eval_global
+from .findings.words import counted, figures
+from .result import Audit, Row
+from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norm
+
+Stored = Mapping[str, Callable[[], Tensor]]
+"""Tensors by name, each with a function that reads it; a tensor lives until the next is read."""
+
+WEIGHTS_ONLY = "weights only: no architecture, no data"
+ASSUMED_EPS = 1e-5
+"""PyTorch's default for BatchNorm; a file of weights does not hold eps."""
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+_EMBEDDING = re.compile(
+    r"(^|[._])(wte|wpe|emb|embed|embeddings?|embed_tokens|embed_positions|embed_in|embd)(\.weight)?$"
+)
+_INDIRECT = re.compile(r"(weight_v|weight_orig|weight_u|original\d*)$")
+"""Halves of weight_norm and spectral_norm: the weight is computed from them."""
+
+
+@torch.no_grad()
+def audit_weights(
+    tensors: Stored, *, name: str = "weights", rtol: float = 1e-2, max_seconds: float | None = None
+) -> Audit:
+    """Audit stored weights without a model: norms, batch-norm constants, values that are broken or zero.
+
+    Tensors are read one after the other, so that memory stays near the largest of them, and a file may be larger than
+    the machine's memory. Matrices get their spectral norm. A kernel's norm depends on how it is run, which a file does
+    not say: its bracket holds for every zero-padded convolution with it (see `kernel_norm`).
+
+    Args:
+        tensors: by name, each a function that reads it.
+        name: how the report calls them.
+        rtol: close the brackets of matrices to this.
+        max_seconds: when this is spent, the remaining norms get cheap upper sides.
+
+    Returns:
+        An audit with one row per matrix, kernel and stored batch normalization; `skipped` lists all that weights alone
+        cannot show.
+
+    Example:
+        >>> audit = audit_weights({"head.weight": lambda: torch.eye(3)})
+        >>> audit.layers[0].path, round(audit.layers[0].norm.upper, 6)
+        ('head', 1.0)
+    """
+    began = time.monotonic()
+    ledger = _Ledger(tensors=tensors, rtol=rtol, deadline=None if max_seconds is None else began + max_seconds)
+    with Progress("reading weights", total=len(tensors)) as progress:
+        for key, read in tensors.items():
+            progress.step(key)
+            ledger.take(key, read())
+    return Audit(
+        name=name,
+        mode=None,
+        parameters=ledger.parameters,
+        samples=0,
+        batches=0,
+        layers=tuple(ledger.rows),
+        findings=tuple(sorted(ledger.findings, key=lambda finding: -finding.severity.rank)),
+        skipped=ledger.skipped(),
+        notes=ledger.notes(),
+        provenance=provenance(),
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ledger:
+    """What has been seen so far."""
+
+    tensors: Stored
+    rtol: float
+    deadline: float | None
+    rows: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    parameters: int = 0
+    vectors: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
+    """Reasons for tensors that are no weights as they stand."""
+
+    def take(self, key: str, tensor: Tensor) -> None:
+        """Look at one tensor and let it go."""
+        if key.rsplit(".", 1)[-1] not in STATISTICS:
+            self.parameters += tensor.numel()
+        reason = self._unusable(key, tensor)
+        if reason is not None:
+            self.unread[reason] += 1
+            return
+        if tensor.element_size() == 1:  # float8 has no arithmetic
+            tensor = tensor.float()
+        finite = _finite(tensor)
+        if not finite:
+            self.findings.extend(_broken(key, tensor))
+        if key.endswith("running_var") and tensor.ndim == 1:
+            self._batch_norm(key, tensor)
+        elif tensor.ndim < 2:
+            self.vectors += not self._belongs_to_batch_norm(key)
+        elif tensor.numel():
+            self.rows.append(_row(key, tensor, self.rtol, self.deadline, finite))
+            self.findings.extend(_zeros(key, tensor, self.rows[-1]))
+
+    def _unusable(self, key: str, tensor: Tensor) -> str | None:
+        """Return why a tensor's values are not the weights, or None."""
+        if key.endswith("num_batches_tracked"):
+            return None
+        if tensor.is_complex() or not tensor.is_floating_point():
+            return (
+                f"{str(tensor.dtype).removeprefix('torch.')} values: indices or quantised, not the weights themselves"
+            )
+        stem = key.removesuffix(".weight")
+        scales = (f"{key}_scale", f"{key}_scale_inv", f"{stem}.scale", f"{key}.scale")
+        if tensor.element_size() == 1 and any(scale in self.tensors for scale in scales):
+            return "quantised: the weight is the stored tensor times a scale stored beside it"
+        return None
+
+    def _belongs_to_batch_norm(self, key: str) -> bool:
+        stem, _, last = key.rpartition(".")
+        return (
+            last in (*STATISTICS, "weight", "bias")
+            and (f"{stem}.running_var" if stem else "running_var") in self.tensors
+        )
+
+    def _batch_norm(self, key: str, variance: Tensor) -> None:
+        """Add the row of a batch normalization from its stored statistics and scale."""
+        path = key.removesuffix("running_var").removesuffix(".")
+        scale = self._sibling(path, "weight")
+        shift = self._sibling(path, "bias")
+        wrong = bool((variance < 0).any()) or not bool(torch.isfinite(variance).all())
+        wrong = wrong or (scale is not None and not bool(torch.isfinite(scale).all()))
+        notes = [f"eps is not in the file: {ASSUMED_EPS:g} assumed"]
+        if wrong:
+            notes.append("no constant: a stored variance or scale is negative, NaN or infinite")
+        row = Row(
+            path=path,
+            kind="BatchNorm",
+            operator="batch_norm",
+            role="normalizer",
+            parameters=sum(part.numel() for part in (scale, shift) if part is not None),
+            log10_printed=None if wrong else log10(lemma1(variance, ASSUMED_EPS, scale)),
+            log10_exact=None if wrong else batch_norm_eval_global(scale, variance, ASSUMED_EPS).log10,
+            channels=variance.numel(),
+            dead_channels=None if scale is None else int((scale == 0).sum()),
+            notes=tuple(notes),
+        )
+        self.rows.append(row)
+        if row.dead_channels:
+            self.findings.append(_dead(path, row.dead_channels, variance.numel(), "scales (gamma) are zero"))
+
+    def _sibling(self, path: str, name: str) -> Tensor | None:
+        read = self.tensors.get(f"{path}.{name}" if path else name)
+        return None if read is None else read()
+
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """Say what weights alone do not show."""
+        left = [
+            ("the network's Lipschitz bracket and Jacobians", WEIGHTS_ONLY),
+            ("variances, folded and cumulative gains", WEIGHTS_ONLY),
+        ]
+        if self.vectors:
+            left.append((f"{counted(self.vectors, 'vector')} (biases, scales)", WEIGHTS_ONLY))
+        left += [(counted(count, "tensor"), reason) for reason, count in self.unread.items()]
+        return tuple(left)
+
+    def notes(self) -> tuple[str, ...]:
+        """Say how to read the rows."""
+        found = [
+            "an audit of weights alone: rows stand in the order of the file, and no two of them are known to be chained"
+        ]
+        if any(row.operator == "convolution" for row in self.rows):
+            found.append(f"kernels: {KERNEL_NOTE}")
+        if any(row.operator == "batch_norm" for row in self.rows):
+            found.append(
+                f"batch normalization: constants of eval mode with the stored variances and eps = {ASSUMED_EPS:g}"
+            )
+        return tuple(found)
+
+
+def _row(key: str, tensor: Tensor, rtol: float, deadline: float | None, finite: bool) -> Row:
+    """Return the row of a matrix or kernel."""
+    kind, note = _kind(key, tensor)
+    norm: Bracket | None = None
+    notes = [note] if note else []
+    if not finite:
+        notes.append("no norm: it holds NaN or infinite values")
+    elif kind in ("matrix", "embedding"):
+        norm = matrix_norm(tensor, rtol=rtol, deadline=deadline)
+    elif kind == "convolution":
+        norm = kernel_norm(tensor, rtol=rtol, deadline=deadline)
+    counts = kind in ("matrix", "convolution")
+    return Row(
+        path=key.removesuffix(".weight") if key != "weight" else key,
+        kind=f"{kind} {'x'.join(map(str, tensor.shape))}",
+        operator=kind,
+        role="weight",
+        parameters=tensor.numel(),
+        norm=norm,
+        channels=tensor.shape[0] if counts else None,
+        dead_channels=_zero_rows(tensor) if counts else None,
+        notes=tuple(notes),
+    )
+
+
+def _kind(key: str, tensor: Tensor) -> tuple[str, str]:
+    """Say what a tensor of two or more dimensions is, from its name and shape, and what to note."""
+    if _INDIRECT.search(key):
+        return "part", "part of a reparametrised weight (weight_norm, spectral_norm): not a map by itself"
+    if tensor.ndim == 2:
+        if _EMBEDDING.search(key):
+            return "embedding", "a table that ids pick rows from: this is its norm as a matrix"
+        return "matrix", ""
+    if tensor.ndim <= 5 and key.rsplit(".", 1)[-1] in ("weight", "kernel"):
+        return "convolution", ""
+    return "tensor", "not named like a kernel: a table or a stack of matrices, no norm taken"
+
+
+def _zero_rows(tensor: Tensor) -> int:
+    return tensor.shape[0] - int(tensor.reshape(tensor.shape[0], -1).ne(0).any(dim=1).sum())
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinite; makes no copy, since NaN passes through minimum and maximum."""
+    return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
+
+
+def _broken(key: str, tensor: Tensor) -> Iterator[Finding]:
+    """Find NaN and infinite values; a mask may hold infinite ones on purpose."""
+    nans = int(tensor.isnan().sum())
+    infinite = 0 if "mask" in key.lower() else int(tensor.isinf().sum())
+    if not nans + infinite:
+        return
+    yield Finding(
+        code="non-finite-weights",
+        severity=Severity.ERROR,
+        where=key,
+        seen=f"Of the {tensor.numel():,} values of {key} {nans:,} are NaN and {infinite:,} infinite.",
+        why="One such value makes everything computed from it NaN, so the model's output carries nothing.",
+        advice="Load the last checkpoint with finite weights and look for the step that broke them: clip gradients "
+        "(torch.nn.utils.clip_grad_norm_), lower the learning rate, skip steps whose loss is not finite.",
+        numbers=figures(values=nans + infinite, nan=nans, size=tensor.numel()),
+    )
+
+
+def _zeros(key: str, tensor: Tensor, row: Row) -> Iterator[Finding]:
+    """Find tensors that are all zero, and rows that are."""
+    if not row.dead_channels:
+        return
+    if row.dead_channels < tensor.shape[0]:
+        yield _dead(key, row.dead_channels, tensor.shape[0], "rows of weights hold only zeros")
+        return
+    yield Finding(
+        code="dead-layer",
+        severity=Severity.WARNING,
+        where=key,
+        seen=f"All {tensor.numel():,} values of {key} are zero.",
+        why="Whatever comes in, the layer puts out its bias: nothing of the input passes.",
+        advice="Right for a branch that starts at zero and was not trained yet (LoRA's second factor, the last layer "
+        "of a residual block); otherwise look at how the file was written and at what the optimizer was given.",
+        numbers=figures(size=tensor.numel()),
+    )
+
+
+def _dead(where: str, dead: int, channels: int, what: str) -> Finding:
+    return Finding(
+        code="dead-channels",
+        severity=Severity.WARNING,
+        where=where,
+        seen=f"{dead:,} of {channels:,} {what} in {where}.",
+        why="A row is an output channel (an input channel of a transposed convolution): nothing of the input passes "
+        "through it, and it still costs memory and compute.",
+        advice="Prune these channels, or look for what drove them to zero: weight decay on weights that a normalizer "
+        "makes scale-free, a pruning mask, a branch that gets no gradient.",
+        numbers=figures(dead=dead, channels=channels),
+    )

@@ -1,0 +1,388 @@
+"""Which weights feed which normalizer, and what that makes invariant (Akbar section 4, corrected).
+
+A pair is found by walking back from a normalizer over operators that only move entries to a weight layer. Whether the
+channels a normalizer sees are still the channels the weight makes is read off by moving the channels' numbers along.
+Where there is doubt the pair is left out, so that an invariance that is claimed holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .ir import Graph, Node, Ref, Unit, leaves
+from .regions import SAME, Reader
+
+aten = torch.ops.aten
+
+MOVES = {
+    aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+}  # fmt: skip
+PRODUCTS = {aten.mm.default, aten.matmul.default}
+MATRICES = PRODUCTS | {aten.linear.default, aten.addmm.default}
+CONVOLUTIONS = {
+    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv1d.padding, aten.conv2d.padding,
+    aten.conv3d.padding, aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
+}  # fmt: skip
+BATCH_NORMS = {
+    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+}  # fmt: skip
+
+Gauge = Literal["channel", "group", "layer"]
+Redundancy = Literal["whole", "common", "no"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A weight layer whose output goes into a normalizer with nothing but moves of entries in between.
+
+    The claims speak of the graph, a function of its inputs, and of the tensors that stand at the node: for a
+    reparametrised weight (`weight_norm`, `spectral_norm`) that is the weight as applied.
+
+    Attributes:
+        weight: the linear layer or convolution.
+        normalizer: what it feeds.
+        between: the nodes between them, in order (reshapes, transposes, dropped dropout, the centring of a LayerNorm
+            that is written out, ...).
+        unit: what can be rescaled on its own: a `channel` (BatchNorm, InstanceNorm), a `group` of channels (GroupNorm),
+            the whole `layer` (LayerNorm, RMSNorm). A normalizer whose sets lie within one channel each acts on a
+            `channel`, whatever its name.
+        exclusive: whether nothing else reads the layer's output.
+        scale_invariant: whether scaling weight and bias of a unit together by c > 0 leaves the output as it is, up to
+            eps: False where the normalizer uses running statistics, where the output is read elsewhere, or where the
+            same tensors also serve a layer that is not invariant in the same way.
+        bias_redundant: `"whole"` (BatchNorm, InstanceNorm: any bias is subtracted again; by the running mean in eval
+            mode, which has to move along), `"common"` (LayerNorm, GroupNorm: only its mean over a normalized set is),
+            `"no"` (RMSNorm, or an output or a bias that is used elsewhere).
+    """
+
+    weight: Node
+    normalizer: Node
+    between: tuple[Node, ...]
+    unit: Gauge
+    exclusive: bool
+    scale_invariant: bool
+    bias_redundant: Redundancy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A weight layer's tensors and the axis of its output that counts its channels."""
+
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that are scaled together."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def same(self, other: _Layer) -> bool:
+        """Whether two layers use the same tensors in the same places."""
+        pairs = list(zip(self.tensors(), other.tensors()))
+        return (
+            self.axis == other.axis
+            and len(self.tensors()) == len(other.tensors()) == len(pairs)
+            and all(_view(a) == _view(b) if _overlap(a, b) else _equal(a, b) for a, b in pairs)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Normalizer:
+    """What a normalizer reads and over which sets: `groups` of the channels on axis 1, or whole `dims`."""
+
+    source: Ref
+    groups: int | None = None
+    dims: tuple[int, ...] = ()
+    running: bool = False
+    centred: bool = True
+    inner: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A feed before it is known who else uses its tensors."""
+
+    feed: Feed
+    layer: _Layer
+    groups: int | None
+
+
+def feeds(graph: Graph) -> tuple[Feed, ...]:
+    """Return every pair of a weight layer and the normalizer it feeds, in the order of the normalizers.
+
+    Args:
+        graph: as `capture` returned it; `graph.double()` copies tensors, and then shared ones are not seen to be.
+
+    Returns:
+        One feed per pair. Weight layers behind activations, sums, pooling or anything else that does more than move
+        entries feed nothing.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        >>> [feed] = feeds(ns.capture(model, torch.rand(8, 1, 5, 5), mode="train"))
+        >>> feed.weight.path, feed.unit, feed.scale_invariant, feed.bias_redundant
+        ('0', 'channel', True, 'whole')
+    """
+    reader = Reader(graph)
+    pairs = [pair for node in graph if (pair := _pair(graph, reader, node)) is not None]
+    others: dict[str, list[_Pair]] = {}
+    for pair in pairs:
+        others.setdefault(pair.feed.weight.name, []).append(pair)
+    users = _Users(graph)
+    return tuple(_settled(pair, others, users) for pair in pairs)
+
+
+def parameter_names(model: nn.Module, node: Node) -> dict[str, str]:
+    """Return the qualified names of the parameters a weight layer or normalizer of the graph uses.
+
+    Args:
+        model: the model the graph was captured from.
+        node: a node of that graph.
+
+    Returns:
+        A name for `"weight"` and `"bias"`, as far as they are found: the parameter whose memory the node reads (a
+        part of it counts, as in `in_proj_weight`), else the module's attribute of that name (reparametrised weights).
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False))
+        >>> parameter_names(model, ns.capture(model, torch.zeros(1, 3)).nodes[0])
+        {'weight': '0.weight'}
+    """
+    names = {}
+    modules = dict(model.named_modules())
+    for argument, tensor in _parameters(node).items():
+        held = [name for name, value in model.named_parameters(remove_duplicate=False) if _overlap(tensor, value)]
+        own = f"{node.path}.{argument}" if node.path else argument
+        if held:
+            names[argument] = next((name for name in held if name.startswith(f"{node.path}.")), held[0])
+        elif isinstance(getattr(modules.get(node.path), argument, None), Tensor):
+            names[argument] = own
+    return names
+
+
+def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
+    """Return the pair that ends at a node, if it is a normalizer fed by a weight layer."""
+    normalizer = _normalizer(reader, node)
+    if normalizer is None:
+        return None
+    found = _walk(reader, normalizer.source)
+    if found is None:
+        return None
+    weight, layer, moves = found
+    channels = weight.shape[layer.axis]
+    numbers = _channel_numbers(weight, layer.axis, moves)
+    if normalizer.groups is not None and not _aligned(numbers, normalizer.source.shape):
+        return None
+    single = normalizer.groups == channels if normalizer.groups is not None else _single(numbers, normalizer.dims)
+    between = (*moves, *normalizer.inner)
+    exclusive = _exclusive(graph, (weight, *between), (*between, node))
+    unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
+    redundancy: Redundancy = "no" if not (normalizer.centred and exclusive) else "whole" if single else "common"
+    feed = Feed(
+        weight=weight,
+        normalizer=node,
+        between=between,
+        unit=unit,
+        exclusive=exclusive,
+        scale_invariant=exclusive and not normalizer.running,
+        bias_redundant=redundancy,
+    )
+    return _Pair(feed=feed, layer=layer, groups=normalizer.groups)
+
+
+class _Users:
+    """Looks up who uses a tensor: the same memory, or the same module with a weight that it makes anew in every run."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.places: dict[Any, list[tuple[Node, Tensor]]] = {}
+        for node in graph:
+            for tensor in (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)):
+                for key in {_memory(tensor), node.path} - {""}:
+                    self.places.setdefault(key, []).append((node, tensor))
+
+    def of(self, user: Node, tensor: Tensor) -> set[str]:
+        """Return the names of the nodes that use the tensor of one of them."""
+        found = {node.name for node, other in self.places.get(_memory(tensor), []) if _overlap(tensor, other)}
+        remade = self.places.get(user.path, []) if tensor.ndim > 1 else []
+        return found | {node.name for node, other in remade if _equal(tensor, other)}
+
+
+def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> Feed:
+    """Return the feed with its claims withdrawn where its tensors also serve another purpose."""
+    feed, layer = pair.feed, pair.layer
+
+    def alike(other: _Pair) -> bool:
+        mine, its = (
+            (p.feed.unit, p.groups, p.feed.exclusive, p.feed.scale_invariant, p.feed.bias_redundant)
+            for p in (pair, other)
+        )
+        return mine == its and layer.same(other.layer)
+
+    def well_shared(tensor: Tensor) -> bool:
+        return all(any(map(alike, others.get(name, []))) for name in users.of(feed.weight, tensor))
+
+    if all(map(well_shared, layer.tensors())):
+        return feed
+    return dataclasses.replace(feed, scale_invariant=False, bias_redundant="no")
+
+
+def _layer(node: Node) -> _Layer | None:
+    """Return a node's weight, bias and channel axis if it is a layer with a constant weight."""
+    if len(node.operands) != 1 or node.index is not None:
+        return None
+    rank = len(node.shape)
+    if node.op is aten.linear.default:
+        given = node.bound()
+        weight, bias, axis = given["weight"], given.get("bias"), rank - 1
+    elif node.op in CONVOLUTIONS:
+        given = node.bound()
+        weight, bias = given["weight"], given.get("bias")
+        axis = rank - weight.ndim + 1 if isinstance(weight, Tensor) else 0
+    elif isinstance(node.op, Unit) and node.op.name == "padded_convolution":
+        weight, bias = node.args[1:3]
+        axis = rank - weight.ndim + 1
+    elif node.op in PRODUCTS and isinstance(node.args[0], Ref):
+        weight, bias, axis = node.args[1], None, rank - 1
+    elif node.op in PRODUCTS and len(node.args[1].shape) > 1:
+        weight, bias, axis = node.args[0], None, rank - 2
+    elif node.op is aten.addmm.default and isinstance(node.args[1], Ref):
+        bias, weight, axis = node.args[0], node.args[2], rank - 1
+        if not isinstance(bias, Tensor) or tuple(bias.shape) != node.shape[-1:]:  # another one for every sample
+            return None
+    else:
+        return None
+    if not isinstance(weight, Tensor) or weight.ndim < 2 or not (bias is None or isinstance(bias, Tensor)):
+        return None
+    if node.op in MATRICES and weight.ndim != 2:
+        return None
+    return _Layer(weight=weight, bias=bias, axis=axis)
+
+
+def _normalizer(reader: Reader, node: Node) -> _Normalizer | None:
+    """Return what a node normalizes, if it is a normalizer of one value with constant parameters."""
+    if len(node.operands) != 1 or node.index not in (None, 0):
+        return None
+    [source] = node.operands
+    if isinstance(node.op, Unit):
+        return _written(reader, node, source) if node.op.name == "rms" else None
+    given = node.bound()
+    if not isinstance(given.get("input"), Ref):
+        return None
+    if node.op in BATCH_NORMS:
+        running = not given.get("training", node.op is not aten._native_batch_norm_legit_no_training.default)
+        return _Normalizer(source=source, groups=source.shape[1], running=running)
+    if node.op is aten.instance_norm.default:
+        return _Normalizer(source=source, groups=source.shape[1], running=not given["use_input_stats"])
+    if node.op is aten.group_norm.default:
+        return _Normalizer(source=source, groups=int(given["num_groups"]))
+    if node.op in (aten.layer_norm.default, aten.rms_norm.default):
+        rank = len(source.shape)
+        dims = tuple(range(rank - len(given["normalized_shape"]), rank))
+        return _Normalizer(source=source, dims=dims, centred=node.op is aten.layer_norm.default)
+    return None
+
+
+def _written(reader: Reader, node: Node, source: Ref) -> _Normalizer:
+    """Return a normalizer that is written out: with a centring over the same sets before it, or without one."""
+    dims = node.op.data["dims"]
+    centred = reader.find(source, aten.sub.Tensor)
+    if centred is None or len(centred.args) != 2 or centred.kwargs or len(centred.refs) != 2:
+        return _Normalizer(source=source, dims=dims, centred=False)
+    whole, mean = centred.operands[0], reader.find(centred.operands[1], aten.mean.dim)
+    if mean is None or reader.origin(mean.args[0]) != reader.origin(whole) or not mean.bound()["keepdim"]:
+        return _Normalizer(source=source, dims=dims, centred=False)
+    rank = len(whole.shape)
+    over = tuple(sorted(dim % rank for dim in mean.bound()["dim"] or range(rank)))
+    if over != tuple(sorted(dims)):
+        return _Normalizer(source=source, dims=dims, centred=False)
+    return _Normalizer(source=whole, dims=dims, inner=(mean, centred))
+
+
+def _walk(reader: Reader, source: Ref) -> tuple[Node, _Layer, tuple[Node, ...]] | None:
+    """Go back over moves of entries to a weight layer; return it with the moves in order."""
+    moves: list[Node] = []
+    node = reader.nodes.get(source.name)
+    while node is not None:
+        layer = _layer(node)
+        if layer is not None:
+            return node, layer, tuple(reversed(moves))
+        if not (reader.same(node) or (node.op in MOVES and len(node.refs) == 1)):
+            return None
+        moves.append(node)
+        node = reader.nodes.get(node.refs[0])
+    return None
+
+
+def _channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
+    """Return, for every entry at the end of the moves, the output channel of the weight it comes from.
+
+    Dimensions along which nothing changes have size 1: the numbers are one row behind an expanded view, and mostly
+    stay one.
+    """
+    shape = [1] * len(weight.shape)
+    shape[axis] = weight.shape[axis]
+    numbers = torch.arange(weight.shape[axis]).reshape(shape).expand(weight.shape)
+    for move in moves:
+        numbers = numbers if move.op in SAME else move.evaluate([numbers])
+    return numbers[tuple(slice(None) if stride else slice(0, 1) for stride in numbers.stride())]
+
+
+def _aligned(numbers: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether position k on axis 1 is always channel k."""
+    places = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
+    return bool((numbers == places).all())
+
+
+def _single(numbers: Tensor, dims: tuple[int, ...]) -> bool:
+    """Whether every set over `dims` holds entries of one channel."""
+    return bool((numbers.amin(dims) == numbers.amax(dims)).all())
+
+
+def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]) -> bool:
+    """Whether nobody but `readers` reads the values of the nodes `inside`."""
+    names, allowed = {node.name for node in inside}, {node.name for node in readers}
+    return graph.output not in names and all(node.name in allowed for node in graph if names.intersection(node.refs))
+
+
+def _parameters(node: Node) -> dict[str, Tensor]:
+    """Return a node's weight and bias by name."""
+    layer = _layer(node)
+    given: dict[str, Any] = node.bound() if layer is None else {"weight": layer.weight, "bias": layer.bias}
+    return {name: given[name] for name in ("weight", "bias") if isinstance(given.get(name), Tensor)}
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _view(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.device, tuple(tensor.shape), tensor.stride()
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    alike = (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
+    return alike and torch.equal(first, second)
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors lie on common memory."""
+    if first.device != second.device or not first.numel() or not second.numel():
+        return False
+    (start, end), (other_start, other_end) = _span(first), _span(second)
+    return start < other_end and other_start < end
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses a tensor reaches over."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

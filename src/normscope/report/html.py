@@ -1,0 +1,157 @@
+"""Documents as HTML: one self-contained page, or a fragment for notebooks. jinja2 loads when first used."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .cells import format_cell, visible
+from .document import Block, Cell, Chart, Document, Kind, Table, Text
+from .svg import chart_svg, swatch
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+FILTER_FROM = 9
+"""Tables of at least this many rows have a filter box."""
+
+GENERATOR = "Normscope"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What stands under one heading of the page."""
+
+    anchor: str
+    heading: str
+    blocks: tuple[Block, ...]
+
+
+def to_html(document: Document) -> str:
+    """Return a document as one HTML page that needs nothing else: no network, no font, no other file.
+
+    Its content security policy forbids every request and every script but its own, so that a name that comes from a
+    model or a file stays text whatever it holds.
+
+    Args:
+        document: what to show.
+
+    Returns:
+        The page, in UTF-8 once written.
+    """
+    environment = _environment()
+    script = _source(environment, "page.js")
+    return environment.get_template("page.html").render(
+        title=document.title or "Report",
+        generator=GENERATOR,
+        sections=sections(document),
+        policy=_policy(script),
+        script=_markup(script),
+        **_styles(environment),
+    )
+
+
+def to_fragment(document: Document) -> str:
+    """Return a document as a piece of HTML to stand in another page, such as a notebook's output.
+
+    It has no script and no ids, and its styles touch nothing outside it, so that several can share a page.
+
+    Args:
+        document: what to show.
+
+    Returns:
+        A `<div>` with its own style sheet.
+    """
+    environment = _environment()
+    return environment.get_template("fragment.html").render(
+        title=document.title, sections=sections(document), **_styles(environment)
+    )
+
+
+def sections(document: Document) -> tuple[Section, ...]:
+    """Return the blocks of a document by heading; where no text has one, tables and charts head their own sections."""
+    headed = any(isinstance(block, Text) and block.heading for block in document.blocks)
+    parts: list[tuple[str, list[Block]]] = []
+    for block in document.blocks:
+        if isinstance(block, Text):
+            heading = block.heading
+        else:
+            heading = block.title if not headed and isinstance(block, Table | Chart) else ""
+        if heading or not parts:
+            parts.append((heading, []))
+        parts[-1][1].append(block)
+    return tuple(
+        Section(anchor=f"part-{index}", heading=heading, blocks=tuple(blocks))
+        for index, (heading, blocks) in enumerate(parts, 1)
+    )
+
+
+def sort_value(value: Cell) -> str:
+    """Return what a column is sorted by: a number as JavaScript reads it, the text, or nothing if not measured."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value if isinstance(value, str) else repr(value)
+
+
+def is_number(kind: Kind) -> bool:
+    """Return whether a column of this kind holds numbers."""
+    return kind not in ("text", "name")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("normscope.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        cell=format_cell,
+        sort_value=sort_value,
+        type_name=lambda block: type(block).__name__.lower(),
+        chart_svg=lambda chart: _markup(chart_svg(chart)),
+        swatch=lambda series, number: _markup(swatch(series, number)),
+    )
+    environment.tests["number_kind"] = is_number
+    environment.globals["filter_from"] = FILTER_FROM
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """What every expression of the templates passes through: strings show what they hold, markup stays as it is."""
+    return visible(value) if type(value) is str else value
+
+
+def _markup(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _source(environment: jinja2.Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _styles(environment: jinja2.Environment) -> dict[str, Markup]:
+    return {name: _markup(_source(environment, f"{name}.css")) for name in ("light", "dark", "style")}
+
+
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )

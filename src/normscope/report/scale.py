@@ -1,0 +1,77 @@
+"""The value axis of a chart: its range and its ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .document import Chart, Series
+
+MARGIN = 0.06
+"""Room left at both ends of the axis, as a share of the range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A range of finite values, and whether infinite ones must find a place beyond its ends."""
+
+    low: float
+    high: float
+    below: bool = False
+    above: bool = False
+
+    def share(self, value: float) -> float:
+        """Return where a finite value stands: 0 at `low`, 1 at `high`."""
+        return (value - self.low) / (self.high - self.low)
+
+
+def scale(chart: Chart) -> Scale | None:
+    """Return the range that holds every value and rule of a chart, or None if no value was measured.
+
+    Args:
+        chart: its values may be None (not measured) or infinite.
+
+    Returns:
+        A range with some margin; never empty.
+    """
+    seen = [value for series in chart.series for value in measured(series)]
+    if not seen:
+        return None
+    finite = [value for value in (*seen, *(value for _, value in chart.rules)) if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    room = MARGIN * (high - low) or 0.5
+    return Scale(low=low - room, high=high + room, below=-math.inf in seen, above=math.inf in seen)
+
+
+def measured(series: Series) -> Iterator[float]:
+    """Yield the values of a series that are numbers, infinite ones too."""
+    for values in (series.values, series.until or ()):
+        yield from (value for value in values if value is not None and not math.isnan(value))
+
+
+def ticks(low: float, high: float, *, about: int = 6) -> tuple[float, ...]:
+    """Return round values in `[low, high]`: multiples of 1, 2 or 5 times a power of ten.
+
+    Args:
+        low: the lower end.
+        high: the upper end, above `low`.
+        about: how many are wanted; there may be a few more or fewer.
+
+    Returns:
+        Ascending values.
+
+    Example:
+        >>> ticks(-0.3, 4.2, about=5)
+        (0.0, 1.0, 2.0, 3.0, 4.0)
+    """
+    rough = (high - low) / max(about, 1)
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * times for times in (1, 2, 5, 10) if unit * times >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return tuple(index * step for index in range(first, last + 1))
+
+
+def tick_text(value: float) -> str:
+    """Return a tick's value, short and without the noise of binary fractions."""
+    return f"{value + 0.0:.6g}"

@@ -1,0 +1,54 @@
+"""Figures inside sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def factor(exponent: float) -> str:
+    """Return 10**exponent as a reader says it: a short decimal, or a power of ten where that is long.
+
+    Args:
+        exponent: log10 of the factor; `-inf` is zero.
+
+    Returns:
+        A few characters.
+
+    Example:
+        >>> factor(1.0), factor(12.345), factor(float("-inf"))
+        ('10', '10^12.35', '0')
+    """
+    if math.isinf(exponent):
+        return "infinity" if exponent > 0 else "0"
+    return f"{10.0**exponent:.3g}" if -3 <= exponent < 3 else f"10^{exponent:.2f}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 layer`, `1,200 layers`.
+
+    Args:
+        number: how many.
+        noun: for one.
+        plural: for any other number, if an s does not make it.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shape(sizes: Sequence[int] | None) -> str | None:
+    """Return a tensor's shape as `64x3x32x32`, or None for none; a scalar is `scalar`."""
+    if sizes is None:
+        return None
+    return "x".join(map(str, sizes)) or "scalar"
+
+
+def listed(names: Sequence[str], *, most: int = 3) -> str:
+    """Return names joined by commas, the first `most` of them and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c", "d"], most=2)
+        'a, b and 2 more'
+    """
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,0 +1,22 @@
+"""The demo, with less training."""
+
+from normscope.cli import demo
+from normscope.diagnosis.result import Audit
+
+
+def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "SECONDS", 1.0)
+    done = run("demo")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("report: normscope-demo/report.html\n")
+    names = ["MLP", "MLP + BatchNorm", "MLP + LayerNorm", "MLP + GroupNorm"]
+    page = (tmp_path / "normscope-demo/report.html").read_text()
+    for name, file in zip(names, demo.NETWORKS):
+        assert name in done.out
+        assert f"Audit of {name}" in page
+        audit = Audit.from_json(tmp_path / f"normscope-demo/{file}.json")
+        assert (audit.name, audit.mode) == (name, "eval")
+        assert audit.samples > 1000
+    assert "accuracy" in done.out

@@ -1,0 +1,171 @@
+"""Audits side by side."""
+
+import dataclasses
+import math
+
+import pytest
+
+from normscope.core.errors import InputError
+from normscope.diagnosis.comparing import compare_document, difference, matched
+from normscope.report.document import Chart, Notice, Table, Text
+from normscope.report.html import to_html
+from normscope.report.terminal import render
+
+from .audits import LAYERS, audit, bracket, deep, finding, ladder, normalizer, weight
+
+
+def of(document, kind):
+    return [block for block in document.blocks if isinstance(block, kind)]
+
+
+def table(document, title):
+    (found,) = (block for block in of(document, Table) if block.title.startswith(title))
+    return found
+
+
+def columns(found):
+    return [column.title for column in found.columns]
+
+
+FIRST = audit(findings=(finding(where="a"), finding(where="both")))
+SECOND = audit(
+    name="Other",
+    parameters=9000,
+    layers=(*LAYERS[:1], normalizer("net.2", log10_cumulative=0.5), *LAYERS[2:]),
+    findings=(finding(where="both"), finding(where="b")),
+    ladder={**ladder(), "folded": bracket(0.9, 3.25), "liplt": bracket(0.9, 2.0)},
+)
+PAIR = {"first": FIRST, "second": SECOND}
+
+
+def test_one_audit_is_no_comparison():
+    with pytest.raises(InputError, match="1 audit given"):
+        compare_document({"a": audit()})
+
+
+def test_headline_figures_stand_side_by_side():
+    found = table(compare_document(PAIR), "Headline")
+    assert columns(found)[:5] == ["audit", "upper", "lower", "observed", "findings"]
+    assert [row[:5] for row in found.rows] == [
+        ("first", 2.25, 0.9, 0.8, "2 warnings"),
+        ("second", 2.25, 0.9, 0.8, "2 warnings"),
+    ]
+
+
+def test_accuracies_can_stand_among_them():
+    found = table(compare_document(PAIR, accuracy={"first": 0.97}), "Headline")
+    assert columns(found)[1] == "accuracy"
+    assert [row[1] for row in found.rows] == [0.97, None]
+
+
+def test_every_rung_has_its_difference():
+    found = table(compare_document(PAIR), "Upper sides")
+    assert columns(found) == ["bound", "first", "second", "Δ second"]
+    assert {row[0]: row[1:] for row in found.rows} == {
+        "printed": (7.5, 7.5, 0.0),
+        "product": (4.0, 4.0, 0.0),
+        "folded": (2.25, 3.25, 1.0),
+        "best": (2.25, 2.25, 0.0),
+        "observed": (0.8, 0.8, 0.0),
+        "liplt": (None, 2.0, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "base", "expected"),
+    [
+        (2.0, 0.5, 1.5),
+        (None, 0.5, None),
+        (0.5, None, None),
+        (math.inf, 1.0, math.inf),
+        (1.0, math.inf, -math.inf),
+        (math.inf, math.inf, None),
+        (-math.inf, -math.inf, None),
+    ],
+)
+def test_differences_of_infinities_are_never_nan(value, base, expected):
+    assert difference(value, base) == expected
+
+
+def test_rows_are_matched_by_path_and_stay_in_order():
+    rows = matched(PAIR)
+    assert [path for path, *_ in rows] == ["net.0", "net.2", "net.1", "net.3"]
+    assert [sorted(found) for found in rows.values()] == [
+        ["first", "second"],
+        ["second"],
+        ["first"],
+        ["first", "second"],
+    ]
+
+
+def test_a_path_that_runs_twice_has_two_rows():
+    twice = audit(layers=(weight("shared"), weight("shared", norm=(1.0, 1.0))))
+    rows = matched({"a": twice, "b": twice})
+    assert len(rows) == 2
+    assert all(len(found) == 2 for found in rows.values())
+
+
+def test_a_path_with_another_role_is_another_layer():
+    rows = matched({"a": audit(layers=(weight("1"),)), "b": audit(layers=(normalizer("1"),))})
+    assert len(rows) == 2
+
+
+def test_layers_in_one_audit_only_are_shown_as_such():
+    found = table(compare_document(PAIR), "Gain of each layer")
+    assert columns(found) == ["layer", "kind", "first", "second", "Δ second", "only in"]
+    assert found.rows[1] == ("net.2", "BatchNorm1d", None, 2.5, None, "second")
+    assert found.rows[0][-1] is None
+    alike = table(compare_document({"a": audit(), "b": audit()}), "Gain of each layer")
+    assert "only in" not in columns(alike)
+
+
+def test_findings_are_told_by_where_they_are():
+    document = compare_document(PAIR)
+    said = [block.body for block in of(document, Text) if block.body.endswith("warning.")]
+    assert said == ["In every audit: 1 warning.", "Only in first: 1 warning.", "Only in second: 1 warning."]
+    assert [notice.where for notice in of(document, Notice)] == ["both", "a", "b"]
+
+
+def test_no_findings_at_all_are_said():
+    calm = audit(findings=())
+    assert "Nothing was found in any of them." in render(compare_document({"a": calm, "b": calm}))
+
+
+def test_networks_with_the_same_layers_are_overlaid_by_path():
+    chart = of(compare_document({"a": audit(), "b": audit()}), Chart)[1]
+    assert chart.labels == ("net.0", "net.1", "net.3")
+    assert [series.name for series in chart.series] == ["a", "b"]
+
+
+def test_networks_with_other_normalizers_are_overlaid_by_weight_layer():
+    plain = audit(layers=(weight("0", log10_cumulative=0.3), weight("2", log10_cumulative=0.9)))
+    chart = of(compare_document({"plain": plain, "normed": audit()}), Chart)[1]
+    assert chart.labels == ("weight layer 1", "weight layer 2")
+    assert [series.values for series in chart.series] == [(0.3, 0.9), (0.25, 2.25)]
+
+
+def test_networks_with_little_in_common_are_overlaid_by_position():
+    other = audit(layers=(weight("x", log10_cumulative=0.3),))
+    chart = of(compare_document({"other": other, "net": audit()}), Chart)[1]
+    assert chart.labels == ("layer 1", "layer 2", "layer 3")
+    assert chart.series[0].values == (0.3, None, None)
+
+
+def test_a_layer_more_does_not_spoil_the_paths():
+    longer = audit(layers=(*LAYERS, weight("net.5", log10_cumulative=3.0)))
+    chart = of(compare_document({"a": audit(), "b": longer}), Chart)[1]
+    assert chart.labels == ("net.0", "net.1", "net.3", "net.5")
+
+
+def test_audits_in_different_modes_are_warned_about():
+    trained = dataclasses.replace(audit(), mode="train")
+    assert "different modes" in render(compare_document({"a": audit(), "b": trained}))
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_four_audits_render_in_every_form(brief):
+    weights = audit(mode=None, ladder={}, layers=(weight("w"),), findings=(), samples=0)
+    document = compare_document({"a": audit(), "b": deep(30), "c": weights, "d": audit(layers=())}, brief=brief)
+    assert to_html(document)
+    assert all(len(line) <= 100 for line in render(document, width=100).splitlines())
+    assert bool(of(document, Chart)) is not brief

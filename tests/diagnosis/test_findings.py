@@ -1,0 +1,530 @@
+"""Every finding on a model that has the fault and on one that has not; then what `look` does with many of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.bracket import Bracket, Evidence
+from normscope.core.finding import Finding, Severity
+from normscope.diagnosis import findings
+from normscope.diagnosis.examined import DataSeen, Examined, NormalizerSeen, Place, UnitsSeen
+from normscope.diagnosis.findings import look
+from normscope.diagnosis.findings.causes import BEYOND, NEXT, SAME
+from normscope.diagnosis.result import Row, Variance
+
+INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
+
+
+def variance(eps: float, log10: float = 0.0, **known: float) -> Variance:
+    shares = {"share_below_one": 0.0, "share_eps": 0.0, **known}
+    return Variance(log10_min=log10, log10_median=log10, log10_max=log10, sets=64, entries=64, eps=eps, **shares)
+
+
+def normalizer(
+    path: str = "norm", kind: str = "layer", *, log10: float = 0.0, row: dict | None = None, **known
+) -> Place:
+    shares = {name: known.pop(name) for name in ("share_below_one", "share_eps") if name in known}
+    eps = known.pop("eps", 1e-5)
+    seen = NormalizerSeen(
+        site=(path, f"{kind}_norm", 0), kind=kind, eps=eps, entries=known.pop("entries", 64),
+        samples=known.pop("samples", 64), variance=variance(eps, log10, **shares), **known,
+    )  # fmt: skip
+    line = Row(path=path, kind="Norm", operator=f"{kind}_norm", role="normalizer", parameters=0, **(row or {}))
+    return Place(row=line, normalizer=seen)
+
+
+def weight(path: str, log10_norm: float) -> Place:
+    norm = Bracket(log10_lower=log10_norm, log10_upper=log10_norm, evidence=Evidence.PROVEN, method="given")
+    return Place(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
+
+
+def examined(*places: Place, model: nn.Module | None = None, mode: str = "eval", **data) -> Examined:
+    return Examined(
+        model=model or nn.Identity(), mode=mode, places=places, data=DataSeen(**{"samples": 256, "batches": 4, **data})
+    )
+
+
+def codes(*places: Place, **known) -> list[tuple[str, str, Severity]]:
+    return [(finding.code, finding.where, finding.severity) for finding in look(examined(*places, **known))]
+
+
+def audited(model: nn.Module, batch: Tensor, code: str, **known) -> list[Finding]:
+    audit = ns.audit(model, batch[:4], loader=[batch], max_seconds=0.2, rtol=0.1, **known)
+    return [finding for finding in audit.findings if finding.code == code]
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+# ------------------------------------------------------------ values that are no numbers
+
+
+def test_non_finite_weights_are_named_and_counted():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    with torch.no_grad():
+        model[2].weight[0, :2] = math.inf
+        model[2].bias[0] = math.nan
+        model[1].running_mean[1] = math.nan
+    (finding,) = look(examined(model=model))
+    assert (finding.code, finding.where, finding.severity) == ("non-finite-weights", "2.weight", ERROR)
+    assert finding.numbers == {"values": 2, "nan": 0, "size": 9, "count": 3}
+
+
+def test_infinite_masks_are_no_broken_weights():
+    model = nn.Linear(3, 3)
+    model.register_buffer("mask", torch.full((2, 2), -math.inf))
+    assert not look(examined(model=model))
+    model.register_buffer("table", torch.tensor([math.nan]))
+    assert codes(model=model) == [("non-finite-weights", "table", ERROR)]
+
+
+def test_the_first_module_with_non_finite_output_is_named():
+    assert codes(not_finite=("encoder.log", "NaN in its output")) == [("non-finite-activations", "encoder.log", ERROR)]
+    assert not codes(not_finite=None)
+
+
+def test_non_finite_output_of_broken_weights_is_a_consequence():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    with torch.no_grad():
+        model[1].weight[0, 0] = math.nan
+    assert [code for code, _, _ in codes(model=model, not_finite=("1", "NaN"))] == ["non-finite-weights"]
+    assert len(codes(model=model, not_finite=("0", "NaN"))) == 2
+
+
+# ------------------------------------------------------------------------- sets and batches
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "severity"),
+    [("layer", 1, ERROR), ("group", 1, ERROR), ("instance", 2, WARNING), ("batch", 2, WARNING), ("rms", 1, WARNING)],
+)
+def test_tiny_sets(kind, entries, severity):
+    assert codes(normalizer(kind=kind, entries=entries)) == [("tiny-sets", "norm", severity)]
+
+
+@pytest.mark.parametrize(("kind", "entries"), [("layer", 3), ("group", 3), ("rms", 2)])
+def test_small_sets_that_still_work(kind, entries):
+    assert not codes(normalizer(kind=kind, entries=entries))
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        ({"entries": 16, "samples": 16}, True),
+        ({"entries": 32, "samples": 32}, False),
+        ({"entries": 512, "samples": 2}, True),
+        ({"entries": 512, "samples": 8}, False),
+        ({"entries": 512, "samples": 8, "batch_spread": 0.8}, True),
+        ({"entries": 512, "samples": 8, "batch_spread": 0.3}, False),
+        ({"entries": 16, "samples": 16, "uses_running": True}, False),
+    ],
+)
+def test_small_batch(known, found):
+    expected = [("small-batch", "norm", WARNING)] if found else []
+    assert codes(normalizer(kind="batch", **known), mode="train") == expected
+
+
+def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> Place:
+    return normalizer(
+        path, "batch", uses_running=True, channel_mean=torch.full((8,), mean).double(),
+        channel_variance=torch.full((8,), 3.0 * ratio).double(), running_mean=torch.zeros(8).double(),
+        running_variance=torch.full((8,), 3.0).double(), updates=9, **known,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "samples", "found"),
+    [
+        ({}, 256, False),
+        ({"ratio": 4.0}, 256, True),
+        ({"ratio": 0.2}, 256, True),
+        ({"ratio": 1.7}, 256, False),
+        ({"mean": 1.5}, 256, True),
+        ({"mean": 0.5}, 256, False),
+        ({"ratio": 4.0}, 4, False),
+        ({"mean": 1.5}, 4, False),
+    ],
+)
+def test_stale_statistics_are_told_from_chance(known, samples, found):
+    expected = [("stale-statistics", "norm", WARNING)] if found else []
+    assert codes(batch_norm(**known), samples=samples) == expected
+
+
+def test_stale_statistics_name_the_first_of_many():
+    (finding,) = look(examined(batch_norm("a"), batch_norm("b", ratio=9.0), batch_norm("c", ratio=9.0)))
+    assert (finding.where, finding.numbers["count"]) == ("b", 2)
+    assert finding.numbers["log2_variance"] == pytest.approx(math.log2(9.0), rel=1e-3)
+
+
+def test_statistics_that_were_never_taken_are_a_fact():
+    place = batch_norm(ratio=50.0)
+    fresh = dataclasses.replace(place.normalizer, running_variance=torch.ones(8).double(), updates=0)
+    assert codes(dataclasses.replace(place, normalizer=fresh)) == [("stale-statistics", "norm", INFO)]
+
+
+# -------------------------------------------------------------------------------------- eps
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        ({"eps": 0.0}, True),
+        ({"eps": 0.1, "log10": -2.0}, True),
+        ({"eps": 0.1, "log10": 1.0}, False),
+        ({"eps": 1e-3, "log10": -3.5}, False),
+        ({"eps": 1e-12}, False),
+    ],
+)
+def test_eps_scale(known, found):
+    assert codes(normalizer(**known)) == ([("eps-scale", "norm", WARNING)] if found else [])
+
+
+def test_eps_that_float16_does_not_hold_is_a_fact():
+    place = normalizer("norm", eps=1e-12)
+    half, single = nn.Sequential(), nn.Sequential()
+    half.add_module("norm", nn.LayerNorm(4).half())
+    single.add_module("norm", nn.LayerNorm(4))
+    assert codes(place, model=half) == [("eps-scale", "norm", INFO)]
+    assert not codes(place, model=single)
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.0, None), (0.05, INFO), (0.5, WARNING)])
+def test_eps_dominated(share, severity):
+    expected = [] if severity is None else [("eps-dominated", "norm", severity)]
+    assert codes(normalizer(log10=-4.2, share_eps=share)) == expected
+
+
+def test_stored_variances_decide_in_eval_mode():
+    quiet = torch.tensor([1e-5] * 6 + [1.0] * 2).double()
+    place = batch_norm(share_eps=0.0)
+    seen = dataclasses.replace(place.normalizer, running_variance=quiet, channel_variance=quiet)
+    (found,) = look(examined(dataclasses.replace(place, normalizer=seen)))
+    assert (found.code, found.numbers["share"]) == ("eps-dominated", 0.75)
+
+
+# ------------------------------------------------------------------------------------- dead
+
+
+def test_dead_layer_by_collapsed_variance():
+    assert codes(normalizer(log10=-9.0, share_eps=1.0)) == [("dead-layer", "norm", WARNING)]
+    assert codes(normalizer(log10=-math.inf, share_eps=1.0)) == [("dead-layer", "norm", WARNING)]
+    assert not codes(normalizer(log10=-3.0))
+
+
+def test_dead_layer_names_the_weights_that_collapsed():
+    layers = [weight("a", 0.5), weight("b", -9.0), weight("c", 0.7)]
+    place = normalizer(log10=-16.0, share_eps=1.0, row={"folded_with": "b"})
+    assert codes(layers[0], layers[1], place, layers[2])[0] == ("dead-layer", "b", WARNING)
+
+
+def test_dead_layer_by_negligible_weights():
+    assert codes(weight("a", 0.5), weight("b", -7.0), weight("c", 0.7)) == [("dead-layer", "b", WARNING)]
+    assert not codes(weight("a", -7.0), weight("b", -7.0), weight("c", -7.0)), "small all over is not dead"
+    assert not codes(weight("a", 0.5), weight("b", -2.0), weight("c", 0.7))
+
+
+def test_dead_layer_by_negligible_scale():
+    assert codes(normalizer(weight=torch.full((8,), 1e-9))) == [("dead-layer", "norm", WARNING)]
+    assert not codes(normalizer(weight=torch.full((8,), 1e-2)))
+
+
+def test_a_zero_layer_is_an_initialisation_unless_everything_leads_through_it():
+    assert codes(weight("a", 0.5), weight("b", -math.inf)) == [("dead-layer", "b", INFO)]
+    assert codes(normalizer(weight=torch.zeros(8))) == [("dead-layer", "norm", INFO)]
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    nn.init.zeros_(model[4].weight)
+    (finding,) = audited(model, randn(64, 4), "dead-layer")
+    assert (finding.where, finding.severity) == ("4", INFO)
+
+
+@pytest.mark.parametrize(("dead", "severity"), [(0, None), (1, INFO), (16, WARNING)])
+def test_dead_channels_by_scale(dead, severity):
+    scale = torch.linspace(0.5, 2.0, 64)
+    scale[:dead] = 0.0
+    expected = [] if severity is None else [("dead-channels", "norm", severity)]
+    assert codes(normalizer(weight=scale)) == expected
+
+
+def test_dead_channels_by_constant_input_are_the_fault_of_what_comes_before():
+    values = torch.ones(8).double()
+    values[:3] = 0.0
+    place = normalizer(kind="batch", channel_variance=values, share_eps=3 / 8)
+    (finding,) = look(examined(place, mode="train"))
+    assert (finding.code, finding.severity, finding.numbers["dead"]) == ("dead-channels", INFO, 3)
+    assert finding.numbers["share"] == pytest.approx(3 / 8)
+    assert [code for code, _, _ in codes(place, mode="train", samples=4)] == ["eps-dominated"], "too few samples"
+
+
+def test_filters_that_shrank_to_nothing_are_dead_channels_of_the_normalizer():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
+    with torch.no_grad():
+        model[0].weight[:3] *= 1e-9
+    (finding,) = audited(model, randn(64, 8), "dead-channels")
+    assert (finding.where, finding.severity, finding.numbers["dead"]) == ("1", WARNING, 3)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_zero_filters_are_reported_once_where_they_are(padding_mode):
+    convolution = nn.Conv2d(2, 8, 3, padding=1, padding_mode=padding_mode)
+    model = nn.Sequential(convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    batch = randn(64, 2, 6, 6)
+    assert not audited(model, batch, "dead-channels", mode="train")
+    with torch.no_grad():
+        model[0].weight[:4] = 0.0
+    (finding,) = audited(model, batch, "dead-channels", mode="train")
+    assert (finding.where, finding.numbers["dead"]) == ("0", 4)
+
+
+@pytest.mark.parametrize(
+    ("dead", "samples", "severity"),
+    [(0, 256, None), (3, 256, INFO), (32, 256, INFO), (60, 256, WARNING), (60, 8, None)],
+)
+def test_dead_relu(dead, samples, severity):
+    site = ("act", "relu", 0)
+    units = {site: UnitsSeen(site=site, dead=torch.arange(64) < dead)}
+    expected = [] if severity is None else [("dead-relu", "act", severity)]
+    assert codes(units=units, samples=samples) == expected
+
+
+def test_dead_relu_after_batch_norm_needs_fewer():
+    model = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)).train()
+    batch = randn(64, 4)
+    assert not audited(model, batch, "dead-relu")
+    with torch.no_grad():
+        model[1].bias[:13] = -9.0
+    (finding,) = audited(model, batch, "dead-relu")
+    assert (finding.where, finding.severity, finding.numbers["dead"]) == ("2", WARNING, 13)
+
+
+# -------------------------------------------------------------------------------- expansion
+
+
+@pytest.mark.parametrize(
+    ("gain", "share", "severity"), [(0.5, 1.0, INFO), (3.5, 1.0, WARNING), (-0.5, 1.0, None), (0.5, 0.1, None)]
+)
+def test_expanding_normalizer(gain, share, severity):
+    place = normalizer(log10=-2.0, share_below_one=share, row={"log10_folded": gain})
+    expected = [] if severity is None else [("expanding-normalizer", "norm", severity)]
+    assert codes(place) == expected
+
+
+def test_one_quiet_token_makes_no_warning():
+    place = normalizer(log10=-2.0, share_below_one=1.0, eps=1e-12, row={"log10_folded": 4.5})
+    assert codes(place) == [("expanding-normalizer", "norm", WARNING)]
+    quiet = dataclasses.replace(place.normalizer.variance, log10_min=-8.0)
+    place = dataclasses.replace(place, normalizer=dataclasses.replace(place.normalizer, variance=quiet))
+    assert codes(place) == [("expanding-normalizer", "norm", INFO)]
+
+
+def chain(gain: float, depth: int = 6, width: int = 16, norm: bool = False) -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        linear = nn.Linear(width, width)
+        nn.init.normal_(linear.weight, std=gain * math.sqrt(2.0 / width))
+        layers += [linear, *([nn.LayerNorm(width)] if norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 2)).eval()
+
+
+def test_exploding_run():
+    batch = randn(64, 16)
+    (finding,) = audited(chain(3.0), batch, "exploding-run")
+    assert (finding.where, finding.severity, finding.numbers["layers"]) == ("0", WARNING, 6)
+    assert finding.numbers["growth_per_layer"] == pytest.approx(3.0, rel=0.3)
+    assert not audited(chain(1.0), batch, "exploding-run")
+    assert not audited(chain(3.0, norm=True), batch, "exploding-run")
+
+
+def test_one_large_layer_is_no_run():
+    model = chain(1.0)
+    with torch.no_grad():
+        model[4].weight *= 1e4
+    assert not audited(model, randn(64, 16), "exploding-run")
+
+
+class Parallel(nn.Module):
+    """Five projections side by side, each of which triples the signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(16, 16) for _ in range(5)])
+        self.head = nn.Linear(16, 2)
+        for part in self.parts:
+            nn.init.normal_(part.weight, std=3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.stack([part(x) for part in self.parts]).sum(0))
+
+
+def test_parallel_layers_are_no_run():
+    assert not audited(Parallel().eval(), randn(64, 16), "exploding-run")
+
+
+# ------------------------------------------------------------------------------ spectral norm
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_spectral_norm_off(old):
+    wrap = nn.utils.spectral_norm if old else nn.utils.parametrizations.spectral_norm
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), wrap(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, 2))
+    for _ in range(50):
+        model.train()(randn(4, 16))
+    model.eval()
+    assert not audited(model, randn(64, 16), "spectral-norm-off")
+    original = model[2].weight_orig if old else model[2].parametrizations.weight.original
+    with torch.no_grad():
+        original.copy_(randn(16, 16, seed=1))
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    (finding,) = audited(model, randn(64, 16), "spectral-norm-off")
+    assert (finding.where, finding.severity) == ("2", WARNING)
+    model(torch.zeros(1, 16))  # the old kind computes its weight when it runs
+    weight = model[2].weight.detach()
+    assert finding.numbers["norm"] == pytest.approx(float(torch.linalg.matrix_norm(weight, ord=2)), rel=1e-4)
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
+
+
+def test_spectral_norm_of_a_convolution_is_not_its_operator_norm():
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 8, 3, padding=1))).eval()
+    (finding,) = audited(model, randn(64, 1, 8, 8), "spectral-norm-off")
+    assert (finding.where, finding.severity) == ("0", INFO)
+    assert finding.numbers["operator_norm"] > 1.1 > finding.numbers["norm"]
+
+
+# ------------------------------------------------------------------------------------- facts
+
+
+def test_redundant_bias():
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)]
+    (finding,) = audited(nn.Sequential(*layers).train(), randn(32, 1, 8, 8), "redundant-bias")
+    assert (finding.where, finding.severity) == ("0", INFO)
+    assert finding.numbers == {"parameters": 4, "count": 2}
+    bare = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4))
+    assert not audited(bare.train(), randn(32, 1, 8, 8), "redundant-bias")
+    assert not audited(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), randn(32, 8), "redundant-bias")
+
+
+def test_steep_activation():
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.GELU(), nn.SiLU(), nn.LeakyReLU(1.5))
+    found = audited(model.eval(), randn(64, 4), "steep-activation")
+    assert [(finding.where, finding.severity) for finding in found] == [("1", INFO), ("4", INFO), ("5", INFO)]
+    assert found[0].numbers["count"] == 2
+    assert [finding.numbers["slope"] for finding in found] == pytest.approx([1.129, 1.0998, 1.5], rel=1e-3)
+    tame = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(), nn.LeakyReLU(0.1)).eval()
+    assert not audited(tame, randn(64, 4), "steep-activation")
+
+
+class Square(nn.Module):
+    """Not Lipschitz over all inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x
+
+
+def test_not_lipschitz():
+    (finding,) = audited(nn.Sequential(nn.Linear(4, 4), Square()).eval(), randn(64, 4), "not-lipschitz")
+    assert (finding.where, finding.severity) == ("1", INFO)
+    assert not audited(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Square()).eval(), randn(64, 4), "not-lipschitz")
+
+
+# -------------------------------------------------------------------------------------- look
+
+
+def test_most_serious_first_then_causes_then_depth():
+    found = codes(
+        normalizer("a", share_eps=0.05, log10=-3.0),
+        normalizer("b", weight=torch.eye(8)[0]),
+        normalizer("c", eps=0.0),
+        normalizer("d", weight=torch.eye(8)[0]),
+        normalizer("e", entries=1),
+    )
+    assert [(code, where) for code, where, _ in found] == [
+        ("tiny-sets", "e"),
+        ("eps-scale", "c"),
+        ("dead-channels", "b"),
+        ("dead-channels", "d"),
+        ("eps-dominated", "a"),
+    ]
+
+
+def test_facts_are_joined_and_warnings_are_capped():
+    (fact,) = look(examined(*(normalizer(f"n{k}", share_eps=0.05, log10=-3.0) for k in range(53))))
+    assert (fact.where, fact.numbers["count"]) == ("n0", 53)
+    warnings = look(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
+    assert [finding.where for finding in warnings] == [f"n{k}" for k in range(10)]
+    assert warnings[-1].numbers["count"] == 53
+    assert "count" not in warnings[0].numbers
+
+
+def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one():
+    found = codes(normalizer("n", share_eps=0.05, log10=-3.0), normalizer("n", share_eps=0.5, log10=-4.2))
+    assert found == [("eps-dominated", "n", WARNING)]
+
+
+def test_consequences_at_the_same_place_are_dropped():
+    everything = {"entries": 1, "eps": 0.1, "log10": -9.0, "share_eps": 1.0, "share_below_one": 1.0}
+    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == [
+        "tiny-sets",
+        "eps-scale",
+    ]
+    del everything["entries"]
+    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == ["eps-scale"]
+
+
+def test_what_lies_behind_a_dead_layer_is_its_consequence_but_not_what_lies_beside_it():
+    layers = []
+    for _ in range(3):
+        layers += [nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(16, 2)).eval()
+    with torch.no_grad():
+        model[3].weight *= 1e-9
+        model[3].bias *= 0.0
+        model[1].weight[:8] = 0.0
+        model[7].weight[:8] = 0.0
+    audit = ns.audit(model, randn(4, 16), loader=[randn(64, 16)], max_seconds=0.2)
+    serious = [(finding.code, finding.where) for finding in audit.findings if finding.severity is not INFO]
+    assert serious == [("dead-layer", "3"), ("dead-channels", "1")]
+
+
+def test_a_healthy_place_says_nothing():
+    assert look(examined(normalizer(), normalizer("b", "batch"), weight("c", 0.3))) == ()
+
+
+def test_a_model_that_cannot_be_traced_still_gets_findings():
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x)) if float(x.detach().sum()) > 1e9 else self.head(self.norm(2 * x))
+
+    model = Branch().eval()
+    model.norm.eps = 0.0
+    audit = ns.audit(model, randn(64, 8))
+    assert (audit.findings[0].code, audit.findings[0].where) == ("eps-scale", "norm")
+
+
+def test_findings_survive_json_and_hold_no_nan():
+    for finding in look(examined(normalizer(log10=-math.inf, share_eps=1.0), weight("b", -math.inf))):
+        assert Finding.from_json(finding.to_json()) == finding
+        assert not any(isinstance(number, float) and math.isnan(number) for number in finding.numbers.values())
+
+
+def test_the_tables_of_causes_name_findings_that_exist():
+    known = {function.__name__.replace("_", "-") for function in findings.LOOKED_FOR}
+    for table in (SAME, NEXT, BEYOND):
+        assert set(table) <= known
+        assert {cause for causes in table.values() for cause in causes} <= known

@@ -1,0 +1,285 @@
+"""Weights alone: brackets that hold for whatever convolution a kernel belongs to, and what the values show."""
+
+import itertools
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.core.bracket import Evidence
+from normscope.core.errors import InputError
+from normscope.diagnosis import weight_norms
+from normscope.diagnosis.result import Audit
+from normscope.diagnosis.weight_norms import kernel_norm, matrix_norm
+from normscope.diagnosis.weights import WEIGHTS_ONLY, audit_weights
+
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def stored(tensors: dict[str, Tensor]):
+    return {name: lambda tensor=tensor: tensor for name, tensor in tensors.items()}
+
+
+def draw(generator: torch.Generator, choices: list[int]) -> int:
+    return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+
+class Case:
+    """A random convolution, small enough to write out."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.dims = draw(generator, [1, 1, 2, 2, 3])
+        self.groups = draw(generator, [1, 1, 2, 3])
+        inner, outer = draw(generator, [1, 2, 3]), draw(generator, [1, 2, 4])
+        self.taps = [draw(generator, [1, 2, 3] if self.dims > 1 else [1, 2, 3, 5]) for _ in range(self.dims)]
+        self.stride = [draw(generator, [1, 2, 3]) for _ in self.taps]
+        self.dilation = [draw(generator, [1, 1, 2]) for _ in self.taps]
+        self.padding = [draw(generator, [0, 1, 2]) for _ in self.taps]
+        self.extent = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.taps)]
+        self.size = [e + draw(generator, [0, 1, 4] if self.dims < 3 else [0, 1]) for e in self.extent]
+        self.kernel = torch.randn(outer * self.groups, inner, *self.taps, dtype=torch.float64, generator=generator)
+        if draw(generator, [0, 1]):  # constructive interference, where upper sides are attained
+            self.kernel = self.kernel.abs()
+        self.channels = inner * self.groups
+
+    def options(self) -> dict:
+        return {"stride": self.stride, "dilation": self.dilation, "padding": self.padding, "groups": self.groups}
+
+    def dense(self) -> Tensor:
+        shape = (self.channels, *self.size)
+        basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+        return CONVOLVE[self.dims](basis, self.kernel, **self.options()).flatten(1)
+
+    def transposed_size(self) -> list[int]:
+        axes = zip(self.size, self.padding, self.extent, self.stride)
+        return [(size + 2 * p - e) // s * s - 2 * p + e for size, p, e, s in axes]
+
+    def transposed(self) -> Tensor:
+        axes = zip(self.size, self.padding, self.extent, self.stride)
+        shape = (len(self.kernel), *((size + 2 * p - e) // s + 1 for size, p, e, s in axes))
+        basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+        return TRANSPOSE[self.dims](basis, self.kernel, **self.options()).flatten(1)
+
+    def holds_a_window(self, sizes: list[int]) -> bool:
+        """Whether one of the windows lies wholly inside an image of these sizes."""
+        axes = zip(sizes, self.padding, self.extent, self.stride)
+        return all(any(0 <= x <= n - e for x in range(-p, n + p - e + 1, s)) for n, p, e, s in axes)
+
+
+def test_a_kernels_bracket_holds_for_every_zero_padded_convolution():
+    windows = 0
+    for seed in range(200):
+        case = Case(seed)
+        found = kernel_norm(case.kernel)
+        assert found.evidence is Evidence.PROVEN
+        tried = [(case.dense(), case.size)]
+        if min(case.transposed_size()) > 0:
+            tried.append((case.transposed(), case.transposed_size()))
+        for written, sizes in tried:
+            norm = float(torch.linalg.matrix_norm(written, 2))
+            assert norm <= found.upper * (1.0 + 1e-12), seed
+            if case.holds_a_window(sizes):
+                windows += 1
+                assert norm >= found.lower * (1.0 - 1e-12), seed
+    assert windows > 150
+
+
+def test_a_kernels_lower_side_is_attained_and_its_upper_side_approached():
+    kernel = torch.rand(1, 3, 3, dtype=torch.float64)
+    found = kernel_norm(kernel)
+    one_window = F.conv1d(torch.eye(9, dtype=torch.float64).reshape(9, 3, 3), kernel).flatten(1)
+    assert float(torch.linalg.matrix_norm(one_window, 2)) == pytest.approx(found.lower, rel=1e-9)
+    ones = kernel_norm(torch.ones(2, 2, 3, 3))
+    wide = CONVOLVE[2](torch.eye(2 * 144).reshape(-1, 2, 12, 12), torch.ones(2, 2, 3, 3), padding=1).flatten(1)
+    assert 0.9 * ones.upper < float(torch.linalg.matrix_norm(wide, 2)) <= ones.upper
+
+
+def test_a_kernel_of_one_tap_is_bounded_by_its_matrix():
+    kernel = torch.randn(6, 4, 1, 1)
+    exact = float(torch.linalg.matrix_norm(kernel[:, :, 0, 0].double(), 2))
+    assert kernel_norm(kernel).upper == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("shape", [(70, 30), (30, 70), (40, 40)])
+def test_a_matrix_read_in_pieces_has_the_same_norm(shape, dtype, monkeypatch):
+    monkeypatch.setattr(weight_norms, "_SMALL", 0)
+    monkeypatch.setattr(weight_norms, "_PIECE", 333)
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    exact = float(torch.linalg.matrix_norm(weight.double(), 2))
+    found = matrix_norm(weight)
+    assert found.lower <= exact <= found.upper
+    assert found.evidence is Evidence.PROVEN
+    assert found.converged
+    assert found.gap < 1e-2
+
+
+@pytest.mark.parametrize("shape", [(70, 30), (30, 70)])
+def test_a_matrix_too_large_for_its_gram_matrix_is_still_bracketed(shape, monkeypatch):
+    monkeypatch.setattr(weight_norms, "_SMALL", 0)
+    monkeypatch.setattr(weight_norms, "_AFFORDABLE", 0)
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    exact = float(torch.linalg.matrix_norm(weight.double(), 2))
+    found = matrix_norm(weight)
+    assert 0.99 * exact < found.lower <= exact <= found.upper <= float(weight.norm()) * 1.001
+    assert not found.converged
+    assert "too large" in found.advice
+    assert matrix_norm(torch.zeros(5, 4)).upper == 0.0
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_norms_of_zero_and_of_what_is_no_number(small, monkeypatch):
+    monkeypatch.setattr(weight_norms, "_SMALL", small)
+    zero = matrix_norm(torch.zeros(5, 4))
+    assert (zero.lower, zero.upper) == (0.0, 0.0)
+    assert kernel_norm(torch.zeros(5, 4, 3)).upper == 0.0
+    with pytest.raises(InputError, match="NaN or infinite"):
+        matrix_norm(torch.full((5, 4), math.nan))
+
+
+def test_extreme_magnitudes_neither_overflow_nor_vanish(monkeypatch):
+    weight = torch.randn(50, 20, generator=torch.Generator().manual_seed(1))
+    for small, scale in itertools.product((0, 1 << 20), (1e-36, 1e36)):
+        monkeypatch.setattr(weight_norms, "_SMALL", small)
+        scaled = weight * scale
+        exact = math.log10(float(torch.linalg.matrix_norm(scaled.double(), 2)))
+        for found in (matrix_norm(scaled), kernel_norm(scaled[:, :, None])):
+            assert found.log10_lower <= exact <= found.log10_upper
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential()
+    network.add_module("stem", nn.Conv2d(3, 8, 3, padding=1))
+    network.add_module("norm", nn.BatchNorm2d(8, eps=1e-5))
+    network.add_module("wte", nn.Embedding(20, 4))
+    network.add_module("head", nn.Linear(10, 4))
+    network.norm.running_var.uniform_(0.1, 2.0)
+    nn.init.uniform_(network.norm.weight, -2.0, 2.0)
+    return network
+
+
+def test_rows_of_a_state_dict():
+    network = model()
+    audit = audit_weights(stored(network.state_dict()), name="file")
+    rows = {row.path: row for row in audit.layers}
+    assert [(row.path, row.operator, row.role) for row in audit.layers] == [
+        ("stem", "convolution", "weight"),
+        ("norm", "batch_norm", "normalizer"),
+        ("wte", "embedding", "weight"),
+        ("head", "matrix", "weight"),
+    ]
+    assert rows["head"].norm.gap < 1e-2
+    assert "zero-padded" in rows["stem"].norm.notes[0]
+    constant = (network.norm.weight.detach() / (network.norm.running_var + 1e-5).sqrt()).double()
+    assert rows["norm"].log10_exact == pytest.approx(math.log10(constant.abs().max()), abs=1e-6)
+    assert rows["norm"].log10_printed == pytest.approx(math.log10(constant.norm()), abs=1e-6)
+    assert any("1e-05 assumed" in note for note in rows["norm"].notes)
+    assert rows["norm"].parameters == 16
+    assert audit.parameters == sum(p.numel() for p in network.parameters())
+    assert (audit.name, audit.mode, audit.samples, audit.lipschitz) == ("file", None, 0, None)
+    assert audit.findings == ()
+    assert ("2 vectors (biases, scales)", WEIGHTS_ONLY) in audit.skipped
+    assert Audit.from_json(audit.to_json()).to_json() == audit.to_json()
+    assert "file" in str(audit)
+
+
+def test_findings_that_weights_alone_can_show():
+    state = model().state_dict()
+    state["head.weight"][1:3] = 0.0
+    state["stem.bias"][0] = math.inf
+    state["wte.weight"][0] = 0.0  # a padding index: nothing to tell
+    state["norm.weight"][:5] = 0.0
+    state["zero.weight"] = torch.zeros(3, 3)
+    state["nan.weight"] = torch.full((2, 2, 3), math.nan)
+    state["attention.mask"] = torch.full((3, 3), -math.inf)
+    audit = audit_weights(stored(state))
+    found = [(finding.code, finding.where, finding.severity.value) for finding in audit.findings]
+    assert sorted(found) == [
+        ("dead-channels", "head.weight", "warning"),
+        ("dead-channels", "norm", "warning"),
+        ("dead-layer", "zero.weight", "warning"),
+        ("non-finite-weights", "nan.weight", "error"),
+        ("non-finite-weights", "stem.bias", "error"),
+    ]
+    assert [severity for _, _, severity in found[:2]] == ["error", "error"]
+    assert audit.worst().value == "error"
+    rows = {row.path: row for row in audit.layers}
+    assert (rows["head"].dead_channels, rows["head"].channels) == (2, 4)
+    assert rows["nan"].norm is None
+    assert rows["attention.mask"].norm is None
+
+
+def test_a_negative_stored_variance_gives_no_constant():
+    state = model().state_dict()
+    state["norm.running_var"][0] = -1.0
+    row = next(row for row in audit_weights(stored(state)).layers if row.path == "norm")
+    assert (row.log10_exact, row.log10_printed) == (None, None)
+    assert "negative" in row.notes[-1]
+
+
+def test_what_is_not_a_weight_as_it_stands_is_skipped_with_a_reason():
+    audit = audit_weights(
+        stored(
+            {
+                "q.qweight": torch.zeros(3, 3, dtype=torch.int32),
+                "a.weight": torch.zeros(3, 3).to(torch.float8_e4m3fn),
+                "a.weight_scale": torch.ones(1),
+                "b.weight": torch.eye(3).to(torch.float8_e4m3fn),
+                "c.weight_v": torch.eye(3),
+                "d.parametrizations.weight.original1": torch.eye(3),
+                "experts.up": torch.zeros(2, 3, 3),
+                "nothing.weight": torch.zeros(0, 3),
+                "wave": torch.zeros(3, 3, dtype=torch.complex64),
+            }
+        )
+    )
+    reasons = dict(audit.skipped)
+    assert len([reason for reason in reasons.values() if reason.startswith(("int32", "complex64", "quantised"))]) >= 1
+    assert [(row.path, row.norm is None) for row in audit.layers] == [
+        ("b", False),
+        ("c.weight_v", True),
+        ("d.parametrizations.weight.original1", True),
+        ("experts.up", True),
+    ]
+
+
+def test_a_budget_that_is_spent_leaves_sound_brackets():
+    state = {f"layer{k}.weight": torch.randn(60, 40) for k in range(3)} | {"conv.weight": torch.randn(4, 4, 3, 3)}
+    audit = audit_weights(stored(state), max_seconds=0.0)
+    for row in audit.layers[:3]:
+        exact = float(torch.linalg.matrix_norm(state[f"{row.path}.weight"].double(), 2))
+        assert row.norm.lower <= exact <= row.norm.upper
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from normscope.cli.stored import stored_weights
+from normscope.diagnosis.weights import audit_weights
+
+torch.set_num_threads(1)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+audit_weights(stored_weights(Path(sys.argv[1])))
+before = peak()
+assert len(audit_weights(stored_weights(Path(sys.argv[2]))).layers) == 14
+print(peak() - before)
+"""
+
+
+def test_memory_stays_near_the_largest_tensor(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a.weight": torch.randn(64, 20_000)}, tmp_path / "small.safetensors")
+    save_file({f"layer{k}.weight": torch.randn(64, 70_000) for k in range(14)}, tmp_path / "large.safetensors")
+    assert (tmp_path / "large.safetensors").stat().st_size > 240e6
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "small.safetensors"), str(tmp_path / "large.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100.0  # MiB: one tensor is 17 MiB, all are 239

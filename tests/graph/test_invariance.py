@@ -1,0 +1,551 @@
+"""Feeds: every claim of invariance is put to the real model in float64, and what should not be claimed is not."""
+
+from __future__ import annotations
+
+import copy
+import random
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+import normscope as ns
+from normscope.graph.invariance import Feed, feeds, parameter_names
+
+from ..real_models.families import FAMILIES
+from ..soundness.networks import Function, network
+
+EPS = 1e-14
+"""Of the normalizers under test: small enough to be lost in the tolerance, as invariance holds up to eps."""
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The model in float64 with random parameters and statistics and a negligible eps."""
+    model, source = model.double(), generator(seed)
+    with torch.no_grad():
+        for value in [*model.parameters(), *model.buffers()]:
+            if value.is_floating_point():
+                value.copy_(torch.randn(value.shape, dtype=value.dtype, generator=source))
+        for module in model.modules():
+            if isinstance(getattr(module, "running_var", None), Tensor):
+                module.running_var.abs_().add_(0.1)
+            if isinstance(getattr(module, "eps", None), float) and "Norm" in type(module).__name__:
+                module.eps = EPS
+    return model
+
+
+@torch.no_grad()
+def result(model: nn.Module, batch: Tensor, mode: str) -> Tensor:
+    """What the model gives, with nothing left behind."""
+    return copy.deepcopy(model).train(mode == "train")(batch)
+
+
+def units(feed: Feed) -> list[slice]:
+    """The output channels that are rescaled together."""
+    width = feed.weight.shape[-1] if "linear" in str(feed.weight.op) else feed.weight.shape[1]
+    count = {"channel": width, "layer": 1}.get(feed.unit) or int(feed.normalizer.bound()["num_groups"])
+    return [slice(k * width // count, (k + 1) * width // count) for k in range(count)]
+
+
+@torch.no_grad()
+def rescaled(model: nn.Module, path: str, unit: slice, factor: float) -> nn.Module:
+    """A copy of the model with one unit of a linear layer or convolution scaled, weight and bias together."""
+    model = copy.deepcopy(model)
+    layer = model.get_submodule(path)
+    if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d):
+        parts = layer.weight.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1)
+        parts[unit] *= factor
+        layer.weight.copy_(parts.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1))
+    else:
+        layer.weight[unit] *= factor
+    if layer.bias is not None:
+        layer.bias[unit] *= factor
+    return model
+
+
+@torch.no_grad()
+def shifted(model: nn.Module, path: str, shift: Tensor) -> nn.Module:
+    model = copy.deepcopy(model)
+    model.get_submodule(path).bias.add_(shift)
+    return model
+
+
+def same(first: Tensor, second: Tensor, tolerance: float = 1e-7) -> bool:
+    return bool((first - second).abs().max() <= tolerance * (1 + second.abs().max()))
+
+
+def holds(model: nn.Module, batch: Tensor, mode: str, feed: Feed, factor: float = 3.0) -> bool:
+    """Whether scaling any unit leaves the model's output as it is."""
+    before = result(model, batch, mode)
+    return all(
+        same(result(rescaled(model, feed.weight.path, unit, factor), batch, mode), before) for unit in units(feed)
+    )
+
+
+def found(model: nn.Module, batch: Tensor, mode: str) -> tuple[Feed, ...]:
+    return feeds(ns.capture(model, batch, mode=mode))
+
+
+class WrittenLayerNorm(nn.Module):
+    def __init__(self, dims: tuple[int, ...] = (-1,), eps: float = EPS) -> None:
+        super().__init__()
+        self.dims, self.eps = dims, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x - x.mean(self.dims, keepdim=True)
+        return y * torch.rsqrt(y.pow(2).mean(self.dims, keepdim=True) + self.eps)
+
+
+def permuted(*dims: int) -> nn.Module:
+    return Function(lambda x: x.permute(*dims))
+
+
+CASES = {  # layers, input shape, mode, unit, scale_invariant, bias_redundant
+    "batch, train": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "train", "channel", True, "whole"),
+    "batch, eval": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "eval", "channel", False, "whole"),
+    "batch, no statistics, eval": (
+        [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)],
+        (3, 2, 5, 5), "eval", "channel", True, "whole",
+    ),
+    "batch of images": ([nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)], (3, 2, 5, 5), "train", "channel", True, "whole"),
+    "grouped convolution": (
+        [nn.Conv1d(4, 6, 3, groups=2), nn.BatchNorm1d(6)], (3, 4, 7), "train", "channel", True, "whole",
+    ),
+    "circular convolution": (
+        [nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.BatchNorm2d(3)],
+        (3, 2, 4, 4), "train", "channel", True, "whole",
+    ),
+    "transposed convolution": (
+        [nn.ConvTranspose2d(4, 6, 3, groups=2, stride=2), nn.BatchNorm2d(6)],
+        (2, 4, 3, 3), "train", "channel", True, "whole",
+    ),
+    "instance": ([nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4)], (3, 2, 5, 5), "eval", "channel", True, "whole"),
+    "instance, running": (
+        [nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True)],
+        (3, 2, 5, 5), "eval", "channel", False, "whole",
+    ),
+    "group": ([nn.Conv2d(2, 6, 3), nn.GroupNorm(2, 6)], (3, 2, 5, 5), "eval", "group", True, "common"),
+    "group of vectors": ([nn.Linear(3, 6), nn.GroupNorm(2, 6)], (4, 3), "train", "group", True, "common"),
+    "group per channel": ([nn.Conv1d(2, 4, 2), nn.GroupNorm(4, 4)], (3, 2, 5), "eval", "channel", True, "whole"),
+    "layer": ([nn.Linear(3, 5), nn.LayerNorm(5)], (4, 3), "eval", "layer", True, "common"),
+    "layer over images": ([nn.Conv2d(2, 3, 3), nn.LayerNorm((3, 3, 3))], (2, 2, 5, 5), "eval", "layer", True, "common"),
+    "layer along a channel": ([nn.Conv1d(2, 3, 3), nn.LayerNorm(5)], (2, 2, 7), "eval", "channel", True, "whole"),
+    "layer, written out": ([nn.Linear(3, 5), WrittenLayerNorm()], (4, 3), "eval", "layer", True, "common"),
+    "batch, written out": ([nn.Linear(3, 5), WrittenLayerNorm((0,))], (4, 3), "train", "channel", True, "whole"),
+    "rms": ([nn.Linear(3, 5), nn.RMSNorm(5)], (4, 3), "eval", "layer", True, "no"),
+    "rms, written out": (
+        [nn.Linear(3, 5), Function(lambda x: x / torch.sqrt(x.pow(2).mean(-1, True) + EPS))],
+        (4, 3), "eval", "layer", True, "no",
+    ),
+    "dropped dropout": (
+        [nn.Linear(3, 4), nn.Dropout(0.0), nn.BatchNorm1d(4)], (5, 3), "train", "channel", True, "whole",
+    ),
+    "layer behind a permutation": (
+        [nn.Conv2d(2, 4, 3), permuted(0, 2, 3, 1), nn.LayerNorm(4)], (2, 2, 5, 5), "eval", "layer", True, "common",
+    ),
+    "batch of tokens, turned": (
+        [nn.Linear(3, 4), permuted(0, 2, 1), nn.BatchNorm1d(4)], (2, 5, 3), "train", "channel", True, "whole",
+    ),
+    "batch of tokens, flattened": (
+        [nn.Linear(3, 4), nn.Flatten(0, 1), nn.BatchNorm1d(4)], (2, 5, 3), "train", "channel", True, "whole",
+    ),
+    "heads": (
+        [nn.Linear(3, 8), nn.Unflatten(-1, (2, 4)), permuted(0, 2, 1, 3), nn.LayerNorm(4)],
+        (2, 5, 3), "eval", "layer", True, "common",
+    ),
+    "spectral norm": ([spectral_norm(nn.Linear(3, 5)), nn.LayerNorm(5)], (4, 3), "eval", "layer", True, "common"),
+}  # fmt: skip
+
+
+@cache
+def built(name: str) -> tuple[nn.Module, Tensor, str, Feed]:
+    """A case as a model with a tail behind it, which nobody changes, and its one feed."""
+    layers, shape, mode, *_ = CASES[name]
+    tail = nn.Sequential(nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)).double()
+    model = shaken(nn.Sequential(*copy.deepcopy(layers))).train(mode == "train")
+    model.append(tail)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model(noise(*shape))
+    [feed] = found(model, noise(*shape, seed=1), mode)
+    return model, noise(*shape, seed=1), mode, feed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_normalizer_and_its_weight_are_found(name: str) -> None:
+    *_, unit, invariant, redundant = CASES[name]
+    *_, feed = built(name)
+    assert (feed.unit, feed.exclusive, feed.scale_invariant, feed.bias_redundant) == (unit, True, invariant, redundant)
+    assert feed.weight.path == "0"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "spectral norm"])
+def test_scaling_a_unit_does_what_is_claimed(name: str) -> None:
+    model, batch, mode, feed = built(name)
+    assert holds(model, batch, mode, feed) == feed.scale_invariant
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][3] != "channel" and name != "spectral norm"])
+def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
+    """One channel alone of a group or a layer cannot be (heads: one could, the claim is the weaker one)."""
+    model, batch, mode, _ = built(name)
+    changed = result(rescaled(model, "0", slice(0, 1), 3.0), batch, mode)
+    assert not same(changed, result(model, batch, mode), 1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_bias_is_cancelled_as_claimed(name: str) -> None:
+    *_, redundant = CASES[name]
+    model, batch, mode, _ = built(name)
+    before = result(model, batch, mode)
+    width = model[0].bias.shape[0]
+    common, any_shift = torch.full((width,), 0.7, dtype=torch.float64), noise(width, seed=2)
+    norm = next((m for m in model if getattr(m, "running_mean", None) is not None), None)
+    for shift, cancelled in ((common, redundant != "no"), (any_shift, redundant == "whole")):
+        moved = shifted(model, "0", shift)
+        if norm is not None and mode == "eval":  # the running mean absorbs it
+            moved[1].running_mean.add_(shift)
+        assert same(result(moved, batch, mode), before) == cancelled
+
+
+def test_a_group_has_its_own_common_bias() -> None:
+    model, batch, mode, _ = built("group")
+    shift = torch.tensor([0.3, 0.3, 0.3, -2.0, -2.0, -2.0], dtype=torch.float64)
+    assert same(result(shifted(model, "0", shift), batch, mode), result(model, batch, mode))
+
+
+def test_eps_is_all_that_breaks_the_invariance() -> None:
+    model, batch, mode, feed = built("batch, train")
+    model = copy.deepcopy(model)
+    model[1].eps = 0.1
+    assert feed.scale_invariant
+    assert not holds(model, batch, mode, feed)
+
+
+class Wired(nn.Module):
+    """Layers a, b and normalizers n, m under a forward of the test's own."""
+
+    def __init__(self, forward, width: int = 4, normalizer=nn.BatchNorm1d) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+        self.n, self.m = normalizer(width), normalizer(width)
+        self.wiring = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wiring(self, x)
+
+
+NOTHING = {
+    "an activation": lambda s, x: s.n(s.a(x).relu()),
+    "a residual sum": lambda s, x: s.n(x + s.a(x)),
+    "a sum of two layers": lambda s, x: s.n(s.a(x) + s.b(x)),
+    "a product": lambda s, x: s.n(s.a(x) * s.b(x)),
+    "pooling": lambda s, x: s.n(F.avg_pool1d(s.a(x).unsqueeze(1), 3, 1, 1).squeeze(1)),
+    "largest of neighbours": lambda s, x: s.n(F.max_pool1d(s.a(x).unsqueeze(1), 3, 1, 1).squeeze(1)),
+    "a scale per channel": lambda s, x: s.n(s.a(x) * torch.arange(1.0, 5.0, dtype=x.dtype)),
+    "a position code": lambda s, x: s.n(s.a(x) + torch.arange(20.0, dtype=x.dtype).reshape(5, 4)),
+    "part of the channels": lambda s, x: s.n(F.pad(s.a(x)[:, :2], (0, 2))),
+    "channels in another order": lambda s, x: s.n(s.a(x).flip(1)),
+    "channels and samples exchanged": lambda s, x: s.n(s.a(x[:4]).t()),
+    "channels torn up": lambda s, x: s.n(s.a(x[:4]).t().reshape(2, 8).reshape(4, 4)),
+    "a softmax": lambda s, x: s.n(s.a(x).softmax(-1)),
+    "a cast to integers": lambda s, x: s.n((10 * x).relu()) + s.n(s.a(x).long().to(x.dtype)),
+    "a weight that depends on the input": lambda s, x: s.n(x @ s.a(x)[:4]),
+    "a bias that depends on the input": lambda s, x: s.n(torch.addmm(x, x, s.a.weight)),
+    "a bias for every sample": lambda s, x: s.n(torch.addmm(torch.arange(5.0, dtype=x.dtype)[:, None], x, s.a.weight)),
+    "no weight": lambda s, x: s.n(x),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_does_more_than_move_entries_feeds_nothing(name: str) -> None:
+    assert found(shaken(Wired(NOTHING[name])), noise(5, 4), "train") == ()
+
+
+READ_TWICE = {
+    "a second reader": lambda s, x: s.n(y := s.a(x)) + y.relu(),
+    "the second normalizer": lambda s, x: s.n(y := s.a(x)) + s.m(y),
+    "a reader of a move": lambda s, x: s.n((y := s.a(x).reshape(5, 2, 2)).reshape(5, 4)) + y.sum((1, 2), True)[:, 0],
+    "a gate": lambda s, x: s.n(y := s.a(x)) * y.sigmoid(),
+    "the output": lambda s, x: s.n(y := s.a(x)).sum() + y,
+}
+
+
+@pytest.mark.parametrize("name", READ_TWICE)
+def test_an_output_that_is_read_elsewhere_is_not_exclusive(name: str) -> None:
+    for feed in (pairs := found(shaken(Wired(READ_TWICE[name])), noise(5, 4), "train")):
+        assert (feed.exclusive, feed.scale_invariant, feed.bias_redundant) == (False, False, "no")
+    assert pairs
+
+
+def test_the_output_of_the_graph_is_a_reader() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.n = nn.Linear(3, 3), nn.LayerNorm(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            return y + 0.0 * self.n(y)
+
+    [feed] = found(shaken(Two()), noise(4, 3), "eval")
+    assert not feed.exclusive
+
+
+def test_a_mean_that_is_read_elsewhere_is_not_exclusive() -> None:
+    def forward(s: Wired, x: Tensor) -> Tensor:
+        y = s.a(x)
+        mean = y.mean(-1, keepdim=True)
+        z = y - mean
+        return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS) + mean
+
+    [feed] = found(shaken(Wired(forward)), noise(5, 4), "eval")
+    assert not feed.exclusive
+    assert not feed.scale_invariant
+
+
+def test_a_centring_over_other_sets_is_none() -> None:
+    def forward(s: Wired, x: Tensor) -> Tensor:
+        z = (y := s.a(x)) - y.mean(0, keepdim=True)
+        return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS)
+
+    assert found(shaken(Wired(forward)), noise(5, 4), "train") == ()
+
+
+SHARED = {  # what is claimed for every feed, and whether scaling the first layer alone really changes the output
+    "both runs are normalized": (lambda s, x: s.m(s.a(s.n(s.a(x)).relu())), [True, True], False),
+    "one run is not": (lambda s, x: s.n(s.a(s.a(x).relu())), [False], True),
+    "the other run is read elsewhere": (lambda s, x: s.m(s.a(s.n(y := s.a(x)).relu())) + y.relu(), [False] * 2, True),
+    "a transpose of the weight": (lambda s, x: F.linear(s.n(s.a(x)).relu(), s.a.weight.t()), [False], True),
+    "a row of the weight": (lambda s, x: s.n(s.a(x)).relu() * s.a.weight[2], [False], True),
+    "the bias elsewhere": (lambda s, x: s.n(s.a(x)).relu() * s.a.bias, [False], True),
+    "another bias": (lambda s, x: s.m(F.linear(s.n(s.a(x)).relu(), s.a.weight, s.b.bias)), [False] * 2, False),
+    "the transpose, normalized": (lambda s, x: s.m(F.linear(s.n(s.a(x)), s.a.weight.t(), s.a.bias)), [False] * 2, True),
+    "another unit": (lambda s, x: F.layer_norm(s.a(s.n(s.a(x)).relu()), (4,), eps=EPS), [False] * 2, True),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
+    wiring, expected, changes = SHARED[name]
+    model, batch = shaken(Wired(wiring)), noise(5, 4)
+    pairs = found(model, batch, "train")
+    assert [feed.scale_invariant for feed in pairs] == expected
+    if all(expected):
+        assert all(holds(model, batch, "train", feed) for feed in pairs)
+    if changes:  # elsewhere the claim is only withheld
+        assert not holds(model, batch, "train", pairs[0])
+
+
+def test_a_shared_weight_that_is_made_anew_in_every_run_is_shared() -> None:
+    model = Wired(lambda s, x: s.n(s.a(s.a(x).relu())))
+    model.a = weight_norm(model.a)
+    [feed] = found(model.double(), noise(5, 4), "train")
+    assert not feed.scale_invariant
+
+
+def test_two_halves_of_one_parameter_are_not_shared() -> None:
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both, self.n = nn.Parameter(torch.ones(8, 4)), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(self.n(F.linear(x, self.both[:4])).relu(), self.both[4:])
+
+    model = shaken(Halves())
+    graph = ns.capture(model, noise(5, 4), mode="train")
+    [feed] = feeds(graph)
+    assert feed.scale_invariant
+    assert parameter_names(model, feed.weight) == {"weight": "both"}
+    assert parameter_names(model, feed.normalizer) == {"weight": "n.weight", "bias": "n.bias"}
+
+
+PRODUCTS = {
+    "x @ w": lambda s, x: s.n(x @ s.a.weight),
+    "mm": lambda s, x: s.n(torch.mm(x, s.a.weight.t())),
+    "addmm": lambda s, x: s.n(torch.addmm(s.a.bias, x, s.a.weight, alpha=2.0, beta=-1.0)),
+    "w @ x": lambda s, x: s.n((s.a.weight @ x.t()).t()),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("normalizer", [nn.BatchNorm1d, nn.LayerNorm])
+def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Module]) -> None:
+    model, batch = shaken(Wired(PRODUCTS[name], normalizer=normalizer)), noise(5, 4)
+    [feed] = found(model, batch, "train")
+    assert feed.scale_invariant
+    assert parameter_names(model, feed.weight)["weight"] == "a.weight"
+    other = copy.deepcopy(model)
+    with torch.no_grad():  # the whole layer: a unit of every kind
+        other.a.weight *= 3.0
+        other.a.bias *= 3.0
+    assert same(result(other, batch, "train"), result(model, batch, "train"))
+
+
+def test_parameters_are_named() -> None:
+    model = nn.Sequential(weight_norm(nn.Linear(3, 4)), nn.LayerNorm(4), nn.Conv1d(4, 2, 1, bias=False))
+    wrapped = nn.Sequential(model[:2], nn.Unflatten(1, (4, 1)), model[2])
+    nodes = ns.capture(wrapped, torch.zeros(2, 3)).nodes
+    by_path = {node.path: parameter_names(wrapped, node) for node in nodes}
+    assert by_path["0.0"] == {"weight": "0.0.weight", "bias": "0.0.bias"}
+    assert by_path["0.1"] == {"weight": "0.1.weight", "bias": "0.1.bias"}
+    assert by_path["2"] == {"weight": "2.weight"}
+    assert parameter_names(nn.Linear(3, 4), nodes[0]) == {}
+
+
+def test_a_tied_parameter_goes_by_the_name_of_the_module_that_runs() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    nodes = ns.capture(model, torch.zeros(1, 3)).nodes
+    assert [parameter_names(model, node).get("weight") for node in nodes] == ["0.weight", None, "2.weight"]
+
+
+def pairs_of(name: str) -> list[tuple[str, str]]:
+    model, batch, output = FAMILIES[name]()
+    return [(f.weight.path, f.normalizer.path) for f in feeds(ns.capture(model, batch, output=output))]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
+    model, batch, output = FAMILIES["resnet_basic"]()
+    pairs = feeds(ns.capture(model, batch, output=output, mode=mode))
+    expected = {name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    assert {feed.weight.path for feed in pairs} == expected
+    for feed in pairs:
+        assert feed.weight.path.removesuffix("convolution") == feed.normalizer.path.removesuffix("normalization")
+        assert (feed.unit, feed.exclusive, feed.bias_redundant) == ("channel", True, "whole")
+        assert feed.scale_invariant == (mode == "train")
+        assert parameter_names(model, feed.weight) == {"weight": f"{feed.weight.path}.weight"}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "torch_encoder_post_relu", "vit", "llama"])
+def test_transformers_normalize_sums_only(name: str) -> None:
+    assert pairs_of(name) == []
+
+
+def test_gemma_normalizes_queries_keys_and_outputs() -> None:
+    layer = [("self_attn.q_proj", "self_attn.q_norm"), ("self_attn.k_proj", "self_attn.k_norm")]
+    layer += [("self_attn.o_proj", "post_attention_layernorm"), ("mlp.down_proj", "post_feedforward_layernorm")]
+    expected = [(f"model.layers.{k}.{a}", f"model.layers.{k}.{b}") for k in range(2) for a, b in layer]
+    assert pairs_of("gemma3") == expected
+
+
+def test_convnext_normalizes_its_depthwise_convolutions() -> None:
+    for weight, normalizer in (pairs := pairs_of("convnext")):
+        assert weight.rsplit(".", 1)[1] in ("dwconv", "patch_embeddings")
+        assert normalizer.endswith("layernorm")
+    assert len(pairs) == 5
+
+
+class Tangle(nn.Module):
+    """A random graph of a few values: weights (some used twice), moves, normalizers, sums, activations."""
+
+    MOVES = ((0, 2, 1), (2, 1, 0), (1, 2, 0))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        self.width = draw.choice([4, 6])
+        self.weights = nn.ModuleList(nn.Linear(self.width, self.width, bias=draw.random() < 0.7) for _ in range(6))
+        self.normalizers = nn.ModuleList(self._normalizer(draw) for _ in range(6))
+        self.steps: list[tuple[str, int, int]] = []
+        for _ in range(draw.randint(2, 3)):  # mostly a weight, a move and a normalizer, with something odd about it
+            self.steps.append(("weight", draw.randint(0, 5), -1))
+            self.steps += [(draw.choice(["turn", "mix", "copy"]), draw.randint(0, 2), -1)] * draw.choice([0, 0, 1, 1])
+            self.steps += [(draw.choice(["tanh", "sum", "copy"]), 0, -2)] * (draw.random() < 0.2)
+            self.steps.append(("normalizer", draw.randint(0, 5), -1 if draw.random() < 0.9 else -2))
+            self.steps += [(draw.choice(["tanh", "sum"]), 0, -draw.randint(2, 4))] * draw.choice([0, 1])
+
+    def _normalizer(self, draw: random.Random) -> nn.Module:
+        kinds = [
+            lambda: nn.BatchNorm1d(self.width), lambda: nn.LayerNorm(self.width), lambda: nn.RMSNorm(self.width),
+            lambda: nn.GroupNorm(2, self.width), lambda: nn.InstanceNorm1d(self.width), WrittenLayerNorm,
+            lambda: nn.LayerNorm((self.width, self.width)), lambda: WrittenLayerNorm((0, 2)),
+        ]  # fmt: skip
+        return draw.choice(kinds)()
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [x]  # of shape (width, width, width): any dimension may become any other
+        for kind, which, back in self.steps:
+            value = values[max(back, -len(values))]
+            if kind == "weight":
+                value = self.weights[which](value)
+            elif kind == "normalizer":
+                value = self.normalizers[which](value)
+            elif kind == "turn":
+                value = value.permute(*self.MOVES[which])
+            elif kind == "mix":
+                value = value.reshape(self.width * self.width, -1).t().reshape(value.shape)
+            elif kind == "tanh":
+                value = values[-1].tanh()
+            elif kind == "copy":
+                value = values[-1].clone().reshape(-1).reshape(value.shape)
+            else:
+                value = values[-1] + value
+            values.append(value)
+        return values[-1] * 1.0
+
+
+def attack(model: nn.Module, batch: Tensor, mode: str) -> int:
+    """Try every claim; return how many there were."""
+    pairs = found(model, batch, mode)
+    before = result(model, batch, mode)
+    for feed in pairs:
+        layer = model.get_submodule(feed.weight.path)
+        if not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) or hasattr(layer, "parametrizations"):
+            continue
+        if feed.scale_invariant:
+            assert holds(model, batch, mode, feed, 0.4), f"{feed.weight.path} -> {feed.normalizer.path}"
+        if layer.bias is not None and feed.bias_redundant != "no" and mode == "train":
+            width = layer.bias.shape[0]
+            shift = noise(width, seed=3) if feed.bias_redundant == "whole" else torch.full((width,), 0.6)
+            assert same(result(shifted(model, feed.weight.path, shift), batch, mode), before, 1e-6), feed.weight.path
+    return sum(feed.scale_invariant for feed in pairs)
+
+
+def tangled(seed: int) -> int:
+    model = shaken(Tangle(seed), seed)
+    return attack(model, noise(*(model.width,) * 3, seed=seed), "train")
+
+
+def test_random_graphs_do_not_break_a_claim() -> None:
+    assert sum(map(tangled, range(40))) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(8))
+def test_many_random_graphs_do_not_break_a_claim(block: int) -> None:
+    assert sum(map(tangled, range(1000 + 100 * block, 1100 + 100 * block))) > 50
+
+
+def drawn(seed: int) -> int:
+    """Attack a network of the soundness suite in float64; dropout counts as off."""
+    case = network(seed)
+    model = case.model.double().train(case.mode == "train")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if "Norm" in type(module).__name__ and isinstance(getattr(module, "eps", None), float):
+            module.eps = EPS
+    return attack(model, case.batch.double(), case.mode)
+
+
+def test_random_networks_do_not_break_a_claim() -> None:
+    assert sum(map(drawn, range(80))) > 5
+
+
+@pytest.mark.slow
+def test_many_random_networks_do_not_break_a_claim() -> None:
+    assert sum(map(drawn, range(1000, 1600))) > 40

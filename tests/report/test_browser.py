@@ -1,0 +1,305 @@
+"""The page in a real browser: Debian's chromium, without which these tests fail."""
+
+import struct
+import zlib
+
+import pytest
+
+from normscope.report.document import Chart, Document, Series
+from normscope.report.html import to_fragment, to_html
+
+from .browser import Browser
+from .documents import HOSTILE, document
+
+pytestmark = pytest.mark.browser
+
+LAYERS = [row[0] for row in document().blocks[-1].rows]
+NAMES = "[...document.querySelectorAll('tbody tr')].filter(r => !r.hidden).map(r => r.cells[0].textContent)"
+SORTED = "[...document.querySelectorAll('th')].map(h => h.ariaSort)"
+FOCUSED = (
+    "document.activeElement.textContent || document.activeElement.className.baseVal || document.activeElement.type"
+)
+TIP = "document.getElementById('tip').hidden ? null : document.getElementById('tip').textContent"
+PAPER = "getComputedStyle(document.documentElement).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture
+def page(chromium, path):
+    file = path / "page.html"
+    if not file.exists():
+        file.write_text(to_html(document()), encoding="utf-8")
+    chromium.open(file)
+    yield chromium
+    assert chromium.errors == []
+    assert chromium.dialogs == []
+
+
+def head(column):
+    return f"th:nth-child({column}) button"
+
+
+def tab_to(browser, found, most=60):
+    """Press Tab until a JavaScript expression holds: whatever is reached is reached by the keyboard."""
+    for _ in range(most):
+        browser.press("Tab")
+        if browser.evaluate(found):
+            return
+    raise AssertionError(f"Tab does not reach: {found}")
+
+
+def test_a_header_sorts_numbers_up_then_down_then_not_at_all(page):
+    page.click(head(2))
+    rising = [
+        *("layer3.norm", "layer4.norm", "layer6.norm", "head", "layer7.norm"),
+        *("layer10.conv", "layer5.norm", "layer2.conv", "layer1.conv"),
+    ]
+    assert page.evaluate(NAMES) == rising
+    assert page.evaluate(SORTED) == ["none", "ascending", "none", "none"]
+    page.click(head(2))
+    falling = [
+        *("layer2.conv", "layer10.conv", "layer5.norm", "layer7.norm", "head"),
+        *("layer6.norm", "layer4.norm", "layer3.norm", "layer1.conv"),
+    ]
+    assert page.evaluate(NAMES) == falling
+    assert page.evaluate(SORTED) == ["none", "descending", "none", "none"]
+    page.click(head(2))
+    assert page.evaluate(NAMES) == LAYERS
+    assert page.evaluate(SORTED) == ["none"] * 4
+
+
+def test_names_sort_as_people_count(page):
+    page.click(head(1))
+    kinds = ("conv", "conv", "norm", "norm", "norm", "norm", "norm")
+    in_order = ["head", *(f"layer{index}.{kind}" for index, kind in enumerate(kinds, 1)), "layer10.conv"]
+    assert page.evaluate(NAMES) == in_order
+
+
+def test_another_header_takes_over(page):
+    page.click(head(2))
+    page.click(head(3))
+    assert page.evaluate(SORTED) == ["none", "none", "ascending", "none"]
+    assert page.evaluate(NAMES)[0] == "layer5.norm"
+    assert page.evaluate(NAMES)[-1] == "layer2.conv"
+
+
+def test_the_filter_narrows_and_counts(page):
+    count = "document.querySelector('.filter output').textContent"
+    assert page.evaluate(count) == "9 rows"
+    page.click(".filter input")
+    page.write("CONV 300")
+    assert page.evaluate(NAMES) == ["layer10.conv"]
+    assert page.evaluate(count) == "1 of 9 rows"
+    assert page.evaluate("document.querySelector('.filter output').ariaLive") == "polite"
+    page.evaluate(
+        "(i => { i.value = 'nowhere'; i.dispatchEvent(new Event('input')); })(document.querySelector('.filter input'))"
+    )
+    assert page.evaluate(count) == "0 of 9 rows"
+    page.evaluate(
+        "(i => { i.value = ''; i.dispatchEvent(new Event('input')); })(document.querySelector('.filter input'))"
+    )
+    assert page.evaluate(NAMES) == LAYERS
+
+
+def test_what_is_filtered_stays_filtered_when_sorted(page):
+    page.click(".filter input")
+    page.write("norm")
+    page.click(head(2))
+    assert page.evaluate(NAMES) == ["layer3.norm", "layer4.norm", "layer6.norm", "layer7.norm", "layer5.norm"]
+
+
+def test_the_keyboard_sorts_filters_and_changes_the_theme(page):
+    tab_to(page, "document.activeElement.classList.contains('theme')")
+    before = page.evaluate(PAPER)
+    page.press("Enter")
+    assert page.evaluate(PAPER) != before
+    tab_to(page, "document.activeElement.type === 'search'")
+    page.write("conv")
+    assert len(page.evaluate(NAMES)) == 3
+    tab_to(page, "document.activeElement.matches('th:nth-child(3) button')")
+    page.press("Enter")
+    assert page.evaluate(SORTED) == ["none", "none", "ascending", "none"]
+    page.press(" ")
+    assert page.evaluate(SORTED) == ["none", "none", "descending", "none"]
+    assert page.evaluate(NAMES) == ["layer10.conv", "layer1.conv", "layer2.conv"]
+
+
+def test_column_help_is_a_tooltip_for_pointer_and_keyboard(page):
+    page.hover(head(3))
+    assert page.evaluate(TIP) == "How many."
+    page.hover("h1")
+    assert page.evaluate(TIP) is None
+    tab_to(page, "document.activeElement.matches('th:nth-child(2) button')")
+    assert page.evaluate(TIP) == "log10 of the norm of layer."
+    assert page.evaluate("document.activeElement.getAttribute('aria-describedby')") == "tip"
+    page.press("Escape")
+    assert page.evaluate(TIP) is None
+
+
+def test_hovering_a_chart_shows_its_figures(page):
+    page.hover("svg.chart .place:nth-of-type(1) .band")
+    assert page.evaluate(TIP) == "layer0\nnorm layer: 0 to 1\nexact: 1.5\nbound: 0.5"
+    box = page.evaluate(
+        "(b => [b.left, b.top, b.right, b.bottom])(document.getElementById('tip').getBoundingClientRect())"
+    )
+    assert box[0] >= 0
+    assert box[1] >= 0
+    assert box[2] <= 1280
+    assert box[3] <= 900
+    assert page.evaluate("document.querySelectorAll('svg title').length") == 0  # no second tooltip of the browser's
+    page.hover("h1")
+    assert page.evaluate(TIP) is None
+
+
+def test_arrow_keys_walk_along_a_chart(page):
+    tab_to(page, "document.activeElement.matches('svg.chart')")
+    assert page.evaluate(TIP).startswith("layer0\n")
+    page.press("ArrowRight")
+    assert page.evaluate(TIP) == "layer1\nnorm layer: -inf to 1\nbound: 1"
+    page.press("End")
+    assert page.evaluate(TIP).startswith("layer4\n")
+    page.press("ArrowRight")
+    assert page.evaluate(TIP).startswith("layer4\n")
+    page.press("Home")
+    assert page.evaluate(TIP).startswith("layer0\n")
+    assert page.evaluate("document.querySelector('.aloud').textContent").startswith("layer0\n")
+    page.press("Tab")
+    assert page.evaluate("document.querySelectorAll('.place.here').length") <= 1
+
+
+def test_the_theme_follows_the_system_until_the_reader_chooses(chromium, path):
+    file = path / "theme.html"
+    file.write_text(to_html(document()), encoding="utf-8")
+    chromium.open(file, dark=True)
+    dark = chromium.evaluate(PAPER)
+    assert chromium.evaluate("document.querySelector('.theme').textContent") == "Light mode"
+    chromium.click(".theme")
+    light = chromium.evaluate(PAPER)
+    assert chromium.evaluate("document.querySelector('.theme').textContent") == "Dark mode"
+    assert dark != light
+    chromium.open(file)
+    assert chromium.evaluate(PAPER) == light
+    chromium.click(".theme")
+    assert chromium.evaluate(PAPER) == dark
+
+
+def test_nothing_is_asked_of_the_network(page, path):
+    page.hover("svg.chart .place .band")
+    page.click(head(2))
+    page.settle()
+    assert page.requests == [(path / "page.html").resolve().as_uri()]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_never_scrolls_sideways(page, width):
+    page.size(width, 844)
+    page.settle()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_header_stays_while_a_long_table_scrolls(chromium, path):
+    rows = tuple((f"layer{index}", float(index), index) for index in range(120))
+    file = path / "long.html"
+    file.write_text(to_html(document(rows=rows)), encoding="utf-8")
+    chromium.open(file)
+    gap = (
+        "(() => { const box = document.querySelector('.table .scroll'), top = e => e.getBoundingClientRect().top;"
+        "box.scrollTop = 900; return [box.scrollTop, top(document.querySelector('th')) - top(box)]; })()"
+    )
+    scrolled, distance = chromium.evaluate(gap)
+    assert scrolled == 900
+    assert abs(distance) <= 2
+
+
+def test_hostile_names_do_nothing(chromium, path):
+    file = path / "hostile.html"
+    elements = "[...document.querySelectorAll('*:not(#tip *)')]"
+    counts = f"{elements}.reduce((n, e) => (n[e.localName] = (n[e.localName] || 0) + 1, n), {{}})"
+    file.write_text(to_html(document("a layer")), encoding="utf-8")
+    chromium.open(file)
+    calm = chromium.evaluate(counts)
+    for name in HOSTILE:
+        file.write_text(to_html(document(name)), encoding="utf-8")
+        chromium.open(file)
+        chromium.hover("svg.chart .place .band")
+        chromium.hover(head(2))
+        chromium.click(head(1))
+        chromium.settle()
+        assert chromium.evaluate(counts) == calm
+        assert chromium.dialogs == []
+        assert chromium.errors == []
+        assert len(chromium.requests) == 1
+
+
+def test_an_injected_script_would_not_run(chromium, path):
+    file = path / "injected.html"
+    file.write_text(to_html(document()).replace("</main>", "<script>alert(1)</script></main>"), encoding="utf-8")
+    chromium.open(file)
+    assert chromium.dialogs == []
+    assert any("Content Security Policy" in error for error in chromium.errors)
+
+
+def test_two_fragments_share_a_page(chromium, path):
+    fragment = to_fragment(document())
+    file = path / "notebook.html"
+    outside = "<!DOCTYPE html><meta charset=utf-8><body><p id=before>x</p><table><tr><td id=cell>y</td></tr></table>"
+    file.write_text(outside, encoding="utf-8")
+    chromium.open(file)
+    kept = "['color', 'fontSize', 'fontFamily', 'backgroundColor', 'borderBottomWidth', 'padding', 'position']"
+    look = f"{kept}.map(k => ['before', 'cell'].map(i => getComputedStyle(document.getElementById(i))[k]))"
+    alone = chromium.evaluate(look)
+    file.write_text(outside + fragment + fragment, encoding="utf-8")
+    chromium.open(file)
+    assert chromium.evaluate("document.querySelectorAll('.normscope').length") == 2
+    assert chromium.evaluate("document.querySelectorAll('.normscope [id]').length") == 0
+    assert chromium.evaluate("getComputedStyle(document.querySelector('.normscope .span')).fill") != "rgb(0, 0, 0)"
+    assert chromium.evaluate(look) == alone
+
+
+def test_nine_hundred_layers_are_drawn_and_walked(chromium, path):
+    series = Series(name="s", style="line", values=tuple(index / 7 for index in range(900)))
+    figure = Chart(title="C", labels=tuple(f"block.{index}.conv" for index in range(900)), series=(series,))
+    file = path / "deep.html"
+    file.write_text(to_html(Document(title="Deep", blocks=(figure,))), encoding="utf-8")
+    chromium.open(file)
+    tab_to(chromium, "document.activeElement.matches('svg.chart')")
+    chromium.press("End")
+    chromium.settle()
+    seen = "(b => b.left >= 0 && b.right <= innerWidth)(document.querySelector('.here .band').getBoundingClientRect())"
+    assert chromium.evaluate(seen)
+    assert chromium.errors == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_a_screenshot_shows_something(page, width, height):
+    page.size(width, height)
+    page.settle()
+    png = page.screenshot()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", png[16:24]) == (width, height)
+    assert len(pixel_values(png)) > 20
+
+
+def test_the_page_prints(page):
+    assert page.printed().startswith(b"%PDF")
+
+
+def pixel_values(png):
+    """Return the set of byte values in the picture; a blank one has hardly any."""
+    data, at = b"", 8
+    while at < len(png):
+        length = struct.unpack(">I", png[at : at + 4])[0]
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += length + 12
+    return set(zlib.decompress(data))

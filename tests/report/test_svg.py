@@ -1,0 +1,167 @@
+"""Charts as SVG: what is drawn, and where."""
+
+import itertools
+import math
+import xml.etree.ElementTree as tree
+
+import pytest
+
+from normscope.report.document import Chart, Series
+from normscope.report.scale import scale, tick_text, ticks
+from normscope.report.svg import chart_svg, hover_text, swatch
+
+from .documents import HOSTILE, document
+
+
+def chart(values, style="line", until=None, **more):
+    labels = tuple(f"layer{index}" for index in range(len(values)))
+    return Chart(labels=labels, series=(Series(name="s", style=style, values=tuple(values), until=until),), **more)
+
+
+def drawn(of, kind):
+    return [node for node in tree.fromstring(chart_svg(of)).iter() if kind in node.get("class", "").split()]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.3, 4.2, (0.0, 1.0, 2.0, 3.0, 4.0)),
+        (0.0, 0.05, (0.0, 0.01, 0.02, 0.03, 0.04, 0.05)),
+        (-41.0, 3.0, (-40.0, -30.0, -20.0, -10.0, 0.0)),
+    ],
+)
+def test_ticks_are_round_and_inside(low, high, expected):
+    assert ticks(low, high, about=5) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("width", [1e-9, 0.3, 1.0, 7.7, 1e6])
+@pytest.mark.parametrize("start", [-1e6, -3.3, 0.0, 12.5])
+def test_there_are_always_some_ticks(start, width):
+    found = ticks(start, start + width)
+    assert 2 <= len(found) <= 14
+    assert all(start - 1e-6 * width <= tick <= start + width * (1 + 1e-6) for tick in found)
+
+
+def test_a_tick_has_no_noise():
+    assert [tick_text(value) for value in (0.1 + 0.2, -0.0, 1e6, -2.5)] == ["0.3", "0", "1e+06", "-2.5"]
+
+
+def test_the_scale_holds_values_and_rules_and_makes_room_for_infinities():
+    found = scale(chart([1.0, None, math.inf, 3.0], rules=(("one", 0.0),)))
+    assert found.low < 0.0
+    assert found.high > 3.0
+    assert (found.below, found.above) == (False, True)
+    assert scale(chart([2.0])).low < 2.0 < scale(chart([2.0])).high
+    assert scale(chart([None, None])) is None
+    assert scale(chart([math.nan])) is None
+    assert scale(chart([math.inf])).above
+
+
+def test_a_gap_breaks_the_line():
+    (path,) = drawn(chart([1.0, 2.0, None, 3.0, math.inf, 4.0, 5.0]), "line")
+    assert path.get("d").count("M") == 3
+    assert path.get("d").count("L") == 2
+
+
+def test_infinite_values_stand_at_the_edge_with_a_mark_of_their_own():
+    figure = chart([1.0, math.inf, -math.inf], "marks")
+    assert len(drawn(figure, "infinite")) == 2
+    assert len(drawn(figure, "mark")) == 1
+    assert len(drawn(figure, "lane")) == 2
+
+
+def test_a_lone_value_of_a_crowded_line_is_seen():
+    values = [None] * 80
+    values[40] = 1.0
+    assert len(drawn(chart(values), "mark")) == 1
+    assert len(drawn(chart([1.0] * 80), "mark")) == 0
+
+
+def test_a_closed_bracket_is_seen_and_a_span_reaches_from_end_to_end():
+    spans = drawn(chart([1.0, 0.0], "spans", until=(1.0, 2.0)), "span")
+    heights = [float(span.get("height")) for span in spans]
+    assert heights[0] >= 3.0
+    assert heights[1] > 150.0
+
+
+def test_sideways_spans_lie():
+    figure = chart([1.0, 0.0], "spans", until=(1.0, 2.0), sideways=True)
+    wide = drawn(figure, "span")[1]
+    assert float(wide.get("width")) > 3 * float(wide.get("height"))
+    assert [node.text for node in drawn(figure, "figure")] == ["1.00", "2.00"]
+
+
+def test_higher_values_stand_higher():
+    low, high = drawn(chart([1.0, 2.0], "marks"), "mark")
+    assert float(high.get("cy")) < float(low.get("cy"))
+    assert float(high.get("cx")) > float(low.get("cx"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, 107, 500])
+def test_labels_are_thinned_until_they_fit(count):
+    figure = chart([float(index) for index in range(count)])
+    names = drawn(figure, "label")
+    assert 1 <= len(names) <= 110
+    assert len(drawn(figure, "place")) == count
+    edges = [float(node.get("transform").split("(")[1].split()[0]) for node in names]
+    assert all(b - a >= 18 for a, b in itertools.pairwise(edges))
+
+
+def test_everything_lies_inside_the_picture():
+    for block in document("a-rather-long-name-of-a-module.").blocks:
+        if not isinstance(block, Chart):
+            continue
+        picture = tree.fromstring(chart_svg(block))
+        width, height = (float(side) for side in picture.get("viewBox").split()[2:])
+        for node in picture.iter():
+            for name, most in (
+                ("x", width),
+                ("x1", width),
+                ("x2", width),
+                ("cx", width),
+                ("y", height),
+                ("cy", height),
+            ):
+                assert 0 <= float(node.get(name, "0")) <= most
+
+
+def test_every_place_says_its_figures():
+    figure = Chart(
+        labels=("a", "b"),
+        series=(
+            Series(name="norm", style="spans", values=(0.5, None), until=(math.inf, None)),
+            Series(name="exact", style="marks", values=(0.25, None)),
+        ),
+    )
+    assert hover_text(figure, 0) == "a\nnorm: 0.5 to inf\nexact: 0.25"
+    assert hover_text(figure, 1) == "b\nnot measured"
+    titles = [node.text for node in tree.fromstring(chart_svg(figure)).iter("title")]
+    assert titles == [hover_text(figure, 0), hover_text(figure, 1)]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_stays_text(name):
+    figure = Chart(
+        title=name,
+        axis=name,
+        labels=(name, "b"),
+        series=(Series(name=name, style="line", values=(1.0, 2.0)),),
+        rules=((name, 1.5),),
+    )
+    picture = tree.fromstring(chart_svg(figure))
+    assert {node.tag for node in picture.iter()} <= {"svg", "g", "title", "line", "path", "rect", "circle", "text"}
+    assert not [key for node in picture.iter() for key in node.attrib if key.startswith("on") or "href" in key]
+
+
+def test_every_series_has_a_swatch_of_its_colour_and_shape():
+    pictures = [
+        swatch(Series(name="s", style=style, values=()), number)
+        for number, style in enumerate(["spans", "line", "marks", "marks", "marks", "marks", "marks"])
+    ]
+    assert len(set(pictures)) == len(pictures)
+    assert 's2"' in pictures[2]
+
+
+def test_nothing_measured_draws_nothing():
+    assert chart_svg(chart([None, None])) == ""
+    assert chart_svg(Chart(labels=(), series=())) == ""

@@ -1,0 +1,121 @@
+"""Documents as lines of text."""
+
+import math
+
+import pytest
+
+from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table
+from normscope.report.terminal import parts, render
+from normscope.report.words import counted, factor, listed, shape
+
+from .documents import HOSTILE, document
+
+
+def lines(*blocks, width=100):
+    return render(Document(blocks=blocks), width=width).splitlines()
+
+
+def test_a_notice_names_its_severity_and_place():
+    shown = lines(Notice(level="warning", heading="dead-layer", where="net.0", lines=(("seen", "all zero"),)))
+    assert shown[:2] == ["warning dead-layer in net.0", "  seen: all zero"]
+
+
+def test_figures_stand_in_a_column():
+    figures = Figures(
+        items=(Figure(label="upper", value=2.254, kind="log10", note="log10"), Figure(label="n", value=None))
+    )
+    assert lines(figures)[:2] == ["upper  2.25  (log10)", "n      -"]
+
+
+def test_a_chart_is_one_line_per_label():
+    figure = Chart(
+        title="C",
+        labels=("printed", "best"),
+        series=(
+            Series(name="bracket", style="spans", values=(0.0, -math.inf), until=(4.0, 1.0)),
+            Series(name="seen", style="marks", values=(2.0, math.inf)),
+        ),
+        axis="log10",
+    )
+    shown = lines(figure, width=60)
+    assert shown[0] == "C"
+    assert shown[1].startswith("printed │")
+    assert "━○━" in shown[1]
+    assert shown[2].startswith("   best │◀━")
+    assert shown[2].endswith("▶")
+    assert "━ bracket   ○ seen" in shown[5]
+
+
+def test_a_long_chart_is_left_to_the_page():
+    figure = Chart(title="C", labels=("a",) * 41, series=(Series(name="s", style="line", values=(1.0,) * 41),))
+    assert lines(figure)[0] == "C: a chart of 41 places, in the HTML report"
+
+
+def test_a_chart_of_nothing_says_so():
+    figure = Chart(title="C", labels=("a",), series=(Series(name="s", style="line", values=(None,)),))
+    assert lines(figure)[0] == "C: nothing was measured"
+
+
+def wide(count, name="layer1.0.conv1"):
+    columns = (Column(title="layer", kind="name"), *(Column(title=f"figure {n}", kind="log10") for n in range(count)))
+    return Table(columns=columns, rows=((name, *(n + 0.25 for n in range(count))),))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_a_wide_table_is_printed_in_parts_and_whole(width):
+    table = wide(20)
+    shown = lines(table, width=width)
+    assert all(len(line) <= width for line in shown)
+    words = " ".join(shown).split()
+    assert all(f"{n}.25" in words for n in range(20))
+    pieces = list(parts(table, width=width))
+    assert len(pieces) > 1
+    assert all(piece.columns[0].title == "layer" for piece in pieces)
+    assert sum(len(piece.columns) - 1 for piece in pieces) == 20
+
+
+def test_a_table_that_fits_is_one():
+    assert len(list(parts(wide(3), width=80))) == 1
+
+
+def test_a_very_long_name_breaks_at_its_dots():
+    name = "model.encoder.layers.11.attention.self.query_projection.weight_normed"
+    shown = [line.split()[0] for line in lines(wide(4, name), width=80) if ".." not in line and "." in line]
+    assert "".join(shown) == name
+    assert all(len(piece) <= 32 for piece in shown)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "[bold]x[/bold]", "[link=http://x]y"])
+def test_no_name_reaches_the_terminal_as_a_command(name):
+    shown = render(document(name))
+    assert not set(shown) & set("\x1b\x00\u202e\u2066\u2028")
+    if name.isprintable():
+        assert name in shown
+
+
+@pytest.mark.parametrize(
+    ("exponent", "shown"),
+    [
+        (0.0, "1"),
+        (2.25, "178"),
+        (-1.0, "0.1"),
+        (14.2, "10^14.20"),
+        (-7.0, "10^-7.00"),
+        (math.inf, "infinity"),
+        (-math.inf, "0"),
+    ],
+)
+def test_a_factor_is_said_shortly(exponent, shown):
+    assert factor(exponent) == shown
+
+
+def test_words():
+    assert counted(1, "batch", "batches") == "1 batch"
+    assert counted(1200, "batch", "batches") == "1,200 batches"
+    assert shape((3, 32, 32)) == "3x32x32"
+    assert shape(()) == "scalar"
+    assert shape(None) is None
+    assert listed([]) == ""
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
