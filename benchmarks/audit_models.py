@@ -73,8 +73,10 @@ def measure(name: str, batch: int, device: str, max_seconds: float | None) -> No
     data = len(str(audit.to_json()))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{name}: {audit.parameters / 1e6:.1f} M parameters, {len(audit.layers)} rows")
-    print(f"  audit {audit.seconds:.1f} s, {audit.seconds / forward:.0f} times one pass over its data ({forward:.2f} s)")
-    print(f"  report {len(page.encode()) / 1e6:.2f} MB in {drawn:.2f} s, JSON {data / 1e6:.2f} MB, peak {memory:.2f} GiB")
+    ratio = audit.seconds / forward
+    print(f"  audit {audit.seconds:.1f} s, {ratio:.0f} times one pass over its data ({forward:.2f} s)")
+    size = len(page.encode()) / 1e6
+    print(f"  report {size:.2f} MB in {drawn:.2f} s, JSON {data / 1e6:.2f} MB, peak {memory:.2f} GiB")
     if device == "cuda":
         print(f"  GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
     for rung, bracket in audit.ladder.items():

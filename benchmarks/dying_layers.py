@@ -16,6 +16,7 @@ import copy
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -28,32 +29,42 @@ from torch import nn
 import normscope as ns
 from normscope.core.provenance import provenance
 from normscope.diagnosis.result import Audit, Row
-from normscope.experiments.data import digits
+from normscope.experiments.data import Split, digits
 from normscope.experiments.models import ResidualBlock, residual_mlp
 from normscope.experiments.train import accuracy, train
 
 RATE, BLOCKS, WIDTH, BATCH = 3e-3, 6, 64, 64
-ARMS = {  # fused: the same steps, computed faster
+ARMS: dict[str, Callable[..., torch.optim.Optimizer]] = {  # fused: the same steps, computed faster
     "adam_l2": partial(torch.optim.Adam, lr=RATE, weight_decay=1e-3, fused=True),
     "adamw": partial(torch.optim.AdamW, lr=RATE, weight_decay=1e-3, fused=True),
     "adamw_strong": partial(torch.optim.AdamW, lr=RATE, weight_decay=1e-1, fused=True),
 }
 TITLES = {"adam_l2": "Adam, L2 of 1e-3", "adamw": "AdamW, decay 1e-3", "adamw_strong": "AdamW, decay 1e-1"}
+NEGLIGIBLE = -3
+"""log10 of a folded gain that a residual stream of size 1 does not notice."""
 FIRST_SEED_ONLY = ("adamw_strong",)
 """The same number means less in AdamW; a hundred times as much is shown once."""
 
 
 @dataclass(frozen=True)
+class Removal:
+    """What is left of a network without some of its blocks."""
+
+    why: str
+    blocks: list[str]
+    test_accuracy: float
+    change: float
+
+
+@dataclass(frozen=True)
 class Run:
-    """One trained network, and the same network without the blocks in which a layer is reported dead."""
+    """One trained network with its audit, and the test whether the blocks called dead do anything."""
 
     audit: Audit
     norms: dict[str, float]
     train_accuracy: float
     test_accuracy: float
-    removed: list[str]
-    removed_accuracy: float
-    removed_change: float
+    removals: list[Removal]
 
 
 def run(arm: str, seed: int, epochs: int) -> Run:
@@ -62,37 +73,44 @@ def run(arm: str, seed: int, epochs: int) -> Run:
     generator = torch.Generator().manual_seed(seed)
     data = digits(generator=generator)
     model = residual_mlp(generator=generator, width=WIDTH, blocks=BLOCKS)
-    images, labels, tests, answers = data.train_images, data.train_labels, data.test_images, data.test_labels
+    images, labels = data.train_images, data.train_labels
     train(model, images, labels, generator=generator, epochs=epochs, batch_size=BATCH, optimizer=ARMS[arm])
-    audit = ns.audit(model, tests[:BATCH], loader=images.split(BATCH), name=f"residual_mlp, {TITLES[arm]}")
-    dead = {finding.where.split(".")[0] for finding in audit.findings if finding.code == "dead-layer"}
-    removed = sorted(path for path in dead if isinstance(model.get_submodule(path), ResidualBlock))
-    rest = copy.deepcopy(model)
-    for path in removed:
-        rest.set_submodule(path, nn.Identity())
-    with torch.no_grad():
-        change = float((rest(tests) - model(tests)).abs().max())
+    audit = ns.audit(model, data.test_images[:BATCH], loader=images.split(BATCH), name=f"residual_mlp, {TITLES[arm]}")
+    reported = {finding.where for finding in audit.findings if finding.code == "dead-layer"}
+    cut = {row.path for row in audit.layers if row.log10_folded is not None and row.log10_folded < NEGLIGIBLE}
     return Run(
         audit=audit,
         norms={path: float(m.weight.detach().norm()) for path, m in model.named_modules() if isinstance(m, nn.Linear)},
         train_accuracy=accuracy(model, images, labels),
-        test_accuracy=accuracy(model, tests, answers),
-        removed=removed,
-        removed_accuracy=accuracy(rest, tests, answers),
-        removed_change=change,
+        test_accuracy=accuracy(model, data.test_images, data.test_labels),
+        removals=[
+            _removal(model, data, "with a dead-layer finding", reported),
+            _removal(model, data, f"with a folded gain below 10^{NEGLIGIBLE}", cut),
+        ],
     )
+
+
+def _removal(model: nn.Module, data: Split, why: str, paths: set[str]) -> Removal:
+    tops = {path.split(".")[0] for path in paths}
+    blocks = sorted(path for path in tops if isinstance(model.get_submodule(path), ResidualBlock))
+    rest = copy.deepcopy(model)
+    for path in blocks:
+        rest.set_submodule(path, nn.Identity())
+    with torch.no_grad():
+        change = float((rest(data.test_images) - model(data.test_images)).abs().max())
+    return Removal(why, blocks, accuracy(rest, data.test_images, data.test_labels), change)
 
 
 def show(seed: int, runs: dict[str, Run]) -> None:
     """Print a line per weight that feeds a normalizer, then the accuracies and the findings."""
-    print(f"\nseed {seed}\n{'':18s}" + "".join(f"{TITLES[arm]:>30s}" for arm in runs))
-    print(f"{'weight':8s}{'normalizer':10s}" + f"{'norm(W)':>12s}{'variance':>9s}{'folded':>9s}" * len(runs))
+    print(f"\nseed {seed}\n{'':18s}" + "".join(f"{TITLES[arm]:>34s}" for arm in runs))
+    print(
+        f"{'weight':8s}{'normalizer':10s}" + f"{'norm(W)':>11s}{'variance':>9s}{'live':>5s}{'folded':>9s}" * len(runs)
+    )
     feeding = [(i, row) for i, row in enumerate(next(iter(runs.values())).audit.layers) if row.folded_with is not None]
     for index, row in feeding:
-        print(
-            f"{row.folded_with:8s}{row.path:10s}"
-            + "".join(_cells(r.audit.layers[index], r.norms) for r in runs.values())
-        )
+        cells = (_cells(one.audit.layers[index], one.norms) for one in runs.values())
+        print(f"{row.folded_with:8s}{row.path:10s}" + "".join(cells))
     for arm, one in runs.items():
         found = Counter(f"{finding.code} ({finding.severity})" for finding in one.audit.findings)
         print(f"{TITLES[arm]}: accuracy {one.train_accuracy:.3f} in training, {one.test_accuracy:.3f} in test")
@@ -100,17 +118,21 @@ def show(seed: int, runs: dict[str, Run]) -> None:
         for finding in one.audit.findings:
             if finding.code == "dead-layer":
                 print(f"  dead-layer {finding.where}: {finding.seen}")
-        if one.removed:
-            print(
-                f"  without the blocks {', '.join(one.removed)}: accuracy {one.removed_accuracy:.3f} in test, "
-                f"no logit moved by more than {one.removed_change:.1e}"
-            )
+        for removal in one.removals:
+            if removal.blocks:
+                print(
+                    f"  without the blocks {', '.join(removal.blocks)}, those {removal.why}: accuracy "
+                    f"{removal.test_accuracy:.3f} in test, no logit moves by more than {removal.change:.1e}"
+                )
 
 
 def _cells(row: Row, norms: dict[str, float]) -> str:
-    assert row.variance is not None
+    seen = row.variance
+    assert seen is not None
     assert row.log10_folded is not None
-    return f"{norms[str(row.folded_with)]:12.1e}{_power(row.variance.log10_median):>9s}{_power(row.log10_folded):>9s}"
+    live = round((1 - seen.share_eps) * seen.sets)
+    norm, variance, folded = norms[str(row.folded_with)], _power(seen.log10_median), _power(row.log10_folded)
+    return f"{norm:11.1e}{variance:>9s}{live:5d}{folded:>9s}"
 
 
 def _power(exponent: float) -> str:
@@ -130,7 +152,8 @@ def main() -> None:
     print(
         f"residual_mlp, {BLOCKS} blocks {WIDTH} wide, on scikit-learn's digits; batch {BATCH}, {arguments.epochs} "
         f"epochs, learning rate {RATE:g}, every parameter decayed\n"
-        "norm(W): Frobenius; variance: median over channels into the normalizer (eps 1e-5); folded: the gain of both"
+        "norm(W): Frobenius; variance: median over the channels into the normalizer (eps 1e-5); live: channels, of "
+        f"{WIDTH}, with a variance above 10 eps; folded: the gain of both layers"
     )
     jobs = [(arm, seed) for seed in range(arguments.seeds) for arm in ARMS if seed == 0 or arm not in FIRST_SEED_ONLY]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

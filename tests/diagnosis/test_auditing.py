@@ -58,11 +58,11 @@ def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mod
     for module in model:
         if hasattr(module, "eps"):
             module.eps = 1e-12
-    before = ns.audit(model, data(conv), mode=mode, max_seconds=2)
+    before = ns.audit(model, data(conv), mode=mode, max_seconds=1)
     with torch.no_grad():
         model[0].weight *= 7
         model[0].bias *= 7
-    after = ns.audit(model, data(conv), mode=mode, max_seconds=2)
+    after = ns.audit(model, data(conv), mode=mode, max_seconds=1)
     first, second = by_path(before, "normalizer")["1"], by_path(after, "normalizer")["1"]
     assert first.folded_with == second.folded_with == "0"
     assert second.log10_folded == pytest.approx(first.log10_folded, abs=0.01)

@@ -1,4 +1,4 @@
-"""Every finding on a model that has the fault and on one that has not; then what `look` does with many of them."""
+"""Every finding on a model that has the fault and on one that has not."""
 
 from __future__ import annotations
 
@@ -9,58 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import normscope as ns
-from normscope.core.bracket import Bracket, Evidence
-from normscope.core.finding import Finding, Severity
-from normscope.diagnosis import findings
-from normscope.diagnosis.examined import DataSeen, Examined, NormalizerSeen, Place, UnitsSeen
+from normscope.diagnosis.examined import Place, UnitsSeen
 from normscope.diagnosis.findings import look
-from normscope.diagnosis.findings.causes import BEYOND, NEXT, SAME
-from normscope.diagnosis.result import Row, Variance
 
-INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
-
-
-def variance(eps: float, log10: float = 0.0, **known: float) -> Variance:
-    shares = {"share_below_one": 0.0, "share_eps": 0.0, **known}
-    return Variance(log10_min=log10, log10_median=log10, log10_max=log10, sets=64, entries=64, eps=eps, **shares)
-
-
-def normalizer(
-    path: str = "norm", kind: str = "layer", *, log10: float = 0.0, row: dict | None = None, **known
-) -> Place:
-    shares = {name: known.pop(name) for name in ("share_below_one", "share_eps") if name in known}
-    eps = known.pop("eps", 1e-5)
-    seen = NormalizerSeen(
-        site=(path, f"{kind}_norm", 0), kind=kind, eps=eps, entries=known.pop("entries", 64),
-        samples=known.pop("samples", 64), variance=variance(eps, log10, **shares), **known,
-    )  # fmt: skip
-    line = Row(path=path, kind="Norm", operator=f"{kind}_norm", role="normalizer", parameters=0, **(row or {}))
-    return Place(row=line, normalizer=seen)
-
-
-def weight(path: str, log10_norm: float) -> Place:
-    norm = Bracket(log10_lower=log10_norm, log10_upper=log10_norm, evidence=Evidence.PROVEN, method="given")
-    return Place(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
-
-
-def examined(*places: Place, model: nn.Module | None = None, mode: str = "eval", **data) -> Examined:
-    return Examined(
-        model=model or nn.Identity(), mode=mode, places=places, data=DataSeen(**{"samples": 256, "batches": 4, **data})
-    )
-
-
-def codes(*places: Place, **known) -> list[tuple[str, str, Severity]]:
-    return [(finding.code, finding.where, finding.severity) for finding in look(examined(*places, **known))]
-
-
-def audited(model: nn.Module, batch: Tensor, code: str, **known) -> list[Finding]:
-    audit = ns.audit(model, batch[:4], loader=[batch], max_seconds=0.2, rtol=0.1, **known)
-    return [finding for finding in audit.findings if finding.code == code]
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight
 
 
 @pytest.fixture(autouse=True)
@@ -437,94 +389,3 @@ def test_not_lipschitz():
     (finding,) = audited(nn.Sequential(nn.Linear(4, 4), Square()).eval(), randn(64, 4), "not-lipschitz")
     assert (finding.where, finding.severity) == ("1", INFO)
     assert not audited(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Square()).eval(), randn(64, 4), "not-lipschitz")
-
-
-# -------------------------------------------------------------------------------------- look
-
-
-def test_most_serious_first_then_causes_then_depth():
-    found = codes(
-        normalizer("a", share_eps=0.05, log10=-3.0),
-        normalizer("b", weight=torch.eye(8)[0]),
-        normalizer("c", eps=0.0),
-        normalizer("d", weight=torch.eye(8)[0]),
-        normalizer("e", entries=1),
-    )
-    assert [(code, where) for code, where, _ in found] == [
-        ("tiny-sets", "e"),
-        ("eps-scale", "c"),
-        ("dead-channels", "b"),
-        ("dead-channels", "d"),
-        ("eps-dominated", "a"),
-    ]
-
-
-def test_facts_are_joined_and_warnings_are_capped():
-    (fact,) = look(examined(*(normalizer(f"n{k}", share_eps=0.05, log10=-3.0) for k in range(53))))
-    assert (fact.where, fact.numbers["count"]) == ("n0", 53)
-    warnings = look(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
-    assert [finding.where for finding in warnings] == [f"n{k}" for k in range(10)]
-    assert warnings[-1].numbers["count"] == 53
-    assert "count" not in warnings[0].numbers
-
-
-def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one():
-    found = codes(normalizer("n", share_eps=0.05, log10=-3.0), normalizer("n", share_eps=0.5, log10=-4.2))
-    assert found == [("eps-dominated", "n", WARNING)]
-
-
-def test_consequences_at_the_same_place_are_dropped():
-    everything = {"entries": 1, "eps": 0.1, "log10": -9.0, "share_eps": 1.0, "share_below_one": 1.0}
-    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == [
-        "tiny-sets",
-        "eps-scale",
-    ]
-    del everything["entries"]
-    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == ["eps-scale"]
-
-
-def test_what_lies_behind_a_dead_layer_is_its_consequence_but_not_what_lies_beside_it():
-    layers = []
-    for _ in range(3):
-        layers += [nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Linear(16, 2)).eval()
-    with torch.no_grad():
-        model[3].weight *= 1e-9
-        model[3].bias *= 0.0
-        model[1].weight[:8] = 0.0
-        model[7].weight[:8] = 0.0
-    audit = ns.audit(model, randn(4, 16), loader=[randn(64, 16)], max_seconds=0.2)
-    serious = [(finding.code, finding.where) for finding in audit.findings if finding.severity is not INFO]
-    assert serious == [("dead-layer", "3"), ("dead-channels", "1")]
-
-
-def test_a_healthy_place_says_nothing():
-    assert look(examined(normalizer(), normalizer("b", "batch"), weight("c", 0.3))) == ()
-
-
-def test_a_model_that_cannot_be_traced_still_gets_findings():
-    class Branch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.norm(x)) if float(x.detach().sum()) > 1e9 else self.head(self.norm(2 * x))
-
-    model = Branch().eval()
-    model.norm.eps = 0.0
-    audit = ns.audit(model, randn(64, 8))
-    assert (audit.findings[0].code, audit.findings[0].where) == ("eps-scale", "norm")
-
-
-def test_findings_survive_json_and_hold_no_nan():
-    for finding in look(examined(normalizer(log10=-math.inf, share_eps=1.0), weight("b", -math.inf))):
-        assert Finding.from_json(finding.to_json()) == finding
-        assert not any(isinstance(number, float) and math.isnan(number) for number in finding.numbers.values())
-
-
-def test_the_tables_of_causes_name_findings_that_exist():
-    known = {function.__name__.replace("_", "-") for function in findings.LOOKED_FOR}
-    for table in (SAME, NEXT, BEYOND):
-        assert set(table) <= known
-        assert {cause for causes in table.values() for cause in causes} <= known

@@ -118,14 +118,14 @@ def test_the_headline_is_the_bracket_over_all_inputs():
         "folded); two inputs were found for which it does so 7.94 times."
     )
     assert observed == (
-        "At the data seen (640 samples; POINT) it amplifies a small change up to 6.31 times "
+        "At the batch (POINT) it amplifies a small change up to 6.31 times "
         "(NUMERICAL: true up to rounding)."
     )
 
 
 def test_without_a_finite_bound_the_data_come_first_and_the_reason_is_named():
     _, observed, why = headline(audit(ladder=ladder(best=(0.9, math.inf))))
-    assert observed.startswith("At the data seen")
+    assert observed.startswith("At the batch")
     assert why == "There is no finite bound over all inputs (GLOBAL): 'gate' multiplies two unbounded values."
 
 

@@ -64,7 +64,7 @@ def test_batchnorm_variances_are_those_within_batches_in_train_mode():
         (nn.InstanceNorm2d(4), (6, 4, 3, 3), lambda x: x.reshape(-1, 9)),
         (nn.InstanceNorm1d(4), (6, 4, 9), lambda x: x.reshape(-1, 9)),
     ],
-    ids=str,
+    ids=["layer", "layer over two", "group", "instance 2d", "instance 1d"],
 )
 def test_sets_of_the_other_normalizers(norm, shape, sets):
     batches = [draw(*shape, seed=n, scale=10.0**-n) for n in range(3)]
@@ -171,3 +171,21 @@ def test_compiled_modules_are_watched_eagerly():
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     model.compile()
     assert set(watch_data(model, [draw(4, 3)]).normalizers) == {("1", "layer_norm", 0)}
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_dropout_counts_as_off_in_train_mode_wherever_it_is(norm_first):
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, 0.5, batch_first=True, norm_first=norm_first)
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, x):
+            y = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5 if self.training else 0.0)
+            return self.norm(F.dropout(self.encoder(x) + y, 0.5, self.training))
+
+    model, batch = Dropping(), draw(4, 5, 8)
+    train, eval_ = watch_data(model, [batch], mode="train"), watch_data(model, [batch], mode="eval")
+    for site, seen in train.normalizers.items():
+        assert summary(seen) == pytest.approx(summary(eval_.normalizers[site]), abs=1e-4)

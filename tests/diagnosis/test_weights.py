@@ -4,6 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -229,6 +230,7 @@ def test_what_is_not_a_weight_as_it_stands_is_skipped_with_a_reason():
         stored(
             {
                 "q.qweight": torch.zeros(3, 3, dtype=torch.int32),
+                "q.qzeros": torch.zeros(3, dtype=torch.int32),
                 "a.weight": torch.zeros(3, 3).to(torch.float8_e4m3fn),
                 "a.weight_scale": torch.ones(1),
                 "b.weight": torch.eye(3).to(torch.float8_e4m3fn),
@@ -241,7 +243,9 @@ def test_what_is_not_a_weight_as_it_stands_is_skipped_with_a_reason():
         )
     )
     reasons = dict(audit.skipped)
-    assert len([reason for reason in reasons.values() if reason.startswith(("int32", "complex64", "quantised"))]) >= 1
+    assert reasons["2 tensors, e.g. q.qweight"].startswith("int32 values")
+    assert reasons["a.weight"].startswith("quantised")
+    assert reasons["wave"].startswith("complex64 values")
     assert [(row.path, row.norm is None) for row in audit.layers] == [
         ("b", False),
         ("c.weight_v", True),
@@ -259,27 +263,41 @@ def test_a_budget_that_is_spent_leaves_sound_brackets():
 
 
 PEAK = """
-import resource, sys
+import sys
 from pathlib import Path
 import torch
 from normscope.cli.stored import stored_weights
 from normscope.diagnosis.weights import audit_weights
 
+
+def peak():  # not ru_maxrss, which a process inherits from the one that started it
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
 torch.set_num_threads(1)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 audit_weights(stored_weights(Path(sys.argv[1])))
 before = peak()
-assert len(audit_weights(stored_weights(Path(sys.argv[2]))).layers) == 14
+weights = stored_weights(Path(sys.argv[2]))
+if sys.argv[3] == "all":  # what the test must be able to see
+    held = {name: read().clone() for name, read in weights.items()}
+    weights = {name: (lambda tensor=tensor: tensor) for name, tensor in held.items()}
+assert len(audit_weights(weights).layers) == 14
 print(peak() - before)
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_memory_stays_near_the_largest_tensor(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a.weight": torch.randn(64, 20_000)}, tmp_path / "small.safetensors")
     save_file({f"layer{k}.weight": torch.randn(64, 70_000) for k in range(14)}, tmp_path / "large.safetensors")
     assert (tmp_path / "large.safetensors").stat().st_size > 240e6
-    command = [sys.executable, "-c", PEAK, str(tmp_path / "small.safetensors"), str(tmp_path / "large.safetensors")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 100.0  # MiB: one tensor is 17 MiB, all are 239
+    grown = {}
+    for held in ("one", "all"):
+        files = [str(tmp_path / f"{name}.safetensors") for name in ("small", "large")]
+        done = subprocess.run([sys.executable, "-c", PEAK, *files, held], capture_output=True, text=True, check=True)
+        grown[held] = float(done.stdout)
+    assert grown["one"] < 120.0  # MiB: one tensor is 17 MiB, all are 239
+    assert grown["all"] > 200.0

@@ -35,7 +35,7 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-@pytest.mark.parametrize(
+MODELS = pytest.mark.parametrize(
     ("build", "shape"),
     [
         (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3)), (4, 6)),
@@ -44,6 +44,9 @@ def encoder() -> nn.Module:
         (lambda: nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 4), nn.Softmax(-1)), (3, 6)),
     ],
 )
+
+
+@MODELS
 def test_ladder_agrees_with_the_cpu(build, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     model = build().eval()
@@ -54,6 +57,25 @@ def test_ladder_agrees_with_the_cpu(build, shape: tuple[int, ...]) -> None:
         tolerance = 1e-4 if name == "observed" else 1e-6
         assert there[name].log10_upper == pytest.approx(bracket.log10_upper, abs=tolerance)
         assert there["best"].log10_lower <= bracket.log10_upper or not bracket.holds or name == "observed"
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@MODELS
+def test_audit_agrees_with_the_cpu(build, shape: tuple[int, ...], mode: str) -> None:
+    torch.manual_seed(0)
+    model = build()
+    data = [torch.randn(shape) for _ in range(5)]
+    here = ns.audit(model, data[0], loader=data, mode=mode)
+    there = ns.audit(copy.deepcopy(model).cuda(), data[0], loader=data, mode=mode)  # the loader stays on the CPU
+    assert [finding.code for finding in here.findings] == [finding.code for finding in there.findings]
+    for one, other in zip(here.layers, there.layers, strict=True):
+        assert one.path == other.path
+        for name in ("log10_printed", "log10_exact", "log10_at_data", "log10_folded", "log10_cumulative"):
+            assert getattr(other, name) == pytest.approx(getattr(one, name), abs=1e-2)
+        if one.variance is not None:
+            assert other.variance.log10_min == pytest.approx(one.variance.log10_min, abs=1e-3)
+            assert other.variance.log10_median == pytest.approx(one.variance.log10_median, abs=0.03)
+    assert ns.Audit.from_json(there.to_json()) == there
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

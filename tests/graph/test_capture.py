@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -264,7 +265,7 @@ class TestStructure:
         assert conv.bound()["padding"] == [1, 1]
         assert (relu.op, relu.path, relu.kind) == (aten.relu.default, "1", "Function")
         file, line = relu.source.rsplit(":", 1)
-        assert file == __file__
+        assert os.path.abspath(file) == os.path.abspath(__file__)
         with open(__file__) as source:
             assert "self.function(x)" in source.read().splitlines()[int(line) - 1]
         assert "1 at" in relu.where
@@ -405,7 +406,7 @@ class TestRefused:
             ns.lipschitz(Function(lambda x: x * 2.0), torch.tensor([[1, 2]]))
 
     def test_a_wrong_shape(self) -> None:
-        with pytest.raises(InputError, match=r"shapes \[\(2, 5\)\].*mat1 and mat2") as caught:
+        with pytest.raises(InputError, match=r"mat1 and mat2.*shapes \[\(2, 5\)\]") as caught:
             ns.lipschitz(nn.Linear(3, 2), torch.randn(2, 5))
         assert "\n" not in str(caught.value)
 

@@ -521,7 +521,7 @@ def tangled(seed: int) -> int:
 
 
 def test_random_graphs_do_not_break_a_claim() -> None:
-    assert sum(map(tangled, range(40))) > 20
+    assert sum(map(tangled, range(20))) > 10
 
 
 @pytest.mark.slow
@@ -543,7 +543,7 @@ def drawn(seed: int) -> int:
 
 
 def test_random_networks_do_not_break_a_claim() -> None:
-    assert sum(map(drawn, range(80))) > 5
+    assert sum(map(drawn, range(25))) > 2
 
 
 @pytest.mark.slow

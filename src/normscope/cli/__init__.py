@@ -8,9 +8,8 @@ import sys
 import typer
 
 from .. import __version__
-from ..core.errors import NormscopeError
+from ..core.errors import NormscopeError, said
 from . import audit, compare, demo, ops
-from .objects import said
 
 app = typer.Typer(
     name="normscope",

@@ -36,7 +36,9 @@ DATA is one of
 - `npz:FILE` with the inputs in an array called x, images or data (bytes are divided by 255)
 - `package.module:loader`: a DataLoader, a Dataset, a list of batches, a tensor, or a function that returns one.
 
-At most 64 batches are read. Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
+Of a data set the first 64 batches are read, a loader of yours to its end.
+
+Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
 """
 
 EXAMPLES = """**Examples**

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 from ..experiments import data as data_sets
 from .model_forms import Given
-from .objects import call_object, load_object, said
+from .objects import call_object, load_object
 
 BATCH_SIZE = 32
 NOISE_SAMPLES = 8
 """A synthetic batch is there to size the layers; its statistics mean little."""
 BATCHES = 64
-"""More of them are not read: 2,048 samples in batches of 32 settle every statistic an audit shows."""
+"""Of a named data set: 2,048 samples in batches of 32 settle every statistic an audit shows. Loaders are read whole."""
 INPUTS = ("x", "images", "data")
 FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
 
@@ -153,11 +154,15 @@ def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batche
             f"{text} gives an object of type {type(found).__name__}: batches are a DataLoader, a Dataset, a list or a "
             "tensor"
         )
-    loader = UserBatches(found, text)
-    first = next(iter(loader), None)
+    try:
+        first = next(iter(found), None)
+    except Exception as error:
+        raise InputError(f"{text} raises {said(error)} while it yields its first batch") from error
     if first is None:
         raise InputError(f"{text} yields no batch: there is nothing to audit with")
-    return Batches(first=first, loader=loader, notes=(f"data: at most {BATCHES} batches of {text}",))
+    if isinstance(found, Iterator):  # it can be read only once
+        found = itertools.chain([first], found)
+    return Batches(first=first, loader=UserBatches(found, text), notes=(f"data: {text}",))
 
 
 def _iterable(found: Any) -> bool:
@@ -165,20 +170,21 @@ def _iterable(found: Any) -> bool:
 
 
 class UserBatches:
-    """The first batches of a loader of the user's, as often as they are asked for; its errors become one sentence.
+    """The batches of a loader of the user's; its errors become one sentence.
 
     Args:
-        source: yields batches; one that can be read only once is kept.
+        source: yields batches.
         name: how errors call it.
     """
 
     def __init__(self, source: Iterable[Any], name: str) -> None:
         self.source, self.name = source, name
-        if isinstance(source, Iterator):
-            self.source = list(self)
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            yield from itertools.islice(self.source, BATCHES)
+            yield from self.source
         except Exception as error:
             raise InputError(f"{self.name} raises {said(error)} while it yields batches") from error
+
+    def __length_hint__(self) -> int:
+        return operator.length_hint(self.source)

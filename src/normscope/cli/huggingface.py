@@ -15,8 +15,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
-from .objects import said
+from ..core.errors import InputError, said
 
 SEQUENCE = 32
 """Tokens of a synthetic sample."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core.errors import InputError
 from ..diagnosis.weights import Stored
-from .exported import load_program
+from ..graph.exported import load_program
 from .huggingface import load_folder, load_id, looks_like_an_id, noise
 from .objects import call_object, load_object
 from .stored import INDEX, PICKLES, stored_weights

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 
 
 def load_object(reference: str) -> Any:
@@ -55,12 +55,6 @@ def call_object(found: Any, reference: str) -> Any:
         return found()
     except (Exception, SystemExit) as error:
         raise InputError(f"{reference}() raises {said(error)}") from error
-
-
-def said(error: BaseException) -> str:
-    """Return an error's class and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
 def _module(name: str) -> ModuleType:

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 from ..diagnosis.weights import Stored
-from .objects import said
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"

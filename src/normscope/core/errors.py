@@ -49,3 +49,9 @@ class MissingRuleError(NormscopeError):
             'module that holds it with known={"module.path": constant}, or pass on_missing="inf" to go on with '
             "an infinite bound."
         )
+
+
+def said(error: BaseException) -> str:
+    """Return an error's class and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

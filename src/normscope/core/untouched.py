@@ -80,11 +80,10 @@ def drops(module: nn.Module) -> bool:
 
 
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return (
-        torch.equal(first.nan_to_num(), second.nan_to_num())
-        if first.is_floating_point()
-        else torch.equal(first, second)
-    )
+    """Whether two tensors agree, NaN with NaN."""
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    return torch.equal(first.isnan(), second.isnan()) and torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def mode_of(model: nn.Module, mode: str | None) -> str:

@@ -170,7 +170,7 @@ def _observed(
         eval_mode = mode_of(model, options["mode"]) == "eval"
         few = first_samples(batch, OBSERVED_SAMPLES) if eval_mode else batch
         return jacobian_norms(model, few, **options)
-    except (JacobianError, CaptureError) as error:
+    except (JacobianError, CaptureError, InputError) as error:
         skipped.append(("Jacobian norms at the batch", str(error)))
     return None
 

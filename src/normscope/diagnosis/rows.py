@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.folded import propagate
-from ..bounds.ladder import TINY, Work
+from ..bounds.ladder import Work
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
 from ..core.errors import InputError
@@ -31,6 +31,9 @@ STEP = 1e-5
 
 NOT_TRACED = "not traced: folded and cumulative gains are unknown"
 
+SMALL = 4_000_000
+"""Maps with at most this many matrix entries take a fraction of a second: they are measured whatever the budget."""
+
 BATCH_SAMPLES = 16
 """Samples of the batch that stand in for the data where a normalizer could not be watched while it ran."""
 
@@ -44,7 +47,7 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(work.double.node(name).path)
-            left = None if linear.in_size * linear.out_size <= TINY else work.left()
+            left = None if linear.in_size * linear.out_size <= SMALL else work.left()
             found[name] = bracket(linear, rtol=work.rtol, max_seconds=None if left is None else left / 3)
     return found
 
@@ -191,7 +194,7 @@ def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
     points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
     best, top = max(enumerate(observed.per_sample), key=lambda pair: pair[1].log10_lower)
     direction = top.witness
-    if best >= len(points) or direction is None or direction.numel() != points.shape[1]:
+    if best >= len(points) or direction is None or direction.numel() != points.shape[1] or not bool(direction.any()):
         return {}
     point, direction = points[best].double(), direction.reshape(-1).double().to(points.device)
     length = STEP * max(float(point.norm()), 1e-3)

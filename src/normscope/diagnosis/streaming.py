@@ -7,8 +7,9 @@ from global hooks, which leave the user's modules alone. Everything is kept as r
 from __future__ import annotations
 
 import inspect
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..graph.call import arguments
@@ -28,17 +29,13 @@ from ..theory.normalizers import rms_epsilon
 from .examined import DataSeen, Site
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
-NORMALIZERS: dict[Any, str] = {
-    F.batch_norm: "batch_norm",
-    F.layer_norm: "layer_norm",
-    F.group_norm: "group_norm",
-    F.instance_norm: "instance_norm",
-    F.rms_norm: "rms_norm",
-}
+NORMALIZERS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 WEIGHTS = {
     "linear": "linear", "addmm": "linear", "conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution",
     "conv_transpose1d": "convolution", "conv_transpose2d": "convolution", "conv_transpose3d": "convolution",
 }  # fmt: skip
+DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+            "feature_dropout")  # fmt: skip
 RELUS = ("relu", "relu_", "relu6")
 FAMILIES = {  # how the operators of a graph are called in a `Site`
     "linear": "linear", "addmm": "linear", "mm": "linear", "matmul": "linear", "layer_norm": "layer_norm",
@@ -89,7 +86,7 @@ def watch_data(
     Raises:
         InputError: there is no batch, or a batch cannot be an input.
     """
-    total = len(batches) if hasattr(batches, "__len__") else None  # type: ignore[arg-type]
+    total = operator.length_hint(batches) or None
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     samples = count = 0
     error: str | None = None
@@ -104,8 +101,7 @@ def watch_data(
                 with watcher.watching():
                     model(*call.args, **call.kwargs)
             except Exception as raised:
-                first = str(raised).strip().splitlines()[0] if str(raised).strip() else ""
-                error = f"the model raises {type(raised).__name__} on batch {count + 1}: {first}"
+                error = f"the model raises {said(raised)}, on batch {count + 1}"
                 break
             samples += next(
                 (len(v) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor) and v.ndim), 1
@@ -165,10 +161,16 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, then tally its input and output."""
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if func in NORMALIZERS:  # before the run: in train mode it moves the running statistics
-            self._normalizer(NORMALIZERS[func], _bound(func, args, kwargs))
+        name = getattr(func, "__name__", "").split(".")[0]  # operators are called relu.default
+        if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
+            self._normalizer(name, _bound(func, args, kwargs))
         given = args[0] if args else kwargs.get("input")
+        if name in DROPOUTS:  # dropout counts as off, also where no module holds it
+            return given
+        if func is F.multi_head_attention_forward:
+            args, kwargs = (), {**_bound(func, args, kwargs), "dropout_p": 0.0}
+        elif func is F.scaled_dot_product_attention and len(args) < 5:
+            kwargs = {**kwargs, "dropout_p": 0.0}
         result = func(*args, **kwargs)
         if name in WEIGHTS:
             given = args[1] if name == "addmm" and len(args) > 1 else given
@@ -254,11 +256,15 @@ class _Watcher(TorchFunctionMode):
                 self.not_finite = (spoiled[0], "NaN or infinite values in its output")
 
 
-def _bound(func: Callable[..., Any], args: Any, kwargs: Any) -> Mapping[str, Any]:
-    """Return the arguments of a call by name, defaults filled in."""
-    found = inspect.signature(func).bind(*args, **kwargs)
-    found.apply_defaults()
-    return found.arguments
+def _bound(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
+    """Return the arguments of a call by name, defaults filled in: of a Python function, or of torch's operator."""
+    if inspect.isfunction(func):
+        found = inspect.signature(func).bind(*args, **kwargs)
+        found.apply_defaults()
+        return found.arguments
+    schema = getattr(torch.ops.aten, func.__name__.split(".")[0]).default._schema
+    given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    return given | dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
 
 
 def set_count(family: str, given: Mapping[str, Any], x: Tensor) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -94,8 +93,8 @@ class _Ledger:
     findings: list[Finding] = field(default_factory=list)
     parameters: int = 0
     vectors: int = 0
-    unread: Counter[str] = field(default_factory=Counter)
-    """Reasons for tensors that are no weights as they stand."""
+    unread: dict[str, list[str]] = field(default_factory=dict)
+    """Tensors that are no weights as they stand, by the reason."""
 
     def take(self, key: str, tensor: Tensor) -> None:
         """Look at one tensor and let it go."""
@@ -103,7 +102,7 @@ class _Ledger:
             self.parameters += tensor.numel()
         reason = self._unusable(key, tensor)
         if reason is not None:
-            self.unread[reason] += 1
+            self.unread.setdefault(reason, []).append(key)
             return
         if tensor.element_size() == 1:  # float8 has no arithmetic
             tensor = tensor.float()
@@ -177,7 +176,8 @@ class _Ledger:
         ]
         if self.vectors:
             left.append((f"{counted(self.vectors, 'vector')} (biases, scales)", WEIGHTS_ONLY))
-        left += [(counted(count, "tensor"), reason) for reason, count in self.unread.items()]
+        for reason, keys in self.unread.items():
+            left.append((keys[0] if len(keys) == 1 else f"{len(keys):,} tensors, e.g. {keys[0]}", reason))
         return tuple(left)
 
     def notes(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError, NotFiniteError, RandomOperatorError
+from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
 
 PREFERRED = ("logits", "last_hidden_state")
 
@@ -118,9 +118,8 @@ def run(model: nn.Module, call: Call) -> Tensor:
         result = model(*args, **kwargs)
     except Exception as error:
         shapes = [tuple(v.shape) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor)]
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"the model raises {type(error).__name__} on this batch (shapes {shapes}): {first}. "
+            f"the model raises {said(error)}, on this batch (shapes {shapes}). "
             "Pass a batch the model accepts: model(batch) must work."
         ) from error
     return select(result, call.output)

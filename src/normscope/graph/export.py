@@ -1,4 +1,4 @@
-"""`capture`: a model and a batch to a `Graph`, through torch.export (imported here and nowhere else)."""
+"""`capture`: a model and a batch to a `Graph`, through torch.export (known here and in `exported.py` alone)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.errors import CaptureError, InputError, RandomOperatorError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
@@ -88,10 +88,8 @@ def _export(model: nn.Module, call: Call) -> tuple[ExportedProgram, list[str]]:
             cuts = _no_grad_blocks(program)
             return program.run_decompositions({}), cuts
     except Exception as error:
-        text = str(error).strip()
-        first = text.splitlines()[0] if text else type(error).__name__
         raise CaptureError(
-            f"torch.export cannot trace this model: {type(error).__name__}: {first}. Bounds need a traceable model; "
+            f"torch.export cannot trace this model: {said(error)}. Bounds need a traceable model; "
             'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
         ) from error
 

@@ -1,4 +1,4 @@
-"""Models exported to a `.pt2` file."""
+"""Models exported to a `.pt2` file; this file and `export.py` are the only ones that know `torch.export`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
-from .objects import said
+from ..core.errors import InputError, said
 
 DROPOUT = "dropout counts as off"
 

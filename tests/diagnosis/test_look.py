@@ -1,0 +1,112 @@
+"""What `look` does with many findings: order, joins, caps, and consequences that are dropped."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.finding import Finding
+from normscope.diagnosis import findings
+from normscope.diagnosis.findings import look
+from normscope.diagnosis.findings.causes import BEYOND, NEXT, SAME
+
+from .seen import INFO, WARNING, codes, examined, normalizer, randn, weight
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def test_most_serious_first_then_causes_then_depth():
+    found = codes(
+        normalizer("a", share_eps=0.05, log10=-3.0),
+        normalizer("b", weight=torch.eye(8)[0]),
+        normalizer("c", eps=0.0),
+        normalizer("d", weight=torch.eye(8)[0]),
+        normalizer("e", entries=1),
+    )
+    assert [(code, where) for code, where, _ in found] == [
+        ("tiny-sets", "e"),
+        ("eps-scale", "c"),
+        ("dead-channels", "b"),
+        ("dead-channels", "d"),
+        ("eps-dominated", "a"),
+    ]
+
+
+def test_facts_are_joined_and_warnings_are_capped():
+    (fact,) = look(examined(*(normalizer(f"n{k}", share_eps=0.05, log10=-3.0) for k in range(53))))
+    assert (fact.where, fact.numbers["count"]) == ("n0", 53)
+    warnings = look(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
+    assert [finding.where for finding in warnings] == [f"n{k}" for k in range(10)]
+    assert warnings[-1].numbers["count"] == 53
+    assert "count" not in warnings[0].numbers
+
+
+def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one():
+    found = codes(normalizer("n", share_eps=0.05, log10=-3.0), normalizer("n", share_eps=0.5, log10=-4.2))
+    assert found == [("eps-dominated", "n", WARNING)]
+
+
+def test_consequences_at_the_same_place_are_dropped():
+    everything = {"entries": 1, "eps": 0.1, "log10": -9.0, "share_eps": 1.0, "share_below_one": 1.0}
+    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == [
+        "tiny-sets",
+        "eps-scale",
+    ]
+    del everything["entries"]
+    assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == ["eps-scale"]
+
+
+def test_what_lies_behind_a_dead_layer_is_its_consequence_but_not_what_lies_beside_it():
+    layers = []
+    for _ in range(3):
+        layers += [nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(16, 2)).eval()
+    with torch.no_grad():
+        model[3].weight *= 1e-9
+        model[3].bias *= 0.0
+        model[1].weight[:8] = 0.0
+        model[7].weight[:8] = 0.0
+    audit = ns.audit(model, randn(4, 16), loader=[randn(64, 16)], max_seconds=0.2)
+    serious = [(finding.code, finding.where) for finding in audit.findings if finding.severity is not INFO]
+    assert serious == [("dead-layer", "3"), ("dead-channels", "1")]
+
+
+def test_a_healthy_place_says_nothing():
+    assert look(examined(normalizer(), normalizer("b", "batch"), weight("c", 0.3))) == ()
+
+
+def test_a_model_that_cannot_be_traced_still_gets_findings():
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x)) if float(x.detach().sum()) > 1e9 else self.head(self.norm(2 * x))
+
+    model = Branch().eval()
+    model.norm.eps = 0.0
+    audit = ns.audit(model, randn(64, 8))
+    assert (audit.findings[0].code, audit.findings[0].where) == ("eps-scale", "norm")
+
+
+def test_findings_survive_json_and_hold_no_nan():
+    for finding in look(examined(normalizer(log10=-math.inf, share_eps=1.0), weight("b", -math.inf))):
+        assert Finding.from_json(finding.to_json()) == finding
+        assert not any(isinstance(number, float) and math.isnan(number) for number in finding.numbers.values())
+
+
+def test_the_tables_of_causes_name_findings_that_exist():
+    known = {function.__name__.replace("_", "-") for function in findings.LOOKED_FOR}
+    for table in (SAME, NEXT, BEYOND):
+        assert set(table) <= known
+        assert {cause for causes in table.values() for cause in causes} <= known
