@@ -30,10 +30,11 @@ def test_example_runs(script, capsys):
 
 
 def test_there_is_one_example_per_measurement():
-    assert {script.stem for script in EXAMPLES} == {"capture", "spectral_norm", "lipschitz", "ladder"}
+    assert {script.stem for script in EXAMPLES} == {"audit", "capture", "spectral_norm", "lipschitz", "ladder"}
 
 
-def test_the_quick_start_of_the_readme_runs(capsys):
+def test_the_quick_start_of_the_readme_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it writes a report
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out

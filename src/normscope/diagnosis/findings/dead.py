@@ -78,7 +78,7 @@ def _dead_normalizer(
     examined: Examined, place: Place, seen: NormalizerSeen, typical: float, flow: Flow
 ) -> Iterator[Finding]:
     """Collapsed variance at the input, or a negligible scale at the output."""
-    where, variance = place.row.path, log10_median_variance(seen)
+    where, variance = place.row.path, _log10_loudest(seen)
     passing = 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
     if seen.eps > 0.0 and passing < NOTHING_PASSES:
         feed = next((p for p in examined.places if p.row.path == place.row.folded_with), None)
@@ -89,8 +89,8 @@ def _dead_normalizer(
         weights = f" The weights of {place.row.folded_with} have the norm {power(norm)}." if small and norm else ""
         yield _dead(
             str(place.row.folded_with) if small else where,
-            f"The typical variance into {where} is {power(variance)}, far below eps = {figure(seen.eps)}: "
-            f"{percent(passing)} of the normalized variance is left.{weights}",
+            f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into {where} is {power(variance)}, far "
+            f"below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
             figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
         )
     scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
@@ -98,6 +98,13 @@ def _dead_normalizer(
         yield _zero_layer(place, "scales", flow.cuts(place))
     elif scale <= NEGLIGIBLE_NORM:
         yield _dead(where, f"The largest scale of {where} is {figure(scale)}.", figures(log10_scale=log10(scale)))
+
+
+def _log10_loudest(seen: NormalizerSeen) -> float:
+    """Return log10 of the variance that decides whether anything passes: of the loudest channel, or a typical set."""
+    if seen.channel_variance is None or not seen.channel_variance.numel():
+        return log10_median_variance(seen)
+    return log10(float(seen.channel_variance.max()))
 
 
 def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Finding:
