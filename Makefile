@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       train a few small networks and print their layers and bounds (under a minute)"
+	@echo "make demo       train four small networks, audit and compare them, write a report (under a minute)"
 	@echo "make test       the tests (under 5 minutes on 2 cores)"
 	@echo "make test-slow  all tests, the slow ones too"
 	@echo "make lint       format, lint, types, order of the rooms"

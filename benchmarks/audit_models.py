@@ -1,4 +1,4 @@
-"""Audit ResNet-50 (224 px), ViT-B/16 and GPT-2 small: seconds by part, memory, findings, and the size of the report.
+"""Audit ResNet-50 (224 px), ViT-B/16 and GPT-2 small: seconds, memory, findings, and the size of the report.
 
     python benchmarks/audit_models.py --device cuda --batch 8 --models resnet50 vit_b16 gpt2
 

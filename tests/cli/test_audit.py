@@ -218,3 +218,18 @@ def test_names_in_a_comparison_are_unique():
     files = [Path("x.json"), Path("y.json"), Path("z.json"), Path("z.json"), Path("w/z.json")]
     names = list(compare.named(list(zip(files, audits))))
     assert names == ["a (x)", "a (y)", "b (z)", "b (z)'", "b (z)''"]
+
+
+def test_a_saved_audit_is_shown_again(work):
+    run("audit", "net.py:build", "--data", "digits", "--json", "a.json", "--max-seconds", "1")
+    shown = run("show", "a.json", "--html", "again.html")
+    assert shown.code == 0
+    assert "Audit of net.py:build" in shown.out
+    assert (work / "again.html").read_text().startswith("<!")
+    assert run("show", "missing.json").code == 2
+
+
+def test_a_device_that_is_not_there_is_refused(work):
+    answer = run("audit", "net.py:build", "--data", "digits", "--device", "nowhere")
+    assert answer.code == 2
+    assert "--device nowhere" in answer.err

@@ -68,8 +68,8 @@ def convolution_killed_by_coupled_l2(seed: int) -> Case:
 @planted
 def zero_weights_on_the_only_path(seed: int) -> Case:
     model = after_training(plain_mlp, seed)
-    nn.init.zeros_(model[5].weight)
-    return case(model, seed, where="5", code="dead-layer")
+    nn.init.zeros_(model.linear3.weight)
+    return case(model, seed, where="linear3", code="dead-layer")
 
 
 @planted
@@ -85,8 +85,8 @@ def half_the_scales_pruned(seed: int) -> Case:
 def bias_far_below_zero(seed: int) -> Case:
     model = after_training(plain_mlp, seed)
     with torch.no_grad():
-        model[3].bias -= 30.0 * (torch.arange(32) % 8 != 0)
-    return case(model, seed, where="4", code="dead-relu")
+        model.linear2.bias -= 30.0 * (torch.arange(32) % 8 != 0)
+    return case(model, seed, where="relu2", code="dead-relu")
 
 
 @planted
@@ -100,7 +100,7 @@ def running_statistics_of_other_data(seed: int) -> Case:
 @planted
 def batches_of_eight(seed: int) -> Case:
     model = after_training(batch_mlp, seed)
-    return case(model, seed, mode="train", loader=images(seed, size=8, batches=16), where="2", code="small-batch")
+    return case(model, seed, mode="train", loader=images(seed, size=8, batches=16), where="norm1", code="small-batch")
 
 
 @planted
@@ -130,7 +130,7 @@ def initialised_with_unit_variance(seed: int) -> Case:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, generator=generator(seed))
-    return case(model, seed, where="1", code="exploding-run")
+    return case(model, seed, where="linear1", code="exploding-run")
 
 
 @planted

@@ -288,3 +288,57 @@ def test_memory_is_that_of_a_batch():
             assert sum(ref() is not None for ref in alive) <= 2
 
     assert ns.audit(network(nn.BatchNorm1d).eval(), data(False), loader=batches(), max_seconds=1).batches == 30
+
+
+def test_severities_are_ordered_and_findings_can_be_kept_in_sets():
+    assert ns.Severity.INFO < ns.Severity.WARNING < ns.Severity.ERROR
+    assert ns.Severity.ERROR >= ns.Severity.WARNING > ns.Severity.INFO
+    assert max(ns.Severity) is ns.Severity.ERROR
+    finding = ns.Finding(code="a", severity=ns.Severity.INFO, where="", seen="", why="", advice="", numbers={"n": 1})
+    assert len({finding, finding}) == 1
+
+
+def test_a_negative_running_variance_is_a_finding_and_no_crash():
+    model = network(nn.BatchNorm1d).eval()
+    model[1].running_var[2] = -1.0
+    audit = ns.audit(model, data(False))
+    assert (audit.findings[0].code, audit.findings[0].where) == ("non-finite-weights", "1.running_var")
+    assert audit.lipschitz is None
+
+
+def test_what_the_data_spoil_is_listed():
+    batch = data(False)
+    spoiled = batch.clone()
+    spoiled[0, 0] = math.nan
+    audit = ns.audit(network(nn.BatchNorm1d).eval(), batch, loader=[batch, spoiled], max_seconds=1)
+    assert audit.observed is None
+    assert any("Jacobian" in what for what, _ in audit.skipped)
+
+
+def test_a_bias_shared_by_two_layers_is_not_redundant():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+            self.last.bias = self.first.bias
+
+        def forward(self, x):
+            return self.last(self.norm(self.first(x)).relu())
+
+    audit = ns.audit(seeded(Tied), data(False), max_seconds=1)
+    assert not [finding for finding in audit.findings if finding.code == "redundant-bias"]
+
+
+def test_the_table_and_the_findings_count_the_same_dead_channels():
+    model = network(nn.BatchNorm1d).train()
+    with torch.no_grad():
+        model[1].weight[:4] = 1e-9
+    audit = ns.audit(model, draw(128, 6), max_seconds=1)
+    (finding,) = [finding for finding in audit.findings if finding.code == "dead-channels"]
+    assert finding.numbers["dead"] == by_path(audit, "normalizer")["1"].dead_channels == 4
+
+
+def test_a_short_repr():
+    audit = ns.audit(network(nn.BatchNorm1d).train(), data(False), max_seconds=1)
+    assert repr(audit).startswith("<Audit of Sequential: 5 layers, findings: ")
+    assert len(repr(audit)) < 300

@@ -94,7 +94,7 @@ def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **k
     return normalizer(
         path, "batch", uses_running=True, channel_mean=torch.full((8,), mean).double(),
         channel_variance=torch.full((8,), 3.0 * ratio).double(), running_mean=torch.zeros(8).double(),
-        running_variance=torch.full((8,), 3.0).double(), updates=9, **known,
+        running_variance=torch.full((8,), 3.0).double(), **known,
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_stale_statistics_name_the_first_of_many():
 
 def test_statistics_that_were_never_taken_are_a_fact():
     place = batch_norm(ratio=50.0)
-    fresh = dataclasses.replace(place.normalizer, running_variance=torch.ones(8).double(), updates=0)
+    fresh = dataclasses.replace(place.normalizer, running_variance=torch.ones(8).double())
     assert codes(dataclasses.replace(place, normalizer=fresh)) == [("stale-statistics", "norm", INFO)]
 
 
@@ -360,9 +360,9 @@ def test_spectral_norm_of_a_convolution_is_not_its_operator_norm():
 
 def test_redundant_bias():
     layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)]
-    (finding,) = audited(nn.Sequential(*layers).train(), randn(32, 1, 8, 8), "redundant-bias")
-    assert (finding.where, finding.severity) == ("0", INFO)
-    assert finding.numbers == {"parameters": 4, "count": 2}
+    found = audited(nn.Sequential(*layers).train(), randn(32, 1, 8, 8), "redundant-bias")
+    assert [(finding.where, finding.severity) for finding in found] == [("0", INFO), ("3", INFO)]
+    assert found[0].numbers == {"parameters": 4}
     bare = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4))
     assert not audited(bare.train(), randn(32, 1, 8, 8), "redundant-bias")
     assert not audited(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), randn(32, 8), "redundant-bias")
@@ -371,9 +371,8 @@ def test_redundant_bias():
 def test_steep_activation():
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.GELU(), nn.SiLU(), nn.LeakyReLU(1.5))
     found = audited(model.eval(), randn(64, 4), "steep-activation")
-    assert [(finding.where, finding.severity) for finding in found] == [("1", INFO), ("4", INFO), ("5", INFO)]
-    assert found[0].numbers["count"] == 2
-    assert [finding.numbers["slope"] for finding in found] == pytest.approx([1.129, 1.0998, 1.5], rel=1e-3)
+    assert [(finding.where, finding.severity) for finding in found] == [(path, INFO) for path in "1345"]
+    assert [finding.numbers["slope"] for finding in found] == pytest.approx([1.129, 1.129, 1.0998, 1.5], rel=1e-3)
     tame = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(), nn.LeakyReLU(0.1)).eval()
     assert not audited(tame, randn(64, 4), "steep-activation")
 

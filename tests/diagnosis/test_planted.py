@@ -21,7 +21,7 @@ def findings(case: Case) -> tuple[ns.diagnosis.result.Finding, ...]:
 def assert_named_first(case: Case) -> None:
     first = findings(case)[0]
     assert (first.code, first.where) == (case.code, case.where)
-    assert first.severity.rank >= Severity.WARNING.rank
+    assert first.severity >= Severity.WARNING
     assert all((first.seen, first.why, first.advice))
 
 

@@ -40,7 +40,7 @@ def test_batchnorm_channels_are_pooled_over_all_batches_in_eval_mode():
     everything = torch.cat(batches).double().transpose(0, 1).reshape(3, -1)
     assert torch.allclose(seen.channel_mean, everything.mean(1))
     assert torch.allclose(seen.channel_variance, everything.var(1, correction=0))
-    assert (seen.samples, seen.entries, seen.uses_running, seen.updates) == (2, 40, True, 0)
+    assert (seen.samples, seen.entries, seen.uses_running) == (2, 40, True)
     check(seen, everything.var(1, correction=0))
 
 

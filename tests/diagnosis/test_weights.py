@@ -203,14 +203,13 @@ def test_findings_that_weights_alone_can_show():
     audit = audit_weights(stored(state))
     found = [(finding.code, finding.where, finding.severity.value) for finding in audit.findings]
     assert sorted(found) == [
-        ("dead-channels", "head.weight", "warning"),
+        ("dead-channels", "head", "warning"),
         ("dead-channels", "norm", "warning"),
-        ("dead-layer", "zero.weight", "warning"),
+        ("dead-layer", "zero", "warning"),
         ("non-finite-weights", "nan.weight", "error"),
         ("non-finite-weights", "stem.bias", "error"),
     ]
     assert [severity for _, _, severity in found[:2]] == ["error", "error"]
-    assert audit.worst().value == "error"
     rows = {row.path: row for row in audit.layers}
     assert (rows["head"].dead_channels, rows["head"].channels) == (2, 4)
     assert rows["nan"].norm is None

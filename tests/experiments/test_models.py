@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.experiments.models import cnn, mlp, residual_mlp
+from normscope.experiments.models import mlp, residual_mlp
 from normscope.experiments.train import accuracy, train
 
 
@@ -21,7 +21,6 @@ BUILDERS = {
     "mlp, batch": partial(mlp, normalizer="batch"),
     "mlp, layer": partial(mlp, normalizer="layer"),
     "mlp, group": partial(mlp, normalizer="group", width=32),
-    "cnn": cnn,
     "residual": partial(residual_mlp, width=16, blocks=2),
 }
 

@@ -85,11 +85,12 @@ def same(first: Tensor, second: Tensor, tolerance: float = 1e-7) -> bool:
     return bool((first - second).abs().max() <= tolerance * (1 + second.abs().max()))
 
 
-def holds(model: nn.Module, batch: Tensor, mode: str, feed: Feed, factor: float = 3.0) -> bool:
+def holds(model: nn.Module, batch: Tensor, mode: str, feed: Feed, factor: float = 3.0, tolerance: float = 1e-7) -> bool:
     """Whether scaling any unit leaves the model's output as it is."""
     before = result(model, batch, mode)
     return all(
-        same(result(rescaled(model, feed.weight.path, unit, factor), batch, mode), before) for unit in units(feed)
+        same(result(rescaled(model, feed.weight.path, unit, factor), batch, mode), before, tolerance)
+        for unit in units(feed)
     )
 
 
@@ -499,7 +500,7 @@ class Tangle(nn.Module):
 
 
 def attack(model: nn.Module, batch: Tensor, mode: str) -> int:
-    """Try every claim; return how many there were."""
+    """Try every claim, with room for variances that come near eps; return how many there were."""
     pairs = found(model, batch, mode)
     before = result(model, batch, mode)
     for feed in pairs:
@@ -507,11 +508,11 @@ def attack(model: nn.Module, batch: Tensor, mode: str) -> int:
         if not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) or hasattr(layer, "parametrizations"):
             continue
         if feed.scale_invariant:
-            assert holds(model, batch, mode, feed, 0.4), f"{feed.weight.path} -> {feed.normalizer.path}"
+            assert holds(model, batch, mode, feed, 0.4, 1e-4), f"{feed.weight.path} -> {feed.normalizer.path}"
         if layer.bias is not None and feed.bias_redundant != "no" and mode == "train":
             width = layer.bias.shape[0]
             shift = noise(width, seed=3) if feed.bias_redundant == "whole" else torch.full((width,), 0.6)
-            assert same(result(shifted(model, feed.weight.path, shift), batch, mode), before, 1e-6), feed.weight.path
+            assert same(result(shifted(model, feed.weight.path, shift), batch, mode), before, 1e-4), feed.weight.path
     return sum(feed.scale_invariant for feed in pairs)
 
 

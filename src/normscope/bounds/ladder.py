@@ -167,7 +167,7 @@ def lipschitz(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return work.with_lower(work.rungs()["best"], work.observed(seed), seed)
+    return work.with_lower(work.rungs()["best"], work.observed_if_any(seed), seed)
 
 
 @outside_inference_mode
@@ -214,7 +214,7 @@ def ladder(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return Ladder(rungs=work.climb(work.observed(seed), seed), layers=work.layers(), graph=work.graph)
+    return Ladder(rungs=work.climb(work.observed_if_any(seed), seed), layers=work.layers(), graph=work.graph)
 
 
 class Work:
@@ -325,19 +325,16 @@ class Work:
         shared["best"] = best
         return shared if observed is None else shared | {"observed": observed}
 
-    def observed(self, seed: int, samples: int | None = None) -> Bracket | None:
-        """Return the Jacobian norms at the (first samples of the) batch, or None where gradients are cut."""
+    def observed(self, seed: int, samples: int | None = None) -> Bracket:
+        """Return the Jacobian norms at the (first samples of the) batch; raises JacobianError where there is none."""
         batch = self.batch if samples is None or not self.graph.per_sample else first_samples(self.batch, samples)
+        options: dict[str, Any] = {"mode": self.mode, "output": self.output, "rtol": self.rtol, "graph": self.graph}
+        return jacobian_norms(self.model, batch, seed=seed, **options)
+
+    def observed_if_any(self, seed: int) -> Bracket | None:
+        """Return the Jacobian norms at the batch, or None where gradients are cut."""
         try:
-            return jacobian_norms(
-                self.model,
-                batch,
-                mode=self.mode,
-                output=self.output,
-                rtol=self.rtol,
-                seed=seed,
-                graph=self.graph,
-            )
+            return self.observed(seed)
         except JacobianError:
             return None
 
@@ -373,7 +370,7 @@ class Work:
             rows.append(
                 Layer(
                     path=node.path,
-                    operator=str(node.op).removeprefix("aten.").split(".")[0],
+                    operator=node.operator,
                     kind=node.kind,
                     input_shape=node.operands[0].shape,
                     output_shape=node.shape,

@@ -9,7 +9,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, compare, demo, ops
+from . import audit, compare, demo, ops, show
 
 app = typer.Typer(
     name="normscope",
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)
+app.command(help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command(help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
 app.command()(ops.ops)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 from ..core.finding import Severity
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
@@ -84,6 +85,9 @@ def audit(
         float | None, typer.Option(min=0.0, help="Budget of the bounds; when it is spent they stay sound but looser.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
     ] = False,
@@ -92,9 +96,21 @@ def audit(
     check_targets(html, json)
     given = open_model(model, trust=trust)
     if given.weights is not None:
-        found = _weights(given, data, mode, max_seconds)
+        options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
+        found = _weights(given, options, max_seconds)
     else:
-        found = _model(given, data, mode, output, batch_size, max_seconds, seed)
+        batches = open_data(data, _placed(given, device, mode), batch_size=batch_size, seed=seed)
+        found = audit_model(
+            given.module,
+            batches.first,
+            loader=batches.loader,
+            mode=mode,
+            output=int(output) if output is not None and output.isdecimal() else output,
+            max_seconds=max_seconds,
+            seed=seed,
+            name=given.name,
+        )
+        found = dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
     print_document(audit_document(found, brief=True))
     if html is not None:
         found.to_html(html)
@@ -105,49 +121,36 @@ def audit(
     _judge(found, fail_on)
 
 
-def _weights(given: Given, data: str | None, mode: str | None, max_seconds: float | None) -> Audit:
-    if data is not None or mode is not None:
-        option = "--data" if data is not None else "--mode"
-        raise InputError(
-            f"{given.name} holds weights and no model to run: leave {option} out, or name a function that builds the "
-            "model (package.module:function)"
-        )
+def _weights(given: Given, options: Mapping[str, object], max_seconds: float | None) -> Audit:
+    """Audit weights alone, for which most options mean nothing."""
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"{given.name} holds weights and no model to run: leave {option} out, or name a function that builds "
+                "the model (package.module:function)"
+            )
     assert given.weights is not None
     return audit_weights(given.weights, name=given.name, max_seconds=max_seconds)
 
 
-def _model(
-    given: Given,
-    data: str | None,
-    mode: str | None,
-    output: str | None,
-    batch_size: int | None,
-    max_seconds: float | None,
-    seed: int,
-) -> Audit:
-    assert given.model is not None
-    has = "train" if given.model.training else "eval"
+def _placed(given: Given, device: str | None, mode: str | None) -> Given:
+    """Move the model to the device asked for, if it can run in the mode asked for."""
+    has = "train" if given.module.training else "eval"
     if given.fixed_mode and mode not in (None, has):
         raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
-    batches = open_data(data, given, batch_size=batch_size, seed=seed)
-    found = audit_model(
-        given.model,
-        batches.first,
-        loader=batches.loader,
-        mode=mode,
-        output=int(output) if output is not None and output.isdecimal() else output,
-        max_seconds=max_seconds,
-        seed=seed,
-        name=given.name,
-    )
-    return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
+    if device is not None:
+        try:
+            given.module.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"the model cannot be moved to --device {device} ({said(error)})") from error
+    return given
 
 
 def _judge(found: Audit, fail_on: Severity | None) -> None:
     """End with exit code 1 if a finding is as serious as asked for."""
     if fail_on is None:
         return
-    reached = sum(finding.severity.rank >= fail_on.rank for finding in found.findings)
+    reached = sum(finding.severity >= fail_on for finding in found.findings)
     if reached:
         noun = "finding reaches" if reached == 1 else "findings reach"
         typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)

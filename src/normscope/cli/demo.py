@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,7 +70,7 @@ def demo(
         raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
     console = Console()
     measured = measure(seed=seed, console=console)
-    print_document(_compact(measured), console=console)
+    print_document(_comparison(measured, brief=True), console=console)
     for name, (_, found) in measured.items():
         found.to_json(out / f"{name}.json")
     report = out / "report.html"
@@ -119,16 +118,6 @@ def _comparison(measured: Measured, *, brief: bool) -> Document:
     audits = {found.name: found for _, found in measured.values()}
     scores = {found.name: score for score, found in measured.values()}
     return compare_document(audits, brief=brief, accuracy=scores)
-
-
-def _compact(measured: Measured) -> Document:
-    """Return the comparison without its tables of layers, which the report has."""
-    whole = _comparison(measured, brief=True)
-    return Document(title=whole.title, blocks=tuple(itertools.takewhile(lambda b: not _opens_layers(b), whole.blocks)))
-
-
-def _opens_layers(block: Block) -> bool:
-    return isinstance(block, Text) and block.heading == "Layers"
 
 
 def _report(measured: Measured) -> Document:

@@ -45,6 +45,12 @@ class Given:
     fixed_mode: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def module(self) -> nn.Module:
+        """The model, where there is one."""
+        assert self.model is not None
+        return self.model
+
 
 def open_model(text: str, *, trust: bool) -> Given:
     """Open MODEL, whatever its form.

@@ -11,7 +11,7 @@ from .plain import plain, revived
 
 
 class Severity(enum.StrEnum):
-    """How much a finding matters; compare with `rank`."""
+    """How much a finding matters; the more serious is the larger."""
 
     INFO = "info"
     """A fact the reader may want to know; the model may well be healthy."""
@@ -24,6 +24,18 @@ class Severity(enum.StrEnum):
     def rank(self) -> int:
         """0, 1, 2 for info, warning, error."""
         return list(Severity).index(self)
+
+    def __lt__(self, other: object) -> bool:
+        return self.rank < other.rank if isinstance(other, Severity) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self.rank <= other.rank if isinstance(other, Severity) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return self.rank > other.rank if isinstance(other, Severity) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return self.rank >= other.rank if isinstance(other, Severity) else NotImplemented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +58,7 @@ class Finding:
     seen: str
     why: str
     advice: str
-    numbers: Mapping[str, float | int | None] = field(default_factory=dict)
+    numbers: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

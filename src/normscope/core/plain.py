@@ -9,13 +9,13 @@ INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
 def plain(value: Any) -> Any:
-    """Return nested dicts, lists and tuples with infinities as strings and tuples as lists; `None` stays `None`."""
+    """Return nested dicts, lists and tuples with infinities as strings, NaN as `None`, tuples as lists."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return None if math.isnan(value) else str(value)
     return value
 
 

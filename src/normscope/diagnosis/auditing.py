@@ -16,7 +16,7 @@ from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode
-from ..graph.call import not_finite
+from ..graph.call import broken_tensors
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
 from .examined import DataSeen, Examined
@@ -57,7 +57,7 @@ def audit(
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: budget of the bounds (not of the pass over the data).
+        max_seconds: budget of the bounds, not of the pass over the data nor of the Jacobians at the batch.
         seed: of the search from below.
         name: how the report calls the model; its class if not given.
 
@@ -75,7 +75,7 @@ def audit(
         >>> [finding.code for finding in audit.findings if finding.severity == "warning"]
         []
 
-    Reference: Than et al., Theorem 9 and Corollaries 10, 11, with the corrections of this project's documentation.
+    Reference: Than et al., Lemmas 1 to 3, Theorem 9 and Corollaries 10, 11.
     """
     began = time.monotonic()
     asked, mode = mode, mode_of(model, mode)
@@ -83,16 +83,20 @@ def audit(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
     skipped: list[tuple[str, str]] = []
-    broken = not_finite(model)
+    broken = broken_tensors(model)
     work: Work | None = None
     if broken:
-        skipped.append(("bounds and Jacobians", broken[0]))
+        skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
     else:
         options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "max_seconds": max_seconds}
         work = _traced(model, batch, options, skipped)
     data = watch_data(model, [batch] if loader is None else loader, mode=asked, written=_written(work))
-    if data.error is not None and not broken:
-        raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+    if data.error is not None:
+        if not broken:
+            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+        skipped.append(("statistics over the data", data.error))
+    if data.not_finite is not None and work is not None:
+        skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
     observed: Bracket | None = None
     if not broken and data.not_finite is None:
         observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
@@ -103,7 +107,7 @@ def audit(
     else:
         norms = weight_norms(work)
         rungs = work.climb(observed, seed)
-        fed = feeds(work.double)
+        fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
         places = from_graph(work, data, fed, norms, observed)
     examined = Examined(
         model=model,
@@ -113,7 +117,6 @@ def audit(
         feeds=fed,
         graph=None if work is None else work.double,
         effects={} if work is None else work.segments.effects,
-        lipschitz=rungs.get("best"),
     )
     notes = () if work is None else work.graph.notes
     return Audit(
@@ -163,8 +166,6 @@ def _observed(
 ) -> Bracket | None:
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
     try:
-        if work is not None and work.graph.detached:
-            raise JacobianError(f"gradients are cut on the path ({'; '.join(work.graph.detached)})")
         if work is not None:
             return work.observed(options["seed"], OBSERVED_SAMPLES)
         eval_mode = mode_of(model, options["mode"]) == "eval"

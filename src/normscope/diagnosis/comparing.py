@@ -28,7 +28,7 @@ def compare_document(
 
     Args:
         audits: by the names to show; the first is what the others are compared with.
-        brief: for a terminal: without charts and explanations.
+        brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
         accuracy: shares of correct answers by the same names, to stand among the headline figures.
 
     Returns:
@@ -48,7 +48,7 @@ def compare_document(
         Text(heading="Findings"),
         *_findings(audits),
         *part("Gain by layer", *([] if brief else _charts(audits, rows))),
-        *part("Layers", *_layer_tables(audits, rows)),
+        *part("Layers", *([] if brief and len(audits) > 2 else _layer_tables(audits, rows))),
     ]
     return Document(title=f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
 
@@ -203,7 +203,7 @@ def _findings(audits: Mapping[str, Audit]) -> list[Block]:
             owners.setdefault((finding.code, finding.where), {})[name] = finding
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for found in owners.values():
-        groups.setdefault(tuple(found), []).append(max(found.values(), key=lambda finding: finding.severity.rank))
+        groups.setdefault(tuple(found), []).append(max(found.values(), key=lambda finding: finding.severity))
     if not groups:
         return [Text(body="Nothing was found in any of them.")]
     blocks: list[Block] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ..core.bracket import Bracket
+from ..core.log10 import log10
 from ..graph.invariance import Feed
 from ..graph.ir import Graph, Node
 from ..rules.effects import Effect
@@ -29,10 +29,10 @@ class NormalizerSeen:
         samples: independent samples behind one variance of BatchNorm: the smallest batch size seen.
         variance: the summary over its sets.
         weight: gamma, if it has one.
-        channel_mean, channel_variance: BatchNorm only: of every channel over all the data (float64, on the CPU).
+        channel_mean, channel_variance: BatchNorm only: of every channel (float64, on the CPU): over all the data where
+            it uses running statistics, otherwise the mean of the variances within batches.
         running_mean, running_variance: BatchNorm only: the statistics it keeps, if it does.
         uses_running: whether it normalized with them (eval mode).
-        updates: how often its running statistics were updated (`num_batches_tracked`); `None` if unknown.
         batch_spread: BatchNorm only: the median over channels of the relative standard deviation of the variance from
             batch to batch; `None` with fewer than four batches.
     """
@@ -49,8 +49,31 @@ class NormalizerSeen:
     running_mean: Tensor | None = None
     running_variance: Tensor | None = None
     uses_running: bool = False
-    updates: int | None = None
     batch_spread: float | None = None
+
+    @property
+    def stored_variance(self) -> Tensor | None:
+        """The running variances it divided by; None where it divided by those of the data."""
+        return self.running_variance if self.uses_running else None
+
+    @property
+    def log10_median(self) -> float:
+        """log10 of the median variance it divided by."""
+        stored = self.stored_variance
+        return self.variance.log10_median if stored is None else log10(float(stored.clamp(min=0.0).median()))
+
+    @property
+    def share_eps(self) -> float:
+        """The share of the variances it divided by that are below 10 eps."""
+        stored = self.stored_variance
+        return self.variance.share_eps if stored is None else float((stored < 10.0 * self.eps).double().mean())
+
+    @property
+    def untaken(self) -> bool:
+        """Whether it uses running statistics that still have the values they are born with."""
+        if not self.uses_running or self.running_mean is None or self.running_variance is None:
+            return False
+        return bool((self.running_mean == 0).all()) and bool((self.running_variance == 1).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +146,6 @@ class Examined:
         feeds: which weights feed which normalizers.
         graph: what was captured; `None` if the model cannot be traced.
         effects: every node's effect by name.
-        lipschitz: the GLOBAL bracket.
     """
 
     model: nn.Module
@@ -133,7 +155,6 @@ class Examined:
     feeds: tuple[Feed, ...] = ()
     graph: Graph | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
-    lipschitz: Bracket | None = None
 
     def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
         """Yield the normalizers that saw data."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from ..core.log10 import log10
 from ..graph.invariance import Feed
@@ -22,17 +23,31 @@ from ..rules.effects import Effect, Gain, Linear
 from .examined import NormalizerSeen
 
 
-def at_data(seen: NormalizerSeen) -> float:
+def at_data(seen: NormalizerSeen) -> float | None:
     """Return log10 of the largest constant a normalizer had at the data: max over its sets of abs(gamma)/s.
 
-    BatchNorm in eval mode divides by its running variance, whatever the data.
+    BatchNorm in eval mode divides by its running variance, whatever the data; None if one of these is negative.
     """
+    if seen.stored_variance is not None:
+        return _largest(seen, seen.stored_variance)
+    return alone_gain(seen)
+
+
+def alone_gain(seen: NormalizerSeen) -> float | None:
+    """Return log10 of the largest constant a normalizer has with the variances of the data."""
+    if seen.channel_variance is not None:
+        return _largest(seen, seen.channel_variance)
+    scale = 1.0 if seen.weight is None else float(seen.weight.abs().max())
+    if scale == 0.0:
+        return -math.inf
+    return log10(scale) - _log10_deviation(seen.variance.log10_min, seen.eps)
+
+
+def _largest(seen: NormalizerSeen, variance: Tensor) -> float | None:
     scale = torch.ones(1, dtype=torch.float64) if seen.weight is None else seen.weight.abs()
-    if seen.kind == "batch":
-        variance = seen.running_variance if seen.uses_running else seen.channel_variance
-        assert variance is not None
-        return log10(float((scale / (variance + seen.eps).sqrt()).max()))
-    return log10(float(scale.max())) - _log10_deviation(seen.variance.log10_min, seen.eps)
+    if bool((variance + seen.eps <= 0).any()):
+        return math.inf if bool((variance + seen.eps == 0).any()) and not bool((variance < 0).any()) else None
+    return log10(float((scale / (variance + seen.eps).sqrt()).max()))
 
 
 def folded_gain(
@@ -44,8 +59,9 @@ def folded_gain(
 ) -> float | None:
     """Return log10 of norm(diag(gamma/s) P W): the weight layer, its normalizer's centring P and scale.
 
-    For BatchNorm s is each channel's deviation over the data; for the others the smallest deviation of a set seen. The
-    norm is a Lanczos estimate: the figure speaks of the data alone, so it needs no certificate.
+    For BatchNorm s is each channel's deviation over the data, also in eval mode (where stored statistics disagree with
+    it, a finding says so); for the others the smallest deviation of a set seen. The norm is a Lanczos estimate: the
+    figure speaks of the data alone, so it needs no certificate.
 
     Args:
         seen: what the normalizer saw.
@@ -63,7 +79,9 @@ def folded_gain(
         if not isinstance(step, Linear) or len(step.maps) != 1:
             return None
         folded = compose(step.maps[0], folded)
-    if seen.kind == "batch" and seen.channel_variance is not None:
+    if seen.channel_variance is not None:
+        if bool((seen.channel_variance + seen.eps <= 0).any()):
+            return None
         scale = 1.0 / (seen.channel_variance + seen.eps).sqrt()
         scale = scale if seen.weight is None else scale * seen.weight
         spread = scale.reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)

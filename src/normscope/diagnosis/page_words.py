@@ -9,14 +9,17 @@ from itertools import groupby
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..report.document import Figure, Notice
-from ..report.words import counted, factor, shape
+from ..report.words import counted, factor, listed, shape
 from .result import Audit
 
-GROUP_FROM = 3
+GROUP_FROM = 2
 """This many findings of one code are shown as one notice."""
 
-GROUP_SHOWN = 4
+GROUP_SHOWN = 3
 """Findings of a group whose sentence is shown; of the others, only where they are."""
+
+GROUP_NAMED = 40
+"""Places of a group that are named; the JSON has all."""
 
 EVIDENCE = {
     Evidence.PROVEN: "PROVEN: rounding included",
@@ -111,7 +114,7 @@ def _notice(group: list[Finding], where: str = "", seen: Sequence[tuple[str, str
 def _grouped(group: list[Finding]) -> Notice:
     labels = ("seen", *[""] * GROUP_SHOWN)
     seen = [(label, f"{finding.where}: {finding.seen}") for label, finding in zip(labels, group[:GROUP_SHOWN])]
-    rest = ", ".join(finding.where for finding in group[GROUP_SHOWN:])
+    rest = listed([finding.where for finding in group[GROUP_SHOWN:]], most=GROUP_NAMED)
     return _notice(group, counted(len(group), "place"), [*seen, ("also in", rest)])
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.bracket import Bracket
-from ..core.errors import InputError
+from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
-from ..core.finding import Finding, Severity
+from ..core.finding import Finding
 from ..core.plain import plain, revived
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ SCHEMA_VERSION = 1
 class Variance:
     """The variance a normalizer saw at its input, over the data.
 
-    A set is what is normalized together: a channel of BatchNorm (over all the data), a row of LayerNorm or RMSNorm, a
-    group of GroupNorm, a channel of one sample for InstanceNorm. For RMSNorm it is the mean square.
+    A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
+    of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
+    InstanceNorm. For RMSNorm it is the mean square.
 
     Attributes:
         log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
@@ -63,14 +64,16 @@ class Row:
         norm: the operator norm of a weight layer at its real input size.
         log10_printed: the constant of a normalizer as printed (Lemma 1, 2 or 3).
         log10_exact: its exact constant over all inputs.
-        log10_at_data: its largest constant at the data seen.
+        log10_at_data: its largest constant at the data seen; with running statistics it is the same everywhere.
         variance: its input variance over the data.
-        log10_folded: the gain of the normalizer together with the linear map before it, with the variance of the data
-            (a Lanczos estimate, about 1 % from below); rescaling those weights does not move it.
+        log10_folded: the gain of the normalizer together with the linear map before it, with the variance of the data,
+            also for BatchNorm in eval mode (a Lanczos estimate, about 1 % from below); rescaling those weights does
+            not move it.
         folded_with: the path of that linear map; `None` if a normalizer stands alone.
         log10_cumulative: the bound on the map from the input to here.
         log10_observed: the gain from the input to here at the data, along the direction the network stretches most.
-        channels, dead_channels: output channels, and those that carry nothing (scale or filter zero, constant input).
+        channels, dead_channels: output channels, and those that carry nothing (scale or filter negligible beside the
+            largest of the layer, constant input).
         notes: what was not measured here, and why.
     """
 
@@ -125,7 +128,7 @@ class Audit:
 
     Attributes:
         name: of the model: its class, or what the command line was given.
-        mode: `"train"` or `"eval"`: which of the model's two functions was audited.
+        mode: `"train"` or `"eval"`: which of the model's two functions was audited; `None` for weights alone.
         parameters: how many the model holds.
         samples, batches: how much data was seen.
         input_shape, output_shape: of the captured function.
@@ -159,14 +162,10 @@ class Audit:
 
     @property
     def headline(self) -> Bracket | None:
-        """The GLOBAL bracket where it is finite, otherwise the POINT bracket."""
+        """The GLOBAL bracket where it is finite, otherwise the POINT bracket if there is one."""
         if self.lipschitz is not None and self.lipschitz.log10_upper < float("inf"):
             return self.lipschitz
         return self.observed or self.lipschitz
-
-    def worst(self) -> Severity | None:
-        """Return the severity of the most serious finding, or None without findings."""
-        return max((finding.severity for finding in self.findings), key=lambda s: s.rank, default=None)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, and write it to a file if a path is given.
@@ -224,8 +223,8 @@ class Audit:
             given["skipped"] = tuple((what, why) for what, why in given["skipped"])
             given["notes"] = tuple(given["notes"])
             return cls(**given)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{name} is a damaged audit ({type(error).__name__}: {error})") from error
+        except (KeyError, TypeError, ValueError, AttributeError, SoundnessError) as error:
+            raise InputError(f"{name} is a damaged audit ({said(error)})") from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per row of `layers`, brackets and variances in columns of their own.
@@ -279,6 +278,11 @@ class Audit:
 
     def __str__(self) -> str:
         return self._rendered(120)
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
+        more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
+        return f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>"
 
     def _rendered(self, width: int, color: bool = False) -> str:
         """Return the brief form as text."""

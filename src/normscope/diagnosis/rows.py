@@ -20,8 +20,9 @@ from ..graph.ir import Node, Unit, leaves
 from ..linalg.layers import linear_map
 from ..linalg.norms import bracket
 from ..rules.effects import Linear
+from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place
-from .gains import at_data, folded_gain
+from .gains import alone_gain, at_data, folded_gain
 from .result import Row
 from .streaming import family, set_count, sites
 from .tallies import SetTally
@@ -62,6 +63,7 @@ def from_graph(
     certified = propagate(work.segments, work.norm, fold=True)
     gains = _gains_along(work, observed)
     feeding = {feed.normalizer.name: feed for feed in fed}
+    feeders = {feed.weight.name for feed in fed}
     unwatched = [node for node in nodes if is_normalizer(node) and where[node.name] not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
     places = []
@@ -78,7 +80,7 @@ def from_graph(
                 row = Row(role="normalizer", **common, **_normalizer(work, node, seen, feeding.get(node.name)))
                 places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
             else:
-                row = Row(role="weight", norm=norms.get(node.name), **common, **_filters(node))
+                row = Row(role="weight", norm=norms.get(node.name), **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(where[node.name])))
     return tuple(places)
 
@@ -126,11 +128,10 @@ def _described(model: nn.Module, node: Node) -> dict[str, Any]:
     count = sum(leaf.numel() for leaf in leaves(held) if isinstance(leaf, Tensor) and leaf.is_floating_point())
     if family(node) == "rms":  # its scale is applied by an operator of its own
         count = sum(p.numel() for p in model.get_submodule(node.path).parameters(recurse=False))
-    name = str(node.op).removeprefix("aten.").split(".")[0]
     return {
         "path": node.path,
         "kind": node.kind,
-        "operator": family(node) if is_normalizer(node) else name,
+        "operator": family(node) if is_normalizer(node) else node.operator,
         "parameters": count,
         "input_shape": node.operands[0].shape,
         "output_shape": node.shape,
@@ -146,42 +147,29 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
     }
     if seen is None:
         return found | {"notes": ("its input was not seen: no variance, no figures at the data",)}
-    alone = found["log10_at_data"] = at_data(seen)
-    found |= {"variance": seen.variance, **_channels(seen)}
+    found |= {"log10_at_data": at_data(seen), "variance": seen.variance, **_channels(seen)}
     folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
     if feed is not None and folded is not None:
         return found | {"log10_folded": folded, "folded_with": feed.weight.path}
-    return found | {"log10_folded": alone}
+    return found | {"log10_folded": alone_gain(seen)}
 
 
 def _channels(seen: NormalizerSeen) -> dict[str, Any]:
-    """How many channels a normalizer has, and how many carry nothing: scale zero, or constant input."""
-    if seen.weight is None and seen.channel_variance is None:
-        return {}
-    given = seen.weight if seen.weight is not None else seen.channel_variance
-    assert given is not None
-    dead = torch.zeros(given.numel(), dtype=torch.bool)
-    if seen.weight is not None:
-        dead |= seen.weight.reshape(-1) == 0
-    if seen.channel_variance is not None:
-        dead |= seen.channel_variance == 0
-    return {"channels": given.numel(), "dead_channels": int(dead.sum())}
+    """How many channels a normalizer has, and how many carry nothing: negligible scale, or constant input."""
+    return _counted([mask for mask in (dead_scales(seen), constant_inputs(seen)) if mask is not None])
 
 
-def _filters(node: Node) -> dict[str, Any]:
-    """How many filters a weight layer has, and how many are zero."""
-    if isinstance(node.op, Unit):
-        weight, axis = node.args[1], 0
-    else:
-        given = node.bound()
-        name = next((name for name in ("weight", "mat2", "other") if isinstance(given.get(name), Tensor)), None)
-        if name is None or (given.get("transposed") or "transpose" in str(node.op)) or given[name].ndim < 2:
-            return {}
-        weight, axis = given[name], 0 if name == "weight" else given[name].ndim - 1
-    if not isinstance(weight, Tensor):
+def _filters(node: Node, normalized: bool) -> dict[str, Any]:
+    """How many filters a weight layer has, and how many are negligible."""
+    dead = dead_filters(node, normalized=normalized)
+    return _counted([] if dead is None else [dead])
+
+
+def _counted(masks: Sequence[Tensor]) -> dict[str, Any]:
+    """Count channels and those in any of the masks."""
+    if not masks or any(mask.shape != masks[0].shape for mask in masks):
         return {}
-    rows = weight.transpose(0, axis).flatten(1)
-    return {"channels": len(rows), "dead_channels": int((rows == 0).all(1).sum())}
+    return {"channels": masks[0].numel(), "dead_channels": int(torch.stack(list(masks)).any(0).sum())}
 
 
 def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:

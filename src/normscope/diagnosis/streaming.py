@@ -46,10 +46,9 @@ FAMILIES = {  # how the operators of a graph are called in a `Site`
 
 def family(node: Node) -> str:
     """Return the family of a node, as a `Site` names it."""
-    name = str(node.op).removeprefix("aten.").split(".")[0]
-    if "batch_norm" in name:
+    if "batch_norm" in node.operator:
         return "batch_norm"
-    return "convolution" if name.startswith("conv") else FAMILIES.get(name, name)
+    return "convolution" if node.operator.startswith("conv") else FAMILIES.get(node.operator, node.operator)
 
 
 def sites(nodes: Iterable[Node]) -> dict[str, Site]:
@@ -204,15 +203,12 @@ class _Watcher(TorchFunctionMode):
         training = given.get("training", False)
         tally = self.normalizers.get(site)
         if tally is None:
-            module = self.model.get_submodule(site[0])
-            updates = getattr(module, "num_batches_tracked", None)
             tally = self.normalizers[site] = ChannelTally(
                 site,
                 float(given["eps"]),
                 given["weight"],
                 (given["running_mean"], given["running_var"]),
                 uses_running=not training,
-                updates=None if updates is None else int(updates),
             )
         if isinstance(tally, ChannelTally):
             tally.add(x)

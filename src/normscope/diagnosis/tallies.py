@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,10 +80,12 @@ class SetTally:
 class ChannelTally:
     """BatchNorm's channels: mean and variance over all the data, and how the variance moves from batch to batch."""
 
-    def __init__(self, site: Site, eps: float, weight: Tensor | None, running: Sequence[Tensor | None], **known: Any):
+    def __init__(
+        self, site: Site, eps: float, weight: Tensor | None, running: Sequence[Tensor | None], *, uses_running: bool
+    ) -> None:
         self.site, self.eps, self.weight = site, eps, weight
         self.running = tuple(_kept(tensor) for tensor in running)  # copies: a run in train mode moves the originals
-        self.known = known
+        self.uses_running = uses_running
         self.entries = self.samples = 0
         self.batches = 0
         self._count = 0
@@ -113,7 +114,7 @@ class ChannelTally:
         """Return the summary, or None if nothing was counted or the values were not finite."""
         if not self.batches or not bool(torch.isfinite(self._squares).all()):
             return None
-        within = not self.known["uses_running"]
+        within = not self.uses_running
         variances = (self._batch_mean if within else self._squares / self._count).cpu()
         spread = None
         if self.batches >= 4:
@@ -144,7 +145,7 @@ class ChannelTally:
             running_mean=self.running[0],
             running_variance=self.running[1],
             batch_spread=spread,
-            **self.known,
+            uses_running=self.uses_running,
         )
 
 

@@ -15,9 +15,12 @@ from ..core.finding import Finding, Severity
 from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
+from ..report.words import counted
 from ..theory.lemmas import lemma1
 from ..theory.normalizers import batch_norm_eval_global
-from .findings.words import counted, figures
+from .findings.broken import RESTORE
+from .findings.dead import MANY_CHANNELS
+from .findings.words import figures
 from .result import Audit, Row
 from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norm
 
@@ -253,8 +256,7 @@ def _broken(key: str, tensor: Tensor) -> Iterator[Finding]:
         where=key,
         seen=f"Of the {tensor.numel():,} values of {key} {nans:,} are NaN and {infinite:,} infinite.",
         why="One such value makes everything computed from it NaN, so the model's output carries nothing.",
-        advice="Load the last checkpoint with finite weights and look for the step that broke them: clip gradients "
-        "(torch.nn.utils.clip_grad_norm_), lower the learning rate, skip steps whose loss is not finite.",
+        advice=RESTORE,
         numbers=figures(values=nans + infinite, nan=nans, size=tensor.numel()),
     )
 
@@ -264,12 +266,12 @@ def _zeros(key: str, tensor: Tensor, row: Row) -> Iterator[Finding]:
     if not row.dead_channels:
         return
     if row.dead_channels < tensor.shape[0]:
-        yield _dead(key, row.dead_channels, tensor.shape[0], "rows of weights hold only zeros")
+        yield _dead(row.path, row.dead_channels, tensor.shape[0], "rows of weights hold only zeros")
         return
     yield Finding(
         code="dead-layer",
         severity=Severity.WARNING,
-        where=key,
+        where=row.path,
         seen=f"All {tensor.numel():,} values of {key} are zero.",
         why="Whatever comes in, the layer puts out its bias: nothing of the input passes.",
         advice="Right for a branch that starts at zero and was not trained yet (LoRA's second factor, the last layer "
@@ -281,7 +283,7 @@ def _zeros(key: str, tensor: Tensor, row: Row) -> Iterator[Finding]:
 def _dead(where: str, dead: int, channels: int, what: str) -> Finding:
     return Finding(
         code="dead-channels",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if dead >= MANY_CHANNELS * channels else Severity.INFO,
         where=where,
         seen=f"{dead:,} of {channels:,} {what} in {where}.",
         why="A row is an output channel (an input channel of a transposed convolution): nothing of the input passes "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal
 
@@ -25,43 +26,20 @@ def mlp(*, generator: torch.Generator, normalizer: Normalizer = "none", width: i
     Returns:
         A network in train mode.
     """
-    between: dict[Normalizer, Callable[[], list[nn.Module]]] = {
-        "none": lambda: [],
-        "batch": lambda: [nn.BatchNorm1d(width)],
-        "layer": lambda: [nn.LayerNorm(width)],
-        "group": lambda: [nn.GroupNorm(GROUPS, width)],
+    between: dict[Normalizer, Callable[[], nn.Module]] = {
+        "batch": lambda: nn.BatchNorm1d(width),
+        "layer": lambda: nn.LayerNorm(width),
+        "group": lambda: nn.GroupNorm(GROUPS, width),
     }
     with torch.device("meta"):
-        layers: list[nn.Module] = [nn.Flatten()]
-        for index in range(depth - 1):
-            layers += [nn.Linear(width if index else 64, width), *between[normalizer](), nn.ReLU()]
-        layers.append(nn.Linear(width, 10))
-        network = nn.Sequential(*layers)
-    return initialise(network, generator=generator)
-
-
-def cnn(*, generator: torch.Generator, channels: int = 16) -> nn.Module:
-    """Return a small convolutional network with BatchNorm from (1, 8, 8) images to 10 logits.
-
-    Args:
-        generator: draws the weights; torch's global generator is left alone.
-        channels: of the first convolution; the second has twice as many.
-
-    Returns:
-        A network in train mode.
-    """
-    with torch.device("meta"):
-        network = nn.Sequential(
-            nn.Conv2d(1, channels, 3, padding=1),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
-            nn.BatchNorm2d(2 * channels),
-            nn.ReLU(),
-            nn.AvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(8 * channels, 10),
-        )
+        layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+        for index in range(1, depth):
+            layers[f"linear{index}"] = nn.Linear(width if index > 1 else 64, width)
+            if normalizer != "none":
+                layers[f"norm{index}"] = between[normalizer]()
+            layers[f"relu{index}"] = nn.ReLU()
+        layers[f"linear{depth}"] = nn.Linear(width, 10)
+        network = nn.Sequential(layers)
     return initialise(network, generator=generator)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
@@ -62,9 +63,8 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     call = arguments(model, batch, output)
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
-    broken = not_finite(model)
-    if broken:
-        raise NotFiniteError(f"{broken[0]}: the model has no finite constants")
+    for name, what in broken_tensors(model).items():
+        raise NotFiniteError(f"{name!r} {what}: the model has no finite constants")
     return call
 
 
@@ -97,17 +97,21 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
     return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
 
 
-def not_finite(model: nn.Module) -> list[str]:
-    """Say which parameters hold NaN or infinite values, and which buffers NaN or a negative variance."""
-    found = [
-        f"parameter {name!r} holds NaN or infinite values"
-        for name, parameter in model.named_parameters()
-        if not bool(torch.isfinite(parameter.detach()).all())
-    ]
-    for name, buffer in model.named_buffers():
-        wrong = buffer.isnan().any() if buffer.is_floating_point() else torch.tensor(False)
-        if bool(wrong) or (name.endswith("running_var") and bool((buffer < 0).any())):
-            found.append(f"buffer {name!r} holds NaN or a negative variance")
+def broken_tensors(model: nn.Module) -> dict[str, str]:
+    """Return what is wrong with the tensors of a model, by name: NaN, infinite values, negative variances.
+
+    Infinite values are wrong in parameters and running statistics; in other buffers they may be a mask.
+    """
+    statistics = {id(b) for m in model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
+    found = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta or not tensor.is_floating_point():
+            continue
+        strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
+        if bool((~torch.isfinite(tensor) if strict else torch.isnan(tensor)).any()):
+            found[name] = "holds NaN or infinite values"
+        elif name.endswith("running_var") and bool((tensor < 0).any()):
+            found[name] = "holds a negative variance"
     return found
 
 

@@ -103,6 +103,11 @@ class Node:
         return arguments
 
     @property
+    def operator(self) -> str:
+        """The operator's name without namespace and overload, e.g. `conv2d`."""
+        return str(self.op).removeprefix("aten.").split(".")[0]
+
+    @property
     def where(self) -> str:
         """Module path and source line, for messages."""
         return f"{self.path or '(top level)'}" + (f" at {self.source}" if self.source else "")

@@ -1,16 +1,14 @@
 """What is wrong with a model: one function per finding, the most fundamental causes first.
 
 A finding is a function from `Examined` to `Finding`s, one per layer it concerns, with a line in `LOOKED_FOR`. It need
-not group, cap or order: `look` drops consequences, joins equal facts into one finding, keeps the first of many
-warnings and sorts.
+not order: `look` drops consequences (`causes.py` says what follows from what) and sorts.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding
 from ..examined import Examined
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
@@ -20,7 +18,6 @@ from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import expanding_normalizer, exploding_run
 from .sets import small_batch, stale_statistics, tiny_sets
 from .spectral import spectral_norm_off
-from .words import counted
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
@@ -42,11 +39,6 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""
 
-MOST_WARNINGS = 10
-"""Of one kind; the rest is counted."""
-ONE_CAUSE = ("small-batch", "tiny-sets")
-"""Where the batch or the layout is to blame for all layers at once, one warning says it."""
-
 
 def look(examined: Examined) -> tuple[Finding, ...]:
     """Return what is wrong with a model or worth knowing about it.
@@ -63,7 +55,7 @@ def look(examined: Examined) -> tuple[Finding, ...]:
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)
     kept.sort(key=lambda f: (-f.severity.rank, order[f.code], depth(f.where)))
-    return tuple(_joined(kept))
+    return tuple(kept)
 
 
 def _depths(examined: Examined) -> Callable[[str], int]:
@@ -85,25 +77,6 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
     best: dict[tuple[str, str], Finding] = {}
     for finding in found:
         key = (finding.code, finding.where)
-        if key not in best or finding.severity.rank > best[key].severity.rank:
+        if key not in best or finding.severity > best[key].severity:
             best[key] = finding
     return list(best.values())
-
-
-def _joined(ordered: Sequence[Finding]) -> list[Finding]:
-    """Join equal facts into one finding and count warnings beyond the first of a kind."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in ordered:
-        joins = finding.severity is Severity.INFO or finding.code in ONE_CAUSE
-        groups.setdefault((finding.code, finding.severity, finding.why if joins else ""), []).append(finding)
-    joined: list[Finding] = []
-    for (_, _, alike), group in groups.items():
-        most = 1 if alike else MOST_WARNINGS
-        kept, rest = group[:most], group[most:]
-        if rest:
-            names = ", ".join(finding.where for finding in rest[:3])
-            more = f" So it is in {counted(len(rest), 'other place')}: {names}{', ...' if len(rest) > 3 else ''}."
-            numbers = {**kept[-1].numbers, "count": len(group)}
-            kept[-1] = dataclasses.replace(kept[-1], seen=kept[-1].seen + more, numbers=numbers)
-        joined += kept
-    return joined

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
-from ...graph.ir import Unit
+from ...report.words import counted
+from ..channels import constant_inputs, dead_filters, dead_scales
 from ..examined import Examined, NormalizerSeen, Place
 from .causes import Flow
-from .epsilon import log10_median_variance
-from .sets import untaken
-from .words import counted, figure, figures, percent, power
+from .words import figure, figures, percent, power
 
 NOTHING_PASSES = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
@@ -24,10 +23,6 @@ NEGLIGIBLE_NORM = 1e-6
 """Of a weight layer, or the largest scale of a normalizer: what float32 keeps of a number of size 1."""
 RELATIVE_NORM = 1e-3
 """Against the median of the network's weight layers, so that a network that is small all over is not dead."""
-RELATIVE_CHANNEL = 1e-4
-"""A channel against the largest of its layer; trained layers stay above a hundredth."""
-CONSTANT = 1e-6
-"""Of eps: the deviation is then under a thousandth of what the normalizer divides by."""
 MANY_CHANNELS = 0.1
 """A tenth of a layer is worth acting on; a channel or two are common after training."""
 ERRORS = 3.0
@@ -103,7 +98,7 @@ def _dead_normalizer(
 def _log10_loudest(seen: NormalizerSeen) -> float:
     """Return log10 of the variance that decides whether anything passes: of the loudest channel, or a typical set."""
     if seen.channel_variance is None or not seen.channel_variance.numel():
-        return log10_median_variance(seen)
+        return seen.log10_median
     return log10(float(seen.channel_variance.max()))
 
 
@@ -151,6 +146,8 @@ def dead_channels(examined: Examined) -> Iterator[Finding]:
     for place in examined.places:
         direct = place.node is not None and place.node.name in fed
         for dead, what, why, own in _dead_parts(examined, place, direct):
+            if dead is None:
+                continue
             count, size = int(dead.sum()), dead.numel()
             if not 0 < count < size:
                 continue
@@ -173,52 +170,30 @@ def dead_channels(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _dead_parts(examined: Examined, place: Place, direct: bool) -> Iterator[tuple[Tensor, str, str, bool]]:
+def _dead_parts(examined: Examined, place: Place, direct: bool) -> Iterator[tuple[Tensor | None, str, str, bool]]:
     """Yield which channels are dead, of what, why, and whether the layer itself or its weights are to blame."""
     seen = place.normalizer
     if seen is not None:
-        if seen.weight is not None and seen.weight.numel():
-            size = seen.weight.abs().flatten()
+        yield (
+            dead_scales(seen),
+            "a negligible scale",
+            "What enters these channels is multiplied by next to nothing: they output their bias whatever the input.",
+            True,
+        )
+        if examined.data.samples >= ENOUGH_SAMPLES:
             yield (
-                size <= RELATIVE_CHANNEL * size.max(),
-                "a scale of zero",
-                "What enters these channels is multiplied by zero: they output their bias whatever the input.",
-                True,
-            )
-        if seen.channel_variance is not None and examined.data.samples >= ENOUGH_SAMPLES:
-            yield (
-                seen.channel_variance <= CONSTANT * seen.eps,
+                constant_inputs(seen),
                 f"a constant input over {counted(examined.data.samples, 'sample')}",
                 "A constant has nothing to normalize: these channels output their bias whatever the input.",
                 direct,
             )
-        return
-    rows = _rows(place)
-    if rows is not None and rows.numel():
-        # a normalizer makes up for a small filter, not for a zero one
+    elif place.node is not None:
         yield (
-            rows <= (0.0 if direct else RELATIVE_CHANNEL) * rows.max(),
-            "a filter of zero",
+            dead_filters(place.node, normalized=direct),
+            "a negligible filter",
             "These filters ignore their input: they use memory and time and output a constant.",
             True,
         )
-
-
-def _rows(place: Place) -> Tensor | None:
-    """Return the norm of every output channel's weights; None where the layout is not known."""
-    node = place.node
-    if node is None or "transpose" in str(node.op):
-        return None
-    if isinstance(node.op, Unit):
-        weight, axis = (node.args[1] if len(node.args) > 1 else None), 0
-    else:
-        arguments = node.bound()
-        weight, axis = arguments.get("weight"), 0
-        if weight is None:  # x @ W: the channels are columns
-            weight, axis = arguments.get("mat2", arguments.get("other")), 1
-    if not isinstance(weight, Tensor) or weight.ndim < 2 or (axis == 1 and weight.ndim > 2):
-        return None
-    return torch.linalg.vector_norm(weight.detach().double().transpose(0, axis).flatten(1), dim=1).cpu()
 
 
 def dead_relu(examined: Examined) -> Iterator[Finding]:
@@ -227,7 +202,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
         return
     flow = Flow(examined)
-    centred = {place.row.path for place, seen in examined.normalizers() if seen.kind == "batch" and not untaken(seen)}
+    centred = {place.row.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     for site, units in data.units.items():
         where, count, size = site[0], int(units.dead.sum()), units.dead.numel()
         if not count:

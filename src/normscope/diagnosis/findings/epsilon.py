@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
-from ..examined import Examined, NormalizerSeen, Place
+from ..examined import Examined, Place
 from .words import figure, figures, percent, power
 
 MUCH = 0.2
@@ -21,27 +21,10 @@ HALF_STEP = 2.0**-24
 """The smallest positive float16, about 6e-8."""
 
 
-def log10_median_variance(seen: NormalizerSeen) -> float:
-    """Return log10 of the median variance a normalizer divides by."""
-    used = used_variance(seen)
-    return seen.variance.log10_median if used is None else log10(float(used.median()))
-
-
-def used_variance(seen: NormalizerSeen) -> Tensor | None:
-    """Return the stored variances a normalizer divides by; None where it divides by those of the data."""
-    return seen.running_variance.double() if seen.uses_running and seen.running_variance is not None else None
-
-
-def share_ruled(seen: NormalizerSeen) -> float:
-    """Return the share of sets whose variance is below 10 eps."""
-    used = used_variance(seen)
-    return seen.variance.share_eps if used is None else float((used < 10.0 * seen.eps).double().mean())
-
-
 def eps_scale(examined: Examined) -> Iterator[Finding]:
     """An eps that is zero, vanishes in half precision, or is larger than the variances it protects."""
     for place, seen in examined.normalizers():
-        where, median = place.row.path, log10_median_variance(seen)
+        where, median = place.row.path, seen.log10_median
         if seen.eps == 0.0:
             yield _finding(
                 where,
@@ -91,17 +74,18 @@ def _half(model: nn.Module, place: Place) -> bool:
 def eps_dominated(examined: Examined) -> Iterator[Finding]:
     """Normalizers that see variances which eps outweighs."""
     for place, seen in examined.normalizers():
-        share = share_ruled(seen)
+        share = seen.share_eps
         if not share > 0.0 or seen.eps == 0.0:
             continue
         where, much = place.row.path, share >= MUCH
-        median = log10_median_variance(seen)
+        median = seen.log10_median
         yield Finding(
             code="eps-dominated",
             severity=Severity.WARNING if much else Severity.INFO,
             where=where,
-            seen=f"{percent(share)} of what {where} normalizes has a variance below 10 eps = {figure(10.0 * seen.eps)} "
-            f"(median {power(median)}).",
+            seen=f"{percent(share)} of the {'stored variances' if seen.uses_running else 'sets'} of {where} "
+            f"{'are' if seen.uses_running else 'have a variance'} below 10 eps = {figure(10.0 * seen.eps)} (median "
+            f"{power(median)}).",
             why="There eps decides the result: the output is smaller than normalized, and rescaling the weights before "
             "the layer changes the function.",
             advice="Raise the scale of what comes before (its weights, or a skip that carries them), exclude those "

@@ -62,7 +62,7 @@ def _activation(node: Node) -> str:
     if isinstance(node.op, Unit):
         known = node.op.data.get("activation")
         return str(getattr(known, "name", node.op.name))
-    return str(node.op).removeprefix("aten.").split(".")[0]
+    return node.operator
 
 
 def not_lipschitz(examined: Examined) -> Iterator[Finding]:
@@ -70,13 +70,12 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
     for node in examined.graph or ():
         effect = examined.effects.get(node.name)
         if isinstance(effect, Unbounded):
-            operator = str(node.op).removeprefix("aten.").split(".")[0]
             yield Finding(
                 code="not-lipschitz",
                 severity=Severity.INFO,
                 where=node.path,
                 seen=f"No finite Lipschitz constant over all inputs: {effect.reason}.",
-                why=f"Over all inputs {operator} can expand without limit here, so no bound over all inputs exists.",
+                why=f"Over all inputs {node.operator} can expand without limit here: no bound over all inputs exists.",
                 advice="Judge this network by its figures at the data (audit.observed) or within a radius of it, or "
                 "put a normalizer or a clamp in front so that the values it sees are bounded.",
                 numbers={},

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from ...core.finding import Finding, Severity
+from ...report.words import counted
 from ..examined import Examined, NormalizerSeen
-from .words import counted, figure, figures, percent
+from .words import figure, figures, percent
 
 NOISY_VARIANCE = 0.3
 """Relative standard deviation of a variance: 32 values give 0.25 and train well, 16 give 0.37 and do not."""
@@ -90,7 +91,7 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
     for place, seen in examined.normalizers():
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:
             continue
-        if untaken(seen):
+        if seen.untaken:
             yield _never_updated(place.row.path)
             continue
         drift = _drift(seen, examined.data.samples)
@@ -113,13 +114,6 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
             "again, training ended too early for their momentum, or these data are not what the model was trained on.",
             numbers=figures(log2_variance=variance, mean_shift=mean, count=len(stale)),
         )
-
-
-def untaken(seen: NormalizerSeen) -> bool:
-    """Whether a normalizer uses running statistics that still have the values they are born with."""
-    if not seen.uses_running or seen.running_mean is None or seen.running_variance is None:
-        return False
-    return bool((seen.running_mean == 0).all()) and bool((seen.running_variance == 1).all())
 
 
 def _never_updated(where: str) -> Finding:

@@ -24,11 +24,6 @@ def percent(share: float) -> str:
     return "less than 1 %" if 0.0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Write a count with its noun: 1 layer, 3 layers."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def figures(**numbers: float | int | None) -> dict[str, float | int | None]:
     """Return raw figures; what is not a number was not measured."""
     return {name: None if isinstance(n, float) and math.isnan(n) else n for name, n in numbers.items()}
