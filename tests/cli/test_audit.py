@@ -13,7 +13,7 @@ from normscope.cli import compare, data_forms, huggingface, model_forms
 from normscope.core.errors import InputError
 from normscope.diagnosis.result import Audit
 
-QUICK = ("--max-seconds", 2, "--batch-size", 8)
+QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
 
 
 def test_a_function_in_the_current_folder_audited_with_digits_prints_and_writes_both_files(work, shell):
@@ -29,7 +29,7 @@ def test_a_function_in_the_current_folder_audited_with_digits_prints_and_writes_
     assert audit.notes[0] == "data: scikit-learn's digits, the training part, 64 batches of 8"
     assert audit.lipschitz is not None
     page = (work / "r.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    assert page.lower().startswith("<!doctype html>")
     assert "net:model" in page
 
 
@@ -220,8 +220,8 @@ def test_names_in_a_comparison_are_unique():
     assert names == ["a (x)", "a (y)", "b (z)", "b (z)'", "b (z)''"]
 
 
-def test_a_saved_audit_is_shown_again(work):
-    run("audit", "net.py:build", "--data", "digits", "--json", "a.json", "--max-seconds", "1")
+def test_a_saved_audit_is_shown_again(work, run):
+    run("audit", "net.py:build", "--data", "digits", "--json", "a.json", "--max-seconds", "0.5")
     shown = run("show", "a.json", "--html", "again.html")
     assert shown.code == 0
     assert "Audit of net.py:build" in shown.out
@@ -229,7 +229,7 @@ def test_a_saved_audit_is_shown_again(work):
     assert run("show", "missing.json").code == 2
 
 
-def test_a_device_that_is_not_there_is_refused(work):
+def test_a_device_that_is_not_there_is_refused(work, run):
     answer = run("audit", "net.py:build", "--data", "digits", "--device", "nowhere")
     assert answer.code == 2
     assert "--device nowhere" in answer.err

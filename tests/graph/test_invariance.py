@@ -418,7 +418,7 @@ def pairs_of(name: str) -> list[tuple[str, str]]:
     return [(f.weight.path, f.normalizer.path) for f in feeds(ns.capture(model, batch, output=output))]
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
     pairs = feeds(ns.capture(model, batch, output=output, mode=mode))
@@ -431,11 +431,15 @@ def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
         assert parameter_names(model, feed.weight) == {"weight": f"{feed.weight.path}.weight"}
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "torch_encoder_post_relu", "vit", "llama"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "torch_encoder_post_relu", "vit", "llama"))],
+)
 def test_transformers_normalize_sums_only(name: str) -> None:
     assert pairs_of(name) == []
 
 
+@pytest.mark.slow
 def test_gemma_normalizes_queries_keys_and_outputs() -> None:
     layer = [("self_attn.q_proj", "self_attn.q_norm"), ("self_attn.k_proj", "self_attn.k_norm")]
     layer += [("self_attn.o_proj", "post_attention_layernorm"), ("mlp.down_proj", "post_feedforward_layernorm")]
@@ -522,7 +526,7 @@ def tangled(seed: int) -> int:
 
 
 def test_random_graphs_do_not_break_a_claim() -> None:
-    assert sum(map(tangled, range(20))) > 10
+    assert sum(map(tangled, range(12))) > 6
 
 
 @pytest.mark.slow
@@ -544,7 +548,7 @@ def drawn(seed: int) -> int:
 
 
 def test_random_networks_do_not_break_a_claim() -> None:
-    assert sum(map(drawn, range(25))) > 2
+    assert sum(map(drawn, range(12))) > 0
 
 
 @pytest.mark.slow
