@@ -158,10 +158,13 @@ def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
     value = local.function(x)
     if not value.requires_grad:
         raise JacobianError("the output is not differentiable in the input")
-    rows = []
+    rows, reached = [], False
     for index in range(outputs):
         (grad,) = torch.autograd.grad(value[:, index].sum(), x, retain_graph=index + 1 < outputs, allow_unused=True)
+        reached = reached or grad is not None
         rows.append(torch.zeros_like(x) if grad is None else grad.detach())
+    if not reached:
+        raise JacobianError("no gradient reaches the input: the path leads through operators without a derivative")
     jacobian = torch.stack(rows, dim=1).double()
     if not bool(torch.isfinite(jacobian).all()):
         raise JacobianError("the Jacobian holds NaN or infinite values at this input")

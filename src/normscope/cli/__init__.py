@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
 from . import audit, compare, demo, ops, show
+from .lines import fail, print_anything
 
 app = typer.Typer(
     name="normscope",
@@ -44,17 +44,17 @@ def normscope(
 
 def main() -> None:
     """Run the command; an error is one sentence on standard error and exit code 2."""
+    print_anything()
     try:
         app()
     except NormscopeError as error:
-        typer.echo(f"normscope: {error}", err=True)
-        sys.exit(2)
-    except Exception as error:
+        fail(str(error))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # panics of extensions written in Rust are no Exceptions
         if os.environ.get("NORMSCOPE_TRACEBACK"):
             raise
-        typer.echo(
-            f"normscope: {said(error)}. That was not expected: set NORMSCOPE_TRACEBACK=1 to see where it comes from, "
-            "and please report it.",
-            err=True,
+        fail(
+            f"{said(error)}. That was not expected: set NORMSCOPE_TRACEBACK=1 to see where it comes from, and please "
+            "report it."
         )
-        sys.exit(2)

@@ -17,8 +17,11 @@ from ..diagnosis.result import Audit
 from ..diagnosis.weights import audit_weights
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
+from .lines import say_written
 from .model_forms import FORMS, Given, open_model
-from .targets import check_targets
+from .objects import staying
+from .options import Seed
+from .targets import check_targets, read_from
 
 HELP = """Audit a model: what each layer and normalizer does, how far the network can amplify its input, what is wrong.
 
@@ -84,7 +87,7 @@ def audit(
     max_seconds: Annotated[
         float | None, typer.Option(min=0.0, help="Budget of the bounds; when it is spent they stay sound but looser.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    seed: Seed = 0,
     device: Annotated[
         str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
     ] = None,
@@ -93,32 +96,55 @@ def audit(
     ] = False,
 ) -> None:
     """Audit a model (its help is HELP)."""
-    check_targets(html, json)
-    given = open_model(model, trust=trust)
-    if given.weights is not None:
-        options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
-        found = _weights(given, options, max_seconds)
-    else:
-        batches = open_data(data, _placed(given, device, mode), batch_size=batch_size, seed=seed)
-        found = audit_model(
-            given.module,
-            batches.first,
-            loader=batches.loader,
+    check_targets(html, json, inputs=read_from(model, data))
+    with staying():
+        found = _found(
+            open_model(model, trust=trust),
+            data=data,
             mode=mode,
-            output=int(output) if output is not None and output.isdecimal() else output,
+            output=output,
+            batch_size=batch_size,
             max_seconds=max_seconds,
             seed=seed,
-            name=given.name,
+            device=device,
         )
-        found = dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
     print_document(audit_document(found, brief=True))
     if html is not None:
         found.to_html(html)
-        typer.echo(f"wrote {html}")
+        say_written(html)
     if json is not None:
         found.to_json(json)
-        typer.echo(f"wrote {json}")
+        say_written(json)
     _judge(found, fail_on)
+
+
+def _found(
+    given: Given,
+    *,
+    data: str | None,
+    mode: Literal["train", "eval"] | None,
+    output: str | None,
+    batch_size: int | None,
+    max_seconds: float | None,
+    seed: int,
+    device: str | None,
+) -> Audit:
+    """Audit what was given, with the options of the command."""
+    if given.weights is not None:
+        options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
+        return _weights(given, options, max_seconds)
+    batches = open_data(data, _placed(given, device, mode), batch_size=batch_size, seed=seed)
+    found = audit_model(
+        given.module,
+        batches.first,
+        loader=batches.loader,
+        mode=mode,
+        output=int(output) if output is not None and output.isdecimal() else output,
+        max_seconds=max_seconds,
+        seed=seed,
+        name=given.name,
+    )
+    return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
 
 
 def _weights(given: Given, options: Mapping[str, object], max_seconds: float | None) -> Audit:

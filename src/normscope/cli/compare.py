@@ -13,6 +13,7 @@ from ..diagnosis.comparing import compare_document
 from ..diagnosis.result import Audit
 from ..report.html import to_html
 from ..report.terminal import print_document
+from .lines import say_written
 from .targets import check_targets
 
 HELP = """Compare saved audits: their bounds, what their normalizers do, and what was found in each.
@@ -38,12 +39,12 @@ def compare(
     """Compare saved audits (its help is HELP)."""
     if len(files) < 2:
         raise InputError("a comparison takes two audits or more: normscope compare a.json b.json")
-    check_targets(html)
+    check_targets(html, inputs=files)
     audits = named([(path, Audit.from_json(path)) for path in files])
     print_document(compare_document(audits, brief=True))
     if html is not None:
         write_text(html, to_html(compare_document(audits)))
-        typer.echo(f"wrote {html}")
+        say_written(html)
 
 
 def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:

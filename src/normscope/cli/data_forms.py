@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError, said
 from ..experiments import data as data_sets
+from ..report.words import counted
 from .model_forms import Given
 from .objects import call_object, load_object
 
@@ -70,16 +72,23 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
         limit = BATCHES * (size or BATCH_SIZE)
-        images = _FOLDERS[name](Path(place).expanduser(), limit=limit).train_images
+        images = _folder(name, _at_home(place), limit).train_images
         return _in_batches(images, given.model, size, f"the first {len(images):,} training images of {name}")
     if name == "npz" and colon:
-        return _in_batches(_npz(Path(place).expanduser()), given.model, size, f"{place}")
+        return _in_batches(_npz(_at_home(place)), given.model, size, f"{place}")
     if colon and place:
         return _from_object(text, given.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
 
 _FOLDERS: dict[str, Callable[..., data_sets.Split]] = {"mnist": data_sets.mnist, "cifar10": data_sets.cifar10}
+
+
+def _folder(name: str, folder: Path, limit: int) -> data_sets.Split:
+    try:
+        return _FOLDERS[name](folder, limit=limit)
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error.strerror or error}") from error
 
 
 def _noise(given: Given, samples: int, generator: torch.Generator) -> Batches:
@@ -99,10 +108,25 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
         raise InputError(f"--data holds no sample ({source})")
     kept = samples[: BATCHES * size]
     if kept.is_floating_point():
-        kept = kept.to(_dtype(model))
+        kept = _converted(kept, _dtype(model), source)
     batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
-    note = f"data: {source}, {len(batches)} batches of {len(batches[0])}"
+    note = f"data: {source}, {counted(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
     return Batches(first=batches[0], loader=batches, notes=(note,))
+
+
+def _converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
+    """Return samples in a model's dtype, unless some of them lie beyond its range."""
+    made = samples.to(dtype)
+    beyond = made.isinf() & ~samples.isinf()
+    if bool(beyond.any()):
+        name = str(dtype).removeprefix("torch.")
+        worst = float(samples[beyond].abs().max())
+        raise InputError(f"--data holds {worst:.3g}, beyond the range of the model's {name}: scale the data ({source})")
+    return made
+
+
+def _at_home(place: str) -> Path:
+    return Path(os.path.expanduser(place))  # Path.expanduser raises where there is no such user
 
 
 def _dtype(model: nn.Module | None) -> torch.dtype:
@@ -112,7 +136,7 @@ def _dtype(model: nn.Module | None) -> torch.dtype:
 
 def _npz(path: Path) -> Tensor:
     """Read the inputs of an npz file: bytes become values in [0, 1], other integers stay ids."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     try:
         archive = np.load(path, allow_pickle=False)
@@ -131,7 +155,10 @@ def _npz(path: Path) -> Tensor:
         raise InputError(f"the array {name!r} of {path} has dtype {array.dtype} and shape {array.shape}: not samples")
     if array.dtype == np.uint8:
         return torch.from_numpy(array).float() / 255.0
-    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+    if array.dtype.kind != "f":
+        return torch.from_numpy(array.astype(np.int64))
+    with np.errstate(over="ignore"):  # long doubles
+        return torch.from_numpy(array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32))
 
 
 def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batches:
@@ -156,7 +183,7 @@ def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batche
         )
     try:
         first = next(iter(found), None)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{text} raises {said(error)} while it yields its first batch") from error
     if first is None:
         raise InputError(f"{text} yields no batch: there is nothing to audit with")
@@ -183,7 +210,7 @@ class UserBatches:
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self.source
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"{self.name} raises {said(error)} while it yields batches") from error
 
     def __length_hint__(self) -> int:

@@ -23,6 +23,8 @@ from ..experiments.train import accuracy, train
 from ..report.document import Block, Document, Text
 from ..report.html import to_html
 from ..report.terminal import print_document
+from .lines import one_line
+from .options import Seed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +57,7 @@ ABOUT = (
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report and the audits as JSON.")] = OUT,
-    seed: Annotated[int, typer.Option(help="Draws the weights and shuffles the data.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
 
@@ -75,7 +77,7 @@ def demo(
         found.to_json(out / f"{name}.json")
     report = out / "report.html"
     write_text(report, to_html(_report(measured)))
-    typer.echo(f"report: {report}")
+    typer.echo(one_line(f"report: {report}"))
 
 
 def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Audit]]:

@@ -109,7 +109,8 @@ def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
     missing = sorted(loading["missing_keys"])
     if missing:
         notes.append(
-            f"{len(missing)} of its parameters are not in the file and were drawn at random, e.g. {missing[0]}"
+            f"{len(missing):,} of its parameters {'is' if len(missing) == 1 else 'are'} not in the file and "
+            f"{'was' if len(missing) == 1 else 'were'} drawn at random, e.g. {missing[0]}"
         )
     return model.float().eval(), tuple(notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +68,12 @@ def open_model(text: str, *, trust: bool) -> Given:
         return _program(path, trust)
     if text.endswith((".safetensors", INDEX, *PICKLES)):
         return Given(name=path.name, weights=stored_weights(path))
-    if path.is_dir():
+    if os.path.isdir(path):
         return _hugging_face(path.resolve().name, *load_folder(path))
-    if ":" in text and not path.exists():
+    if ":" in text and not os.path.exists(path):
         return _built(text)
-    if path.is_file() or not looks_like_an_id(text):
-        what = "is a file of no known form" if path.is_file() else "is neither a file nor a folder"
+    if os.path.isfile(path) or not looks_like_an_id(text):
+        what = "is a file of no known form" if os.path.isfile(path) else "is neither a file nor a folder"
         raise InputError(f"{text!r} {what}: MODEL is {FORMS}")
     return _hugging_face(text, *load_id(text))
 
@@ -94,7 +95,7 @@ def _built(text: str) -> Given:
 
 
 def _program(path: Path, trust: bool) -> Given:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if not trust:
         raise InputError(f"loading {path} can run code that it holds: add --trust if you know where it comes from")

@@ -7,6 +7,8 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +59,19 @@ def call_object(found: Any, reference: str) -> Any:
         raise InputError(f"{reference}() raises {said(error)}") from error
 
 
+@contextmanager
+def staying() -> Iterator[None]:
+    """Turn `sys.exit()` in code of the user's, a forward pass for example, into an error: nothing was audited.
+
+    Raises:
+        InputError: the code inside ends the program.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(f"the code of the model or of its data ends the program ({said(error)})") from error
+
+
 def _module(name: str) -> ModuleType:
     _search_first(Path.cwd())
     try:
@@ -72,7 +87,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _file_module(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     name, place = f"_normscope_user_{path.stem}", str(path.resolve())
     known = sys.modules.get(name)

@@ -10,6 +10,7 @@ import typer
 from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
 from ..report.terminal import print_document
+from .lines import say_written
 from .targets import check_targets
 
 HELP = """Show a saved audit.
@@ -31,9 +32,9 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
     """Show a saved audit (its help is HELP)."""
-    check_targets(html)
+    check_targets(html, inputs=[file])
     found = Audit.from_json(file)
     print_document(audit_document(found, brief=True))
     if html is not None:
         found.to_html(html)
-        typer.echo(f"wrote {html}")
+        say_written(html)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import pickletools
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -35,7 +38,7 @@ def stored_weights(path: Path) -> Stored:
     Raises:
         InputError: the file is missing, damaged, not a state dict, or would run code.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
         return _indexed(path)
@@ -77,7 +80,7 @@ def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
     try:
         shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is no index of safetensors files ({said(error)})") from error
     held = {file: _held(file, path) for file in dict.fromkeys(files.values())}
     for name, file in files.items():
@@ -87,7 +90,7 @@ def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
 
 
 def _held(file: Path, index: Path) -> set[str]:
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise InputError(f"no file {file}, which {index.name} names")
     return set(_opened(file).keys())
 
@@ -98,8 +101,11 @@ def _plain_name(shard: str) -> str:
     return shard
 
 
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers by their value: the longer is the larger, however long it is."""
+    parts = [part for part in re.split(r"([0-9]+)", name) if part]
+    numbers = [part.lstrip("0") if part[0] in "0123456789" else None for part in parts]
+    return [(1, 0, part) if number is None else (0, len(number), number) for part, number in zip(parts, numbers)]
 
 
 def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
@@ -112,7 +118,11 @@ def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{path} holds no tensor by name: save model.state_dict()")
-    return {name: lambda tensor=tensor: tensor.detach() for name, tensor in tensors.items()}  # type: ignore[misc]
+    return {name: lambda tensor=tensor: _detached(tensor) for name, tensor in tensors.items()}  # type: ignore[misc]
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor  # to detach a nested tensor warns
 
 
 def _loaded(path: Path) -> Any:
@@ -128,9 +138,29 @@ def _unpickled(path: Path) -> Any:
             warnings.simplefilter("ignore")
             return _loaded(path)
     except pickle.UnpicklingError as error:
+        if not _is_pickle(path):
+            raise InputError(f"{path} is no file of weights that torch can read: no pickle, or damaged") from error
         raise InputError(
             f"{path} is a pickle that holds more than tensors, and loading it would run code: refused. Save "
             "model.state_dict(), better as safetensors, or name a function that builds the model (package.module:name)"
         ) from error
     except Exception as error:
         raise InputError(f"{path} is no file of weights that torch can read ({said(error)})") from error
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file, or the archive that torch.save makes, holds a whole pickle; its steps are read, none is taken."""
+    try:
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return _ends(file)
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            with archive.open(name) as member:
+                return _ends(member)
+    except Exception:
+        return False
+
+
+def _ends(stream: IO[bytes]) -> bool:
+    return [operation.name for operation, _, _ in pickletools.genops(stream)][-1] == "STOP"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from .errors import InputError
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file so that a reader never sees half of it.
 
+    A link stays a link: the file it points to is replaced. Pipes and devices are written to as they are.
+
     Args:
         path: where to; the folder must exist.
         text: the content.
@@ -19,20 +22,33 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         InputError: the folder does not exist or cannot be written to.
     """
-    target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        mode = _mode(path)
+        if mode is not None and not stat.S_ISREG(mode):
+            Path(path).write_text(text, encoding="utf-8")
+        else:
+            _replace(Path(os.path.realpath(path)), text, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        raise InputError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    """Return the type and permissions of what stands at a path, links followed; None if nothing does."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _replace(target: Path, text: str, permissions: int) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".normscope-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, permissions)
         os.replace(temporary, target)
-    except BaseException as error:
+    except BaseException:
         os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {target}: {error.strerror or error}") from error
         raise
 
 

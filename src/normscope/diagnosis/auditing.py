@@ -78,6 +78,10 @@ def audit(
     Reference: Than et al., Lemmas 1 to 3, Theorem 9 and Corollaries 10, 11.
     """
     began = time.monotonic()
+    if not rtol > 0:
+        raise InputError(f"rtol is {rtol}: it must be positive")
+    if loader is not None and not hasattr(loader, "__iter__"):
+        raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
     asked, mode = mode, mode_of(model, mode)
     model = _unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -180,13 +184,13 @@ def _written(work: Work | None) -> dict[str, float]:
     """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
     if work is None:
         return {}
-    paths = {node.name: node.path for node in work.graph}
     found = {}
     for node in work.graph:
         if isinstance(node.op, Unit) and node.op.name == "rms" and node.path:
-            last = node.op.data["dims"] == (len(node.shape) - 1,)
-            inside = paths.get(node.refs[0], "") == node.path
-            if last and not inside:
+            inside = [other for other in work.graph if f"{other.path}.".startswith(f"{node.path}.")]
+            names = {other.name for other in inside}
+            read = {ref for other in inside for ref in other.refs if ref not in names}
+            if node.op.data["dims"] == (len(node.shape) - 1,) and read == set(node.refs):
                 found[node.path] = float(node.op.data["eps"])
     return found
 
@@ -196,10 +200,13 @@ def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
     if examined.graph is None:
         return ()
     rows = {place.row.path for place in examined.places}
+    names = {id(module): name for name, module in examined.model.named_modules()}
+    rows |= {names[id(m)] for name, m in examined.model.named_modules(remove_duplicate=False) if name in rows}
+    reason = "not on the path from the input to the output"
+    if any(not place.row.path for place in examined.places):
+        reason += ", or torch.export lost its name (rows without a path)"
     ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
-    return tuple(
-        (path or "(top level)", "not on the path from the input to the output") for path in ran if path not in rows
-    )
+    return tuple((path or "(top level)", reason) for path in ran if path not in rows)
 
 
 def _data_notes(loader: Any, data: DataSeen) -> list[str]:

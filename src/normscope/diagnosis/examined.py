@@ -31,6 +31,8 @@ class NormalizerSeen:
         weight: gamma, if it has one.
         channel_mean, channel_variance: BatchNorm only: of every channel (float64, on the CPU): over all the data where
             it uses running statistics, otherwise the mean of the variances within batches.
+        least_variance: the smallest variance seen in any batch, by channel (BatchNorm, InstanceNorm), by group
+            (GroupNorm), or one for all (LayerNorm, RMSNorm).
         running_mean, running_variance: BatchNorm only: the statistics it keeps, if it does.
         uses_running: whether it normalized with them (eval mode).
         batch_spread: BatchNorm only: the median over channels of the relative standard deviation of the variance from
@@ -46,6 +48,7 @@ class NormalizerSeen:
     weight: Tensor | None = None
     channel_mean: Tensor | None = None
     channel_variance: Tensor | None = None
+    least_variance: Tensor | None = None
     running_mean: Tensor | None = None
     running_variance: Tensor | None = None
     uses_running: bool = False
@@ -132,6 +135,11 @@ class Place:
     effect: Effect | None = None
     normalizer: NormalizerSeen | None = None
     weight: WeightSeen | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is, in words: the module's path, or the model as a whole."""
+        return self.row.path or "the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

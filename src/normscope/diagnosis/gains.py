@@ -7,7 +7,6 @@ compare layers by.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -35,19 +34,17 @@ def at_data(seen: NormalizerSeen) -> float | None:
 
 def alone_gain(seen: NormalizerSeen) -> float | None:
     """Return log10 of the largest constant a normalizer has with the variances of the data."""
-    if seen.channel_variance is not None:
-        return _largest(seen, seen.channel_variance)
-    scale = 1.0 if seen.weight is None else float(seen.weight.abs().max())
-    if scale == 0.0:
-        return -math.inf
-    return log10(scale) - _log10_deviation(seen.variance.log10_min, seen.eps)
+    return None if seen.least_variance is None else _largest(seen, seen.least_variance)
 
 
 def _largest(seen: NormalizerSeen, variance: Tensor) -> float | None:
-    scale = torch.ones(1, dtype=torch.float64) if seen.weight is None else seen.weight.abs()
-    if bool((variance + seen.eps <= 0).any()):
-        return math.inf if bool((variance + seen.eps == 0).any()) and not bool((variance < 0).any()) else None
-    return log10(float((scale / (variance + seen.eps).sqrt()).max()))
+    """Return log10 of max abs(gamma)/sqrt(variance + eps), each variance with the scales of its own set."""
+    scales = torch.ones(len(variance), 1) if seen.weight is None else seen.weight.abs().reshape(len(variance), -1)
+    largest, square = scales.double().amax(1), variance.double() + seen.eps
+    if not bool(torch.isfinite(largest).all()) or bool((square < 0).any()) or bool(square.isnan().any()):
+        return None
+    quotient = torch.where(largest == 0, 0.0, largest / square.sqrt())
+    return log10(float(quotient.max()))
 
 
 def folded_gain(
@@ -59,9 +56,9 @@ def folded_gain(
 ) -> float | None:
     """Return log10 of norm(diag(gamma/s) P W): the weight layer, its normalizer's centring P and scale.
 
-    For BatchNorm s is each channel's deviation over the data, also in eval mode (where stored statistics disagree with
-    it, a finding says so); for the others the smallest deviation of a set seen. The norm is a Lanczos estimate: the
-    figure speaks of the data alone, so it needs no certificate.
+    For BatchNorm in eval mode s is each channel's deviation over the data (where stored statistics disagree with it, a
+    finding says so); otherwise the smallest deviation seen of each channel, group or set. The norm is a Lanczos
+    estimate: the figure speaks of the data alone, so it needs no certificate.
 
     Args:
         seen: what the normalizer saw.
@@ -79,21 +76,20 @@ def folded_gain(
         if not isinstance(step, Linear) or len(step.maps) != 1:
             return None
         folded = compose(step.maps[0], folded)
+    if seen.least_variance is None or bool((seen.least_variance + seen.eps <= 0).any()):
+        return None
     if seen.channel_variance is not None:
-        if bool((seen.channel_variance + seen.eps <= 0).any()):
-            return None
-        scale = 1.0 / (seen.channel_variance + seen.eps).sqrt()
+        scale = 1.0 / (seen.least_variance + seen.eps).sqrt()
         scale = scale if seen.weight is None else scale * seen.weight
         spread = scale.reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)
         return estimate(compose(Diagonal(spread, node.shape), folded))
     if not isinstance(effect, Gain):
         return None
+    least = seen.least_variance
+    deviation = (least + seen.eps).sqrt().repeat_interleave(node.shape[1] // len(least)) if len(least) > 1 else None
     for around in (effect.before, effect.after):
         folded = folded if around is None else compose(around, folded)
-    return estimate(folded) - _log10_deviation(seen.variance.log10_min, seen.eps)
-
-
-def _log10_deviation(log10_variance: float, eps: float) -> float:
-    """log10 of sqrt(variance + eps)."""
-    variance = 10.0**log10_variance if log10_variance < 300 else math.inf
-    return log10(variance + eps) / 2 if variance < math.inf else log10_variance / 2
+    if deviation is None:
+        return estimate(folded) - log10(float(least[0]) + seen.eps) / 2
+    spread = (1.0 / deviation).reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)
+    return estimate(compose(Diagonal(spread, node.shape), folded))

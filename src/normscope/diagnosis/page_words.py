@@ -113,7 +113,8 @@ def _notice(group: list[Finding], where: str = "", seen: Sequence[tuple[str, str
 
 def _grouped(group: list[Finding]) -> Notice:
     labels = ("seen", *[""] * GROUP_SHOWN)
-    seen = [(label, f"{finding.where}: {finding.seen}") for label, finding in zip(labels, group[:GROUP_SHOWN])]
+    shown = [f.seen if f.where in f.seen else f"{f.where}: {f.seen}" for f in group[:GROUP_SHOWN]]
+    seen = list(zip(labels, shown))
     rest = listed([finding.where for finding in group[GROUP_SHOWN:]], most=GROUP_NAMED)
     return _notice(group, counted(len(group), "place"), [*seen, ("also in", rest)])
 

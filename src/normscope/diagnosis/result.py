@@ -14,6 +14,7 @@ from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
 from ..core.finding import Finding
 from ..core.plain import plain, revived
+from .form import check_form
 
 if TYPE_CHECKING:
     import pandas
@@ -206,12 +207,14 @@ class Audit:
         data = source if isinstance(source, Mapping) else _read(Path(source))
         if not isinstance(data, Mapping) or data.get("type") != "audit":
             raise InputError(f"{name} holds no audit: write one with audit.to_json(path) or normscope audit --json")
-        if data.get("schema_version") != SCHEMA_VERSION:
+        schema = data.get("schema_version")
+        if schema != SCHEMA_VERSION or isinstance(schema, bool):
             raise InputError(
-                f"{name} has schema_version {data.get('schema_version')}, this version reads {SCHEMA_VERSION}: "
+                f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}: "
                 "audit the model again"
             )
         try:
+            check_form(data, cls)
             given = {item.name: data[item.name] for item in fields(cls)}
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])
@@ -223,7 +226,11 @@ class Audit:
             given["skipped"] = tuple((what, why) for what, why in given["skipped"])
             given["notes"] = tuple(given["notes"])
             return cls(**given)
-        except (KeyError, TypeError, ValueError, AttributeError, SoundnessError) as error:
+        except SoundnessError as error:
+            raise InputError(f"{name} is a damaged audit (a lower side lies above its upper side)") from error
+        except ValueError as error:
+            raise InputError(f"{name} is a damaged audit ({error})") from error
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{name} is a damaged audit ({said(error)})") from error
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -294,8 +301,10 @@ class Audit:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{path} is no JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is no JSON of an audit: it is nested too deeply") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,12 +25,14 @@ from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place
 from .gains import alone_gain, at_data, folded_gain
 from .result import Row
-from .streaming import family, set_count, sites
+from .streaming import family, set_count, set_positions, sites
 from .tallies import SetTally
 
-STEP = 1e-5
+STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
 
+NOWHERE = ("", "", -1)
+BATCH_ONLY = "its runs could not be told apart: variances are those of the batch, from the graph"
 NOT_TRACED = "not traced: folded and cumulative gains are unknown"
 
 SMALL = 4_000_000
@@ -59,12 +62,12 @@ def from_graph(
 ) -> tuple[Place, ...]:
     """Return the rows of a captured model, in the order they run."""
     nodes = [node for node in work.double if is_weight(node) or is_normalizer(node)]
-    where = sites(work.double)
+    where = sites(work.model, work.double, data.order)
     certified = propagate(work.segments, work.norm, fold=True)
     gains = _gains_along(work, observed)
     feeding = {feed.normalizer.name: feed for feed in fed}
     feeders = {feed.weight.name for feed in fed}
-    unwatched = [node for node in nodes if is_normalizer(node) and where[node.name] not in data.normalizers]
+    unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
     places = []
     with Progress("measuring layers", total=len(nodes)) as progress:
@@ -75,13 +78,17 @@ def from_graph(
                 "log10_cumulative": certified[node.name].log10,
                 "log10_observed": gains.get(node.name),
             }
+            site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
-                seen = data.normalizers.get(where[node.name]) or stand_ins.get(node.name)
-                row = Row(role="normalizer", **common, **_normalizer(work, node, seen, feeding.get(node.name)))
+                seen = data.normalizers.get(site)
+                notes = () if seen is not None else (BATCH_ONLY,)
+                seen = seen or stand_ins.get(node.name)
+                found = {"notes": notes, **_normalizer(work, node, seen, feeding.get(node.name))}
+                row = Row(role="normalizer", **common, **found)
                 places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
             else:
                 row = Row(role="weight", norm=norms.get(node.name), **common, **_filters(node, node.name in feeders))
-                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(where[node.name])))
+                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
     return tuple(places)
 
 
@@ -147,11 +154,16 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
     }
     if seen is None:
         return found | {"notes": ("its input was not seen: no variance, no figures at the data",)}
-    found |= {"log10_at_data": at_data(seen), "variance": seen.variance, **_channels(seen)}
+    most = found["log10_exact"]  # no point has more than the whole space
+    found |= {"log10_at_data": _at_most(at_data(seen), most), "variance": seen.variance, **_channels(seen)}
     folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
     if feed is not None and folded is not None:
         return found | {"log10_folded": folded, "folded_with": feed.weight.path}
-    return found | {"log10_folded": alone_gain(seen)}
+    return found | {"log10_folded": alone_gain(seen) if seen.uses_running else _at_most(alone_gain(seen), most)}
+
+
+def _at_most(value: float | None, most: float) -> float | None:
+    return None if value is None else min(value, most)
 
 
 def _channels(seen: NormalizerSeen) -> dict[str, Any]:
@@ -188,7 +200,9 @@ def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
     length = STEP * max(float(point.norm()), 1e-3)
     step = direction * (length / float(direction.norm()))
     ahead, behind = (work.double.values(*work.double.split(point + sign * step)) for sign in (1, -1))
-    return {name: log10(float((ahead[name] - behind[name]).norm()) / (2 * length)) for name in ahead}
+    moved = {name: torch.where(ahead[name] == behind[name], 0.0, ahead[name] - behind[name]) for name in ahead}
+    gains = {name: float(torch.linalg.vector_norm(change)) / (2 * length) for name, change in moved.items()}
+    return {name: log10(gain) for name, gain in gains.items() if math.isfinite(gain)}
 
 
 def _at_the_batch(work: Work, nodes: Sequence[Node]) -> dict[str, NormalizerSeen]:
@@ -200,7 +214,7 @@ def _at_the_batch(work: Work, nodes: Sequence[Node]) -> dict[str, NormalizerSeen
     for point in points[:BATCH_SAMPLES]:
         values = work.double.values(*work.double.split(point.double()))
         for node in nodes:
-            if node.name in tallies:
+            if node.name in tallies and values[node.refs[0]].numel():
                 tallies[node.name].add(_rows(node, values[node.refs[0]]), 1)
     return {name: seen for name, tally in tallies.items() if (seen := tally.seen()) is not None}
 
@@ -210,9 +224,9 @@ def _tally(node: Node) -> SetTally:
     given = node.op.data if isinstance(node.op, Unit) else node.bound()
     weight = given.get("weight")
     site = (node.path, kind, 0)
-    return SetTally(
-        site, kind.removesuffix("_norm"), float(given["eps"]), weight if isinstance(weight, Tensor) else None
-    )
+    positions = 1 if isinstance(node.op, Unit) else set_positions(kind, given, torch.empty(node.shape, device="meta"))
+    weight = weight if isinstance(weight, Tensor) else None
+    return SetTally(site, kind.removesuffix("_norm"), float(given["eps"]), weight, positions)
 
 
 def _rows(node: Node, x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ WEIGHTS = {
 }  # fmt: skip
 DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
             "feature_dropout")  # fmt: skip
+PRODUCTS = ("matmul", "__matmul__", "mm")
 RELUS = ("relu", "relu_", "relu6")
 FAMILIES = {  # how the operators of a graph are called in a `Site`
     "linear": "linear", "addmm": "linear", "mm": "linear", "matmul": "linear", "layer_norm": "layer_norm",
@@ -51,15 +52,21 @@ def family(node: Node) -> str:
     return "convolution" if node.operator.startswith("conv") else FAMILIES.get(node.operator, node.operator)
 
 
-def sites(nodes: Iterable[Node]) -> dict[str, Site]:
-    """Return the site of every node by its name: the module's path, the family, and a count of its runs."""
-    runs: Counter[tuple[str, str]] = Counter()
-    found = {}
+def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict[str, Site]:
+    """Return where nodes ran, by their names: the module's path, the family, and a count of its runs.
+
+    A module with several names goes by the first. Nodes of a module that ran more or less often than the graph knows
+    (on constants, or beside the path to the output) are left out: which run is which cannot be told.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    known = {name: names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+    ran = Counter(site[:2] for site in seen)
+    placed: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
-        key = (node.path, family(node))
-        found[node.name] = (*key, runs[key])
-        runs[key] += 1
-    return found
+        placed.setdefault((known.get(node.path, node.path), family(node)), []).append(node.name)
+    return {
+        name: (*key, run) for key, group in placed.items() if len(group) == ran[key] for run, name in enumerate(group)
+    }
 
 
 @torch.no_grad()
@@ -113,12 +120,18 @@ def watch_data(
         samples=samples,
         batches=count,
         order=tuple(watcher.order),
-        normalizers={site: seen for site, tally in watcher.normalizers.items() if (seen := tally.seen()) is not None},
-        weights={site: tally.seen() for site, tally in watcher.weights.items()},
-        units={site: units for site, tally in watcher.units.items() if (units := tally.seen()) is not None},
+        normalizers=_summaries(watcher.normalizers, watcher.lost),
+        weights=_summaries(watcher.weights, watcher.lost),
+        units=_summaries(watcher.units, watcher.lost),
         not_finite=watcher.not_finite,
         error=error,
     )
+
+
+def _summaries(tallies: Mapping[Site, Any], lost: set[Site]) -> dict[Site, Any]:
+    """Return what each tally saw, without those that saw nothing or could not be kept."""
+    seen = {site: tally.seen() for site, tally in tallies.items() if site not in lost}
+    return {site: summary for site, summary in seen.items() if summary is not None}
 
 
 class _Watcher(TorchFunctionMode):
@@ -127,11 +140,12 @@ class _Watcher(TorchFunctionMode):
     def __init__(self, model: nn.Module, written: Mapping[str, float]) -> None:
         super().__init__()
         self.model, self.written = model, written
-        self.names = {id(module): name for name, module in model.named_modules()}
+        self.names = {id(module): name for name, module in model.named_modules()}  # by its first name
         self.normalizers: dict[Site, SetTally | ChannelTally] = {}
         self.weights: dict[Site, WeightTally] = {}
         self.units: dict[Site, UnitsTally] = {}
         self.order: dict[Site, None] = {}
+        self.lost: set[Site] = set()
         self.not_finite: tuple[str, str] | None = None
         self._begin()
 
@@ -140,6 +154,7 @@ class _Watcher(TorchFunctionMode):
         self._runs: Counter[tuple[str, str]] = Counter()
         self._flags: list[tuple[str, Tensor]] = []
         self._channel_last = False
+        self._width: int | None = None
 
     @contextmanager
     def watching(self) -> Any:
@@ -162,7 +177,8 @@ class _Watcher(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").split(".")[0]  # operators are called relu.default
         if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
-            self._normalizer(name, _bound(func, args, kwargs))
+            with self._tallying(name) as site:
+                self._normalizer(site, name, _bound(func, args, kwargs))
         given = args[0] if args else kwargs.get("input")
         if name in DROPOUTS:  # dropout counts as off, also where no module holds it
             return given
@@ -171,12 +187,23 @@ class _Watcher(TorchFunctionMode):
         elif func is F.scaled_dot_product_attention and len(args) < 5:
             kwargs = {**kwargs, "dropout_p": 0.0}
         result = func(*args, **kwargs)
-        if name in WEIGHTS:
+        if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
             given = args[1] if name == "addmm" and len(args) > 1 else given
-            self._weight(WEIGHTS[name], given, result)
+            with self._tallying(WEIGHTS.get(name, "linear")) as site:
+                self._weight(site, given, result)
         elif name in RELUS and isinstance(result, Tensor) and result.ndim > 1:
-            self._relu(result)
+            with self._tallying("relu") as site:
+                self._relu(site, result)
         return result
+
+    @contextmanager
+    def _tallying(self, family: str) -> Any:
+        """Count one run of a layer; what cannot be tallied is left out and never stops the model."""
+        site = self._site(family)
+        try:
+            yield site
+        except Exception:
+            self.lost.add(site)
 
     def _site(self, family: str) -> Site:
         key = (self._stack[-1] if self._stack else "", family)
@@ -186,17 +213,15 @@ class _Watcher(TorchFunctionMode):
             self.order.setdefault(site)
         return site
 
-    def _normalizer(self, family: str, given: Mapping[str, Any]) -> None:
-        site, x, eps = self._site(family), given["input"], given["eps"]
-        x = x.detach()
-        weight = given.get("weight")
+    def _normalizer(self, site: Site, family: str, given: Mapping[str, Any]) -> None:
+        x, eps, weight = given["input"].detach(), given["eps"], given.get("weight")
         if family == "batch_norm" or (family == "instance_norm" and not given["use_input_stats"]):
             self._channels(site, x, given)
             return
         eps = rms_epsilon(eps, x.dtype) if family == "rms_norm" else eps
-        kind = family.removesuffix("_norm")
-        tally = self.normalizers.setdefault(site, SetTally(site, kind, float(eps), weight))
-        if isinstance(tally, SetTally):
+        kind, positions = family.removesuffix("_norm"), set_positions(family, given, x)
+        tally = self.normalizers.setdefault(site, SetTally(site, kind, float(eps), weight, positions))
+        if isinstance(tally, SetTally) and x.numel():
             tally.add(x.reshape(set_count(family, given, x), -1), len(x))
 
     def _channels(self, site: Site, x: Tensor, given: Mapping[str, Any]) -> None:
@@ -213,28 +238,29 @@ class _Watcher(TorchFunctionMode):
         if isinstance(tally, ChannelTally):
             tally.add(x)
 
-    def _weight(self, family: str, given: Any, made: Any) -> None:
-        site = self._site(family)
-        self._channel_last = family == "linear"
+    def _weight(self, site: Site, given: Any, made: Any) -> None:
+        last = site[1] == "linear"
+        self._width = made.shape[-1 if last else 1] if isinstance(made, Tensor) and made.ndim > 1 else None
+        self._channel_last = last
         if not (isinstance(given, Tensor) and isinstance(made, Tensor) and made.is_floating_point()):
             return
         given, made = given.detach(), made.detach()
         tally = self.weights.setdefault(site, WeightTally(site, given, made))
         tally.add(given, made)
 
-    def _relu(self, made: Tensor) -> None:
-        site = self._site("relu")
-        last = made.ndim == 2 or (made.ndim == 3 and self._channel_last)
+    def _relu(self, site: Site, made: Tensor) -> None:
+        first, final = made.shape[1] == self._width, made.shape[-1] == self._width
+        last = made.ndim == 2 or (final if first != final else self._channel_last)
         self.units.setdefault(site, UnitsTally(site, made.ndim - 1 if last else 1)).add(made.detach())
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         path = self.names.get(id(module))
         self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
         if path is not None and path in self.written and args and isinstance(args[0], Tensor):
-            site = self._site("rms")
-            tally = self.normalizers.setdefault(site, SetTally(site, "rms", self.written[path], None))
-            assert isinstance(tally, SetTally)
-            tally.add(args[0].detach().reshape(-1, args[0].shape[-1]), len(args[0]))
+            with self._tallying("rms") as site:
+                tally = self.normalizers.setdefault(site, SetTally(site, "rms", self.written[path], None))
+                assert isinstance(tally, SetTally)
+                tally.add(args[0].detach().reshape(-1, args[0].shape[-1]), len(args[0]))
 
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
         path = self._stack.pop() if self._stack else ""
@@ -261,6 +287,13 @@ def _bound(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
     schema = getattr(torch.ops.aten, func.__name__.split(".")[0]).default._schema
     given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     return given | dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
+
+
+def set_positions(family: str, given: Mapping[str, Any], x: Tensor) -> int:
+    """Return how many sets of one sample have scales of their own: groups, channels, or one."""
+    if family == "group_norm":
+        return int(given["num_groups"])
+    return int(x.shape[-2] if x.ndim == 2 else x.shape[1]) if family == "instance_norm" else 1
 
 
 def set_count(family: str, given: Mapping[str, Any], x: Tensor) -> int:

@@ -22,14 +22,16 @@ BINS_PER_DECADE = 64
 class SetTally:
     """The variances of many small sets: rows of LayerNorm, groups of GroupNorm, root mean squares of RMSNorm."""
 
-    def __init__(self, site: Site, kind: str, eps: float, weight: Tensor | None) -> None:
-        self.site, self.kind, self.eps, self.weight = site, kind, eps, weight
+    def __init__(self, site: Site, kind: str, eps: float, weight: Tensor | None, positions: int = 1) -> None:
+        self.site, self.kind, self.eps, self.weight, self.positions = site, kind, eps, weight, positions
         self.entries = 0
         self.samples = 0
         self._counts: Tensor | None = None
 
     def add(self, sets: Tensor, samples: int) -> None:
-        """Count sets given as rows, `[sets, entries]`."""
+        """Count sets given as rows, `[sets, entries]`; sets with the same scales come `positions` apart."""
+        if not sets.numel():
+            return
         values = sets.double()
         centred = values if self.kind == "rms" else values - values.mean(1, keepdim=True)
         variances = centred.square().mean(1)
@@ -37,7 +39,7 @@ class SetTally:
             self.entries, self.samples = sets.shape[1], samples
             self._counts = torch.zeros(2 * DECADES * BINS_PER_DECADE, dtype=torch.float64, device=sets.device)
             self._total = torch.zeros(3, dtype=torch.float64, device=sets.device)
-            self._least = torch.full((), math.inf, dtype=torch.float64, device=sets.device)
+            self._least = torch.full((self.positions,), math.inf, dtype=torch.float64, device=sets.device)
             self._most = torch.zeros((), dtype=torch.float64, device=sets.device)
         self.entries, self.samples = min(self.entries, sets.shape[1]), min(self.samples, samples)
         exponents = variances.clamp(10.0**-DECADES, 10.0**DECADES).log10()
@@ -45,7 +47,7 @@ class SetTally:
         self._total += torch.stack(
             [torch.ones_like(variances).sum(), (variances < 1).sum(), (variances < 10 * self.eps).sum()]
         )
-        self._least = torch.minimum(self._least, variances.min())
+        self._least = torch.minimum(self._least, variances.reshape(-1, self.positions).amin(0))
         self._most = torch.maximum(self._most, variances.max())
 
     def seen(self) -> NormalizerSeen | None:
@@ -54,8 +56,9 @@ class SetTally:
             return None
         sets, below, dominated = self._total.tolist()
         reached = self._counts.cumsum(0) >= sets / 2
-        median = (int(reached.int().argmax()) + 0.5) / BINS_PER_DECADE - DECADES
-        least, most = log10(float(self._least)), log10(float(self._most))
+        least, most = log10(float(self._least.min())), log10(float(self._most))
+        bin_ = int(reached.int().argmax())
+        median = (bin_ + 0.5) / BINS_PER_DECADE - DECADES if bin_ else least  # the first bin holds all that is smaller
         variance = Variance(
             log10_min=least,
             log10_median=min(max(median, least), most),
@@ -74,6 +77,7 @@ class SetTally:
             samples=self.samples,
             variance=variance,
             weight=_kept(self.weight),
+            least_variance=_kept(self._least),
         )
 
 
@@ -88,17 +92,21 @@ class ChannelTally:
         self.uses_running = uses_running
         self.entries = self.samples = 0
         self.batches = 0
-        self._count = 0
+        self._count = self._width = 0
 
     def add(self, x: Tensor) -> None:
         """Count one batch `[samples, channels, ...]` (Chan's update of mean and sum of squares)."""
         channels = x.shape[1]
+        if not x.numel() or (self.batches and channels != self._width):
+            self.entries = 0 if x.numel() else self.entries  # a layer that changes its width has no channels to follow
+            return
         values = x.detach().double().transpose(0, 1).reshape(channels, -1)
         count, mean = values.shape[1], values.mean(1)
         variance = (values - mean[:, None]).square().mean(1)
         if not self.batches:
             self._mean, self._squares = torch.zeros_like(mean), torch.zeros_like(mean)
             self._batch_mean, self._batch_squares = torch.zeros_like(mean), torch.zeros_like(mean)
+            self._batch_least, self._width = variance, channels
             self.entries, self.samples = count, x.shape[0]
         self.entries, self.samples = min(self.entries, count), min(self.samples, x.shape[0])
         shift, total = mean - self._mean, self._count + count
@@ -108,11 +116,12 @@ class ChannelTally:
         self.batches += 1
         step = variance - self._batch_mean
         self._batch_mean = self._batch_mean + step / self.batches
+        self._batch_least = torch.minimum(self._batch_least, variance)
         self._batch_squares = self._batch_squares + step * (variance - self._batch_mean)
 
     def seen(self) -> NormalizerSeen | None:
-        """Return the summary, or None if nothing was counted or the values were not finite."""
-        if not self.batches or not bool(torch.isfinite(self._squares).all()):
+        """Return the summary, or None if nothing was counted, the width changed or the values were not finite."""
+        if not self.batches or not self.entries or not bool(torch.isfinite(self._squares).all()):
             return None
         within = not self.uses_running
         variances = (self._batch_mean if within else self._squares / self._count).cpu()
@@ -142,6 +151,7 @@ class ChannelTally:
             weight=_kept(self.weight),
             channel_mean=self._mean.cpu(),
             channel_variance=variances,
+            least_variance=self._batch_least.cpu() if within else variances,
             running_mean=self.running[0],
             running_variance=self.running[1],
             batch_spread=spread,

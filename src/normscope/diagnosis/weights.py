@@ -15,7 +15,8 @@ from ..core.finding import Finding, Severity
 from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
-from ..report.words import counted
+from ..report.cells import visible
+from ..report.words import counted, shape
 from ..theory.lemmas import lemma1
 from ..theory.normalizers import batch_norm_eval_global
 from .findings.broken import RESTORE
@@ -30,6 +31,14 @@ Stored = Mapping[str, Callable[[], Tensor]]
 WEIGHTS_ONLY = "weights only: no architecture, no data"
 ASSUMED_EPS = 1e-5
 """PyTorch's default for BatchNorm; a file of weights does not hold eps."""
+FLOATS = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_")),
+)
+"""What a weight is stored as; float8 comes in several forms."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 _EMBEDDING = re.compile(
@@ -68,7 +77,7 @@ def audit_weights(
     ledger = _Ledger(tensors=tensors, rtol=rtol, deadline=None if max_seconds is None else began + max_seconds)
     with Progress("reading weights", total=len(tensors)) as progress:
         for key, read in tensors.items():
-            progress.step(key)
+            progress.step(visible(key))
             ledger.take(key, read())
     return Audit(
         name=name,
@@ -107,13 +116,13 @@ class _Ledger:
         if reason is not None:
             self.unread.setdefault(reason, []).append(key)
             return
-        if tensor.element_size() == 1:  # float8 has no arithmetic
-            tensor = tensor.float()
+        tensor = _wide(tensor)
         finite = _finite(tensor)
         if not finite:
             self.findings.extend(_broken(key, tensor))
         if key.endswith("running_var") and tensor.ndim == 1:
-            self._batch_norm(key, tensor)
+            if tensor.numel():
+                self._batch_norm(key, tensor)
         elif tensor.ndim < 2:
             self.vectors += not self._belongs_to_batch_norm(key)
         elif tensor.numel():
@@ -122,9 +131,11 @@ class _Ledger:
 
     def _unusable(self, key: str, tensor: Tensor) -> str | None:
         """Return why a tensor's values are not the weights, or None."""
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+            return "no dense values: a sparse, nested or meta tensor"
         if key.endswith("num_batches_tracked"):
             return None
-        if tensor.is_complex() or not tensor.is_floating_point():
+        if tensor.dtype not in FLOATS:
             return (
                 f"{str(tensor.dtype).removeprefix('torch.')} values: indices or quantised, not the weights themselves"
             )
@@ -144,19 +155,21 @@ class _Ledger:
     def _batch_norm(self, key: str, variance: Tensor) -> None:
         """Add the row of a batch normalization from its stored statistics and scale."""
         path = key.removesuffix("running_var").removesuffix(".")
-        scale = self._sibling(path, "weight")
-        shift = self._sibling(path, "bias")
-        wrong = bool((variance < 0).any()) or not bool(torch.isfinite(variance).all())
-        wrong = wrong or (scale is not None and not bool(torch.isfinite(scale).all()))
+        stored, shift = self._sibling(path, "weight"), self._sibling(path, "bias")
+        scale, wrong = None, None
+        if stored is not None:
+            wrong = self._unusable(f"{path}.weight", stored) or _mismatch(stored, variance)
+            scale = None if wrong else _wide(stored)
+        wrong = wrong or _no_numbers(variance, scale)
         notes = [f"eps is not in the file: {ASSUMED_EPS:g} assumed"]
         if wrong:
-            notes.append("no constant: a stored variance or scale is negative, NaN or infinite")
+            notes.append(f"no constant: {wrong}")
         row = Row(
             path=path,
             kind="BatchNorm",
             operator="batch_norm",
             role="normalizer",
-            parameters=sum(part.numel() for part in (scale, shift) if part is not None),
+            parameters=sum(part.numel() for part in (stored, shift) if part is not None),
             log10_printed=None if wrong else log10(lemma1(variance, ASSUMED_EPS, scale)),
             log10_exact=None if wrong else batch_norm_eval_global(scale, variance, ASSUMED_EPS).log10,
             channels=variance.numel(),
@@ -195,6 +208,26 @@ class _Ledger:
                 f"batch normalization: constants of eval mode with the stored variances and eps = {ASSUMED_EPS:g}"
             )
         return tuple(found)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return a tensor that can be computed with: float8 has no arithmetic."""
+    return tensor.float() if tensor.element_size() == 1 else tensor
+
+
+def _mismatch(scale: Tensor, variance: Tensor) -> str | None:
+    """Return how the scale of a batch normalization does not fit its variances, or None."""
+    if scale.shape == variance.shape:
+        return None
+    return f"{counted(variance.numel(), 'variance')}, but a scale of {shape(scale.shape)}"
+
+
+def _no_numbers(variance: Tensor, scale: Tensor | None) -> str | None:
+    """Return what keeps a batch normalization from having a constant, or None."""
+    finite = _finite(variance) and (scale is None or _finite(scale))
+    if finite and not bool((variance < 0).any()):
+        return None
+    return "a stored variance or scale is negative, NaN or infinite"
 
 
 def _row(key: str, tensor: Tensor, rtol: float, deadline: float | None, finite: bool) -> Row:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
@@ -79,11 +80,16 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
         args, kwargs = (), dict(batch)
     elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         args, kwargs = tuple(batch), {}
-        if len(args) == 2 and _positional(model) == 1 and isinstance(args[0], Tensor):
+        if len(args) == 2 and isinstance(args[0], Tensor) and _is_label(model, args[1]):
             args = args[:1]
-            notes.append("the batch is a pair and the model takes one argument: the second entry is taken as labels")
+            notes.append("the batch is a pair and the model needs one argument: the second entry is taken as labels")
     else:
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
+        if parameter.is_meta:
+            raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
     if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
         kwargs["use_cache"] = False
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -105,7 +111,7 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
     statistics = {id(b) for m in model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
     found = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta or not tensor.is_floating_point():
+        if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
         if bool((~torch.isfinite(tensor) if strict else torch.isnan(tensor)).any()):
@@ -188,6 +194,8 @@ def _close(first: Tensor, second: Tensor) -> bool:
 def select(result: Any, output: str | int | None) -> Tensor:
     """Pick the measured tensor from whatever the model returns."""
     if isinstance(result, Tensor):
+        if output not in (None, 0):
+            raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
             raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
         return result
@@ -218,13 +226,19 @@ def _measurable(value: Any) -> bool:
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(model.forward).parameters
+    try:
+        return inspect.signature(model.forward).parameters
+    except ValueError:  # compiled by torch.jit
+        return {}
 
 
-def _positional(model: nn.Module) -> int:
-    """How many positional arguments the forward takes (many for *args)."""
-    kinds = [p.kind for p in _parameters(model).values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return 99
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(kind in positional for kind in kinds)
+def _is_label(model: nn.Module, second: Any) -> bool:
+    """Whether the second entry of a batch is the label: the model has no place for it, or only an optional one."""
+    taken = list(_parameters(model).values())
+    kinds = [p.kind for p in taken]
+    if not taken or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return False
+    places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in places)
+    flat = isinstance(second, Tensor) and second.ndim <= 1
+    return len(places) == 1 or (needed <= 1 and flat)

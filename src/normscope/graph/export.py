@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ..core.errors import CaptureError, InputError, RandomOperatorError, said
+from ..core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from ..theory.normalizers import rms_epsilon
 from .call import Call, Caller, prepare, settle
@@ -75,8 +75,16 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         call = settle(model, prepare(model, batch, output), mode)
     with untouched(model, forced):  # anew: a run in train mode moves buffers that the next one reads
         program, cuts = _export(model, call.sample() if call.per_sample else call)
-        with torch.no_grad():
-            return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if dropped else []))
+        try:
+            with torch.no_grad():
+                return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if dropped else []))
+        except NormscopeError:
+            raise
+        except Exception as error:
+            raise CaptureError(
+                f"what torch.export made of this model cannot be read ({said(error)}): shapes that depend on values "
+                "and operators with side effects are not supported"
+            ) from error
 
 
 def _export(model: nn.Module, call: Call) -> tuple[ExportedProgram, list[str]]:
@@ -247,7 +255,8 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
         if spec.kind is InputKind.USER_INPUT:
             values[name] = next(given)
         elif spec.target in program.state_dict:
-            values[name] = program.state_dict[spec.target].detach()
+            held = program.state_dict[spec.target].detach()
+            values[name] = held.clone() if spec.kind is InputKind.BUFFER else held  # some operators write into buffers
         else:
             values[name] = program.constants[str(spec.target)]
     return values

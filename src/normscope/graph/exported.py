@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +45,10 @@ def load_program(path: Path) -> Program:
     Raises:
         InputError: torch cannot load it.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             program = torch.export.load(path)
             dropped = _without_dropout(program)
             training = dropped or _batch_statistics(program)
@@ -55,6 +59,19 @@ def load_program(path: Path) -> Program:
     for module in model.modules():  # exported modules refuse .train() and .eval()
         module.training = training
     return Program(model=model, batch_size=_fixed_batch_size(program), notes=(DROPOUT,) if dropped else ())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's log, its warnings and what it prints on standard error off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> None:

@@ -67,11 +67,11 @@ class Identity(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         """Return `x` in the output shape."""
-        return x.reshape(-1, *self.out_shape)
+        return x.reshape(x.shape[0], *self.out_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Return `y` in the input shape."""
-        return y.reshape(-1, *self.in_shape)
+        return y.reshape(y.shape[0], *self.in_shape)
 
 
 class Diagonal(LinearMap):
@@ -154,7 +154,7 @@ class Reindex(LinearMap):
         flat = x.reshape(x.shape[0], -1)
         out = flat[:, self.index.clamp(min=0)]
         out = torch.where(self.index >= 0, out, torch.zeros((), dtype=x.dtype, device=x.device))
-        return out.reshape(-1, *self.out_shape)
+        return out.reshape(x.shape[0], *self.out_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Add every output entry back to where it came from."""
@@ -162,7 +162,7 @@ class Reindex(LinearMap):
         kept = self.index >= 0
         out = torch.zeros(y.shape[0], self.in_size, dtype=y.dtype, device=y.device)
         out.index_add_(1, self.index[kept], flat[:, kept])
-        return out.reshape(-1, *self.in_shape)
+        return out.reshape(y.shape[0], *self.in_shape)
 
 
 class Centering(LinearMap):

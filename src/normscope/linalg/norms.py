@@ -265,6 +265,8 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     Returns:
         A value the norm is not below; it usually comes within `rtol`, which nothing certifies (see `bracket`).
     """
+    if linear.in_size == 0 or linear.out_size == 0:
+        return -math.inf
     known = _known.get(linear)
     found = known[2] if known is not None else Bound(Upper.infinite("not asked for"))
     return _lower(linear, found, rtol, None, seed, steps)[0]

@@ -64,7 +64,7 @@ def _depths(examined: Examined) -> Callable[[str], int]:
     for node in examined.graph or ():
         paths.setdefault(node.path, len(paths))
     for place in examined.places:
-        paths.setdefault(place.row.path, len(paths))
+        paths.setdefault(place.path, len(paths))
 
     def depth(where: str) -> int:
         return paths.get(where, paths.get(where.rpartition(".")[0], len(paths)))

@@ -48,7 +48,7 @@ class Flow:
         graph = examined.graph
         self._output = "" if graph is None else graph.output
         self._refs: dict[str, tuple[str, ...]] = {} if graph is None else {node.name: node.refs for node in graph}
-        self._placed = {p.node.name: p.row.path for p in examined.places if p.node is not None}
+        self._placed = {p.node.name: p.path for p in examined.places if p.node is not None}
         placed, others = defaultdict(list), defaultdict(list)
         for name, path in self._placed.items():
             placed[path].append(name)

@@ -19,6 +19,8 @@ from .words import figure, figures, percent, power
 
 NOTHING_PASSES = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
+NEGLIGIBLE_GAIN = -2.0
+"""log10 of a folded gain; above it a small variance is that of small inputs, not of a dead layer."""
 NEGLIGIBLE_NORM = 1e-6
 """Of a weight layer, or the largest scale of a normalizer: what float32 keeps of a number of size 1."""
 RELATIVE_NORM = 1e-3
@@ -62,8 +64,8 @@ def dead_layer(examined: Examined) -> Iterator[Finding]:
                 and (place.node is None or place.node.name not in fed)
             ):
                 yield _dead(
-                    place.row.path,
-                    f"The operator norm of {place.row.path} is {power(exponent)}; that of a typical weight layer here "
+                    place.path,
+                    f"The operator norm of {place.path} is {power(exponent)}; that of a typical weight layer here "
                     f"is {power(typical)}.",
                     figures(log10_norm=exponent, log10_typical=typical),
                 )
@@ -73,9 +75,10 @@ def _dead_normalizer(
     examined: Examined, place: Place, seen: NormalizerSeen, typical: float, flow: Flow
 ) -> Iterator[Finding]:
     """Collapsed variance at the input, or a negligible scale at the output."""
-    where, variance = place.row.path, _log10_loudest(seen)
+    where, variance = place.path, _log10_loudest(seen)
     passing = 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
-    if seen.eps > 0.0 and passing < NOTHING_PASSES:
+    negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
+    if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
         feed = next((p for p in examined.places if p.row.path == place.row.folded_with), None)
         norm = None if feed is None or feed.row.norm is None else feed.row.norm.log10_upper
         small = norm is not None and norm < typical + log10(RELATIVE_NORM)
@@ -116,7 +119,7 @@ def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Find
 
 def _zero_layer(place: Place, what: str, cuts: bool) -> Finding:
     """Zero as a whole: an initialisation, unless the network depends on its input through this layer alone."""
-    where = place.row.path
+    where = place.path
     if not cuts:
         return Finding(
             code="dead-layer",
@@ -156,8 +159,8 @@ def dead_channels(examined: Examined) -> Iterator[Finding]:
             yield Finding(
                 code="dead-channels",
                 severity=Severity.WARNING if many else Severity.INFO,
-                where=place.row.path,
-                seen=f"{count:,} of the {size:,} channels of {place.row.path} carry nothing: {what} "
+                where=place.path,
+                seen=f"{count:,} of the {size:,} channels of {place.path} carry nothing: {what} "
                 f"({shown}{', ...' if count > 8 else ''}).",
                 why=why,
                 advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
@@ -202,7 +205,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
         return
     flow = Flow(examined)
-    centred = {place.row.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
+    centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     for site, units in data.units.items():
         where, count, size = site[0], int(units.dead.sum()), units.dead.numel()
         if not count:

@@ -24,7 +24,7 @@ HALF_STEP = 2.0**-24
 def eps_scale(examined: Examined) -> Iterator[Finding]:
     """An eps that is zero, vanishes in half precision, or is larger than the variances it protects."""
     for place, seen in examined.normalizers():
-        where, median = place.row.path, seen.log10_median
+        where, median = place.path, seen.log10_median
         if seen.eps == 0.0:
             yield _finding(
                 where,
@@ -65,7 +65,7 @@ def _finding(
 def _half(model: nn.Module, place: Place) -> bool:
     """Whether the module of a place holds float16 parameters."""
     try:
-        module = model.get_submodule(place.row.path)
+        module = model.get_submodule(place.path)
     except AttributeError:
         return False
     return any(parameter.dtype == torch.float16 for parameter in module.parameters(recurse=False))
@@ -77,7 +77,7 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
         share = seen.share_eps
         if not share > 0.0 or seen.eps == 0.0:
             continue
-        where, much = place.row.path, share >= MUCH
+        where, much = place.path, share >= MUCH
         median = seen.log10_median
         yield Finding(
             code="eps-dominated",

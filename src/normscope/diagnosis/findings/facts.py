@@ -71,12 +71,15 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
         effect = examined.effects.get(node.name)
         if isinstance(effect, Unbounded):
             yield Finding(
-                code="not-lipschitz",
+                code="no-rule" if lookup(node) is None else "not-lipschitz",
                 severity=Severity.INFO,
                 where=node.path,
-                seen=f"No finite Lipschitz constant over all inputs: {effect.reason}.",
-                why=f"Over all inputs {node.operator} can expand without limit here: no bound over all inputs exists.",
-                advice="Judge this network by its figures at the data (audit.observed) or within a radius of it, or "
-                "put a normalizer or a clamp in front so that the values it sees are bounded.",
+                seen=f"No finite Lipschitz constant over all inputs is known: {effect.reason}.",
+                why="The bound of the whole network over all inputs is infinite because of this part.",
+                advice='Give its constant with known={"module.path": constant}, or teach Normscope the operator with '
+                "@normscope.rule; its figures at the data (audit.observed) need neither."
+                if lookup(node) is None
+                else "Judge this network by its figures at the data (audit.observed), or put a normalizer or a clamp "
+                "in front so that the values it sees are bounded.",
                 numbers={},
             )

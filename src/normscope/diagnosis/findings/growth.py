@@ -26,7 +26,7 @@ HUGE_GAIN = 3.0
 
 def exploding_run(examined: Examined) -> Iterator[Finding]:
     """Chains of weight layers without a normalizer through which the signal grows exponentially."""
-    paths = {place.node.name: place.row.path for place in examined.places if place.node is not None}
+    paths = {place.node.name: place.path for place in examined.places if place.node is not None}
     for chain, log_growth in _runs(examined):
         first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
         step = math.exp(log_growth / len(chain))
@@ -111,7 +111,7 @@ def expanding_normalizer(examined: Examined) -> Iterator[Finding]:
         gain, share = place.row.log10_folded, seen.variance.share_below_one
         if gain is None or not gain > 0.0 or not share >= EXPANDING_SETS:
             continue
-        where, typical = place.row.path, gain - _above_typical(seen)
+        where, typical = place.path, gain - _above_typical(seen)
         huge = typical >= HUGE_GAIN
         alone = "" if place.row.folded_with is None else f" together with {place.row.folded_with}"
         yield Finding(

@@ -31,7 +31,7 @@ def tiny_sets(examined: Examined) -> Iterator[Finding]:
     for place, seen in examined.normalizers():
         if seen.uses_running or seen.entries > 2 or (seen.kind == "rms" and seen.entries == 2):
             continue
-        where, one = place.row.path, seen.entries == 1
+        where, one = place.path, seen.entries == 1
         constant = one and seen.kind != "rms"
         effect = "its own mean leaves zero" if constant else "only the sign of their difference is left (-1 or +1)"
         if seen.kind == "rms":
@@ -62,7 +62,7 @@ def small_batch(examined: Examined) -> Iterator[Finding]:
         if seen.kind != "batch" or seen.uses_running or seen.entries < 3:
             continue
         noise = math.sqrt(2.0 / (seen.entries - 1))
-        spread, where = seen.batch_spread, place.row.path
+        spread, where = seen.batch_spread, place.path
         shown = f"{counted(seen.entries, 'value')} per channel from {counted(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
             words = f"{shown} give a variance that is off by {percent(noise)} at best"
@@ -92,11 +92,11 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:
             continue
         if seen.untaken:
-            yield _never_updated(place.row.path)
+            yield _never_updated(place.path)
             continue
         drift = _drift(seen, examined.data.samples)
         if drift is not None:
-            stale.append((place.row.path, *drift))
+            stale.append((place.path, *drift))
     if stale:
         where, variance, mean = stale[0]
         later = len(stale) - 1
@@ -141,5 +141,7 @@ def _drift(seen: NormalizerSeen, samples: int) -> tuple[float, float] | None:
     shift = (seen.channel_mean - seen.running_mean.double().cpu()).abs() / stored.sqrt()
     variance, mean = float(ratio.abs().median()), float(shift.median())
     chance = ERRORS * math.sqrt(2.0 / (samples - 1)) / math.log(2.0), ERRORS / math.sqrt(samples)
+    if not (math.isfinite(variance) and math.isfinite(mean)):
+        return None
     beyond = variance > max(STALE_VARIANCE, chance[0]) or mean > max(STALE_MEAN, chance[1])
     return (variance, mean) if beyond else None

@@ -27,7 +27,7 @@ ITERATIONS = 100
 
 def spectral_norm_off(examined: Examined) -> Iterator[Finding]:
     """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution."""
-    norms = {place.row.path: place.row.norm for place in examined.places}
+    norms = {place.path: place.row.norm for place in examined.places}
     for path, module in examined.model.named_modules():
         for weight, u, v in _spectral_norms(module, examined.mode):
             sigma, estimate = _largest(weight), abs(float(torch.dot(u, weight @ v)))
