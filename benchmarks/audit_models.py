@@ -12,6 +12,7 @@ import argparse
 import platform
 import resource
 import time
+from collections import Counter
 from typing import Any
 
 import torch
@@ -81,8 +82,8 @@ def measure(name: str, batch: int, device: str, max_seconds: float | None) -> No
         print(f"  GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
     for rung, bracket in audit.ladder.items():
         print(f"  {rung:<14} log10 {bracket.log10_lower:8.2f} .. {bracket.log10_upper:8.2f}")
-    for finding in audit.findings:
-        print(f"  {finding.severity.value}: {finding.code} in {finding.where}")
+    counts = Counter((finding.severity.value, finding.code) for finding in audit.findings)
+    print("  findings: " + (", ".join(f"{n} {code} ({level})" for (level, code), n in counts.items()) or "none"))
     for what, why in audit.skipped:
         print(f"  skipped {what}: {why}")
 

@@ -224,6 +224,53 @@ def test_a_negative_stored_variance_gives_no_constant():
     assert "negative" in row.notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (torch.ones(5), "4 variances, but a scale of 5"),
+        (torch.ones(1), "4 variances, but a scale of 1"),
+        (torch.ones(4, dtype=torch.int64), "int64 values"),
+        (torch.ones(4).to_sparse(), "sparse"),
+        (torch.ones(4, device="meta"), "meta"),
+    ],
+)
+def test_a_scale_that_does_not_fit_its_variances_gives_no_constant(scale, said):
+    audit = audit_weights(stored({"bn.running_var": torch.ones(4), "bn.weight": scale}))
+    (row,) = audit.layers
+    assert (row.log10_exact, row.dead_channels, row.channels) == (None, None, 4)
+    assert row.notes[-1].startswith("no constant: ")
+    assert said in row.notes[-1]
+
+
+def test_batch_normalization_in_float8_and_of_no_channels():
+    small = torch.tensor([1.0, 0.0, 2.0, 4.0]).to(torch.float8_e4m3fn)
+    audit = audit_weights(
+        stored(
+            {
+                "bn.running_var": torch.ones(4).to(torch.float8_e4m3fn),
+                "bn.weight": small,
+                "none.running_var": torch.ones(0),
+                "none.weight": torch.ones(0),
+            }
+        )
+    )
+    (row,) = audit.layers
+    assert row.log10_exact == pytest.approx(math.log10(4.0), abs=1e-4)
+    assert row.dead_channels == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_dense_values_are_skipped_with_a_reason():
+    eye = torch.eye(3)
+    odd = [eye.to_sparse(), eye.to_sparse_csr(), eye.to("meta"), torch.nested.nested_tensor([eye[0], eye[0, :2]])]
+    odd.append(torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+    audit = audit_weights(stored({f"t{k}.weight": tensor for k, tensor in enumerate(odd)}))
+    assert audit.layers == ()
+    reasons = dict(audit.skipped)
+    assert "sparse, nested or meta" in reasons["4 tensors, e.g. t0.weight"]
+    assert reasons["t4.weight"].startswith("float4_e2m1fn_x2 values")
+
+
 def test_what_is_not_a_weight_as_it_stands_is_skipped_with_a_reason():
     audit = audit_weights(
         stored(

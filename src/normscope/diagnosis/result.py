@@ -210,8 +210,7 @@ class Audit:
         schema = data.get("schema_version")
         if schema != SCHEMA_VERSION or isinstance(schema, bool):
             raise InputError(
-                f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}: "
-                "audit the model again"
+                f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}: audit the model again"
             )
         try:
             check_form(data, cls)

@@ -1,0 +1,202 @@
+"""Input that nobody means well with: code that exits, names that hold escape sequences, files of noise."""
+
+import io
+import json
+import logging
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import normscope
+from normscope.cli import data_forms, stored
+from normscope.cli.lines import one_line
+from normscope.cli.model_forms import Given
+from normscope.core.errors import InputError
+
+EXITS = """
+import sys
+import torch
+from torch import nn
+
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        sys.exit(0)
+
+
+def factory():
+    sys.exit(0)
+
+
+def first():
+    sys.exit(0)
+    yield
+
+
+def later():
+    yield torch.randn(4, 64)
+    sys.exit(0)
+
+
+class Panic(BaseException):
+    pass
+
+
+class Panics(nn.Module):
+    def forward(self, x):
+        raise Panic("at the disco\\x1b[31m\\nand on")
+
+
+def build():
+    return nn.Linear(64, 4).eval()
+
+
+def colours():
+    raise ValueError("\\x1b[31mred")
+"""
+
+
+@pytest.fixture
+def exits(work):
+    (work / "exits.py").write_text(EXITS)
+    return work
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [("Leaves", "digits"), ("factory", "digits"), ("build", "exits.py:first"), ("build", "exits.py:later"),
+     ("build", "exits.py:factory")],
+)  # fmt: skip
+def test_code_that_exits_is_no_success(model, data, exits, run):
+    done = run("audit", f"exits.py:{model}", "--data", data)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "SystemExit: 0" in done.err
+    assert "not expected" not in done.err
+
+
+def test_what_is_no_exception_ends_in_one_line_too(exits, run):
+    done = run("audit", "exits.py:Panics", "--data", "digits")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "at the disco" in done.err
+    assert "\x1b" not in done.err
+
+
+def test_no_message_reaches_the_terminal_with_its_control_characters(exits, run):
+    (exits / "m.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "\x1b[31mevil\nline"}}))
+    audit = {"type": "audit", "schema_version": "\x1b[31mX\nY" + "z" * 999}
+    (exits / "a.json").write_text(json.dumps(audit))
+    for arguments in (
+        ("audit", "m.safetensors.index.json"),
+        ("audit", "exits.py:colours"),
+        ("audit", "a\x1b[31m\nb.safetensors"),
+        ("show", "a.json"),
+        ("show", "\x1b]0;title\x07\r\u202e.json"),
+    ):
+        done = run(*arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert not set(done.err) & set("\x1b\r\x07\u202e")
+        assert len(done.err) < 300
+    assert one_line("a\tb\n\n  c\x9b\ud800\u2028") == "a b c\\x9b\\ud800\\u2028"
+
+
+def test_names_of_written_files_are_one_line(exits, run):
+    save_file({"a.weight": torch.eye(2)}, exits / "m.safetensors")
+    done = run("audit", "m.safetensors", "--json", "a\x1b\nb.json")
+    assert done.out.endswith("\nwrote a\\x1b b.json\n")
+    assert (exits / "a\x1b\nb.json").exists()
+
+
+def test_standard_output_that_lacks_a_character_gets_another(exits, run, monkeypatch):
+    save_file({"a.weight": torch.eye(2)}, exits / "m.safetensors")
+    assert run("audit", "m.safetensors", "--json", "a.json").code == 0
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    done = run("compare", "a.json", "a.json")
+    assert (done.code, done.err) == (0, "")
+    assert b"m.safetensors" in written.getvalue()
+    assert b"?" in written.getvalue()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+@pytest.mark.parametrize("verb", [["demo"], ["audit", "exits.py:build", "--data", "digits"]])
+def test_a_seed_out_of_range_is_a_usage_error(seed, verb, exits, run):
+    done = run(*verb, "--seed", seed)
+    assert (done.code, done.out) == (2, "")
+    assert "--seed" in done.err
+    assert "not expected" not in done.err
+
+
+def test_odd_names_of_tensors_are_sorted(exits, run):
+    save_file({"²": torch.eye(2), "a" + "9" * 5000: torch.eye(2), "a10": torch.eye(2)}, exits / "m.safetensors")
+    assert run("audit", "m.safetensors").code == 0
+    names = ["b", "a10", "a010", "a9", "²", "a" + "9" * 5000, "٣"]
+    assert sorted(names, key=stored._natural) == ["a9", "a10", "a010", "a" + "9" * 5000, "b", "²", "٣"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_dense_values_are_skipped(exits, run):
+    eye = torch.eye(3)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    odd = {"sparse.weight": eye.to_sparse(), "csr.weight": eye.to_sparse_csr(), "nested.weight": nested}
+    torch.save(odd | {"meta.weight": torch.eye(3, device="meta"), "dense.weight": eye}, exits / "odd.pt")
+    done = run("audit", "odd.pt", "--json", "a.json")
+    assert (done.code, done.err) == (0, "")
+    audit = normscope.Audit.from_json(exits / "a.json")
+    assert [row.path for row in audit.layers] == ["dense"]
+    assert any("4 tensors" in what and "sparse, nested or meta" in why for what, why in audit.skipped)
+
+
+@pytest.mark.parametrize(
+    "form", ["{}.safetensors", "{}.pt", "{}.pt2", "{}", "{}.py:build", "{}.safetensors.index.json"]
+)
+def test_a_model_whose_name_is_too_long_is_not_there(form, exits, run):
+    done = run("audit", form.format("x" * 300), "--trust")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "not expected" not in done.err
+
+
+@pytest.mark.parametrize("data", ["npz:{}", "mnist:{}", "cifar10:{}", "npz:~nobody-of-that-name/{}"])
+def test_data_whose_name_is_too_long_are_not_there(data, exits, run):
+    done = run("audit", "exits.py:build", "--data", data.format("x" * 300))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "not expected" not in done.err
+
+
+@pytest.mark.parametrize("name", ["noise.pt", "text.bin", "empty.pth", "noise.pt2"])
+def test_noise_is_not_called_a_pickle_that_runs_code(name, exits, run):
+    noise = np.random.default_rng(0).bytes(500)
+    content = {"noise.pt": b"\x80\x02" + noise, "text.bin": b"no tensors here", "empty.pth": b"", "noise.pt2": noise}
+    (exits / name).write_bytes(content[name])
+    logged = io.StringIO()
+    handler = logging.StreamHandler(logged)
+    logging.getLogger("torch.export").addHandler(handler)
+    done = run("audit", name, "--trust")
+    logging.getLogger("torch.export").removeHandler(handler)
+    assert (done.code, done.out, done.err.count("\n"), logged.getvalue()) == (2, "", 1, "")
+    assert "can load" in done.err if name == "noise.pt2" else "torch can read" in done.err
+    assert "run code" not in done.err
+
+
+def test_values_beyond_the_models_dtype_are_refused_and_those_within_keep_their_digits(exits, run):
+    np.savez(exits / "large.npz", x=np.full((4, 64), 1e300))
+    done = run("audit", "exits.py:build", "--data", "npz:large.npz")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "--data holds 1e+300, beyond the range of the model's float32" in done.err
+    double = Given(name="m", model=torch.nn.Linear(64, 4).double())
+    assert float(data_forms.open_data("npz:large.npz", double, batch_size=None, seed=0).first.max()) == 1e300
+    with np.errstate(all="raise"):
+        np.savez(exits / "longer.npz", x=np.full((4, 64), np.longdouble("0.1")))
+        data_forms.open_data("npz:longer.npz", double, batch_size=None, seed=0)
+    half = Given(name="m", model=torch.nn.Linear(64, 4).half())
+    np.savez(exits / "mixed.npz", x=np.full((4, 64), -1e5, np.float32))
+    with pytest.raises(InputError, match="float16"):
+        data_forms.open_data("npz:mixed.npz", half, batch_size=None, seed=0)
+
+
+def test_one_batch_is_singular(exits):
+    given = Given(name="m", model=torch.nn.Linear(64, 4))
+    found = data_forms.open_data("digits", given, batch_size=100_000, seed=0)
+    assert found.notes[0].endswith(", 1 batch of 1,438")
