@@ -53,5 +53,8 @@ class MissingRuleError(NormscopeError):
 
 def said(error: BaseException) -> str:
     """Return an error's class and the first line of what it says."""
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an error of the user's that cannot even say what it is
+        lines = []
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

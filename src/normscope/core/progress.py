@@ -47,7 +47,7 @@ class Progress:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(self.title, total=self.total)
         self._bar.start()
