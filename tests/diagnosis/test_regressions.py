@@ -256,3 +256,55 @@ def test_products_with_a_parameter_are_weight_layers():
             return x
 
     assert audited(Chain(), draw(64, 16)).findings[0].code == "exploding-run"
+
+
+def test_tensors_of_truth_values_do_not_stop_an_audit():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return x * (x > 0)
+
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Gate(), nn.Linear(4, 4))).eval()
+    assert len(audited(model, draw(6, 4)).layers) == 2
+
+
+def test_a_batchnorm_that_runs_twice_in_train_mode():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.bn = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return self.bn(self.lin(self.bn(x)))
+
+    model, batch = seeded(Twice).train(), draw(8, 4)
+    audit = audited(model, batch)
+    assert [row.operator for row in audit.layers] == ["batch_norm", "linear", "batch_norm"]
+    assert all(row.variance is not None for row in audit.layers if row.role == "normalizer")
+    assert math.isfinite(audit.lipschitz.log10_upper)
+    assert audit.observed.log10_lower <= audit.lipschitz.log10_upper
+    graph = ns.capture(model, batch)
+    assert torch.allclose(graph.run(batch), model(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model", [[nn.Conv1d(3, 6, 1), nn.Conv1d(6, 6, 1)], [nn.Conv1d(3, 6, 1), nn.InstanceNorm1d(6)]]
+)
+def test_convolutions_without_a_batch_dimension(model):
+    model, x = nn.Sequential(*model).eval(), draw(3, 8)
+    alone, batched = ns.lipschitz(model, x, max_seconds=0.5), ns.lipschitz(model, x[None], max_seconds=0.5)
+    assert alone.log10_upper == pytest.approx(batched.log10_upper, abs=1e-3)
+    assert audited(model, x).layers
+
+
+def test_dropout_of_attention_given_by_position_is_off_too():
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, x):
+            return self.norm(F.scaled_dot_product_attention(x, x, x, None, 0.9 if self.training else 0.0))
+
+    model, batch = Attending(), draw(4, 5, 8)
+    figures = [audited(model, batch, mode=mode).layers[0].variance.log10_max for mode in ("train", "eval")]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-4)

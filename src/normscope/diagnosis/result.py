@@ -30,7 +30,7 @@ class Variance:
 
     A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
     of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
-    InstanceNorm. For RMSNorm it is the mean square.
+    InstanceNorm (of all the data where it uses running statistics). For RMSNorm it is the mean square.
 
     Attributes:
         log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.

@@ -33,6 +33,7 @@ STEP = 1e-7
 
 NOWHERE = ("", "", -1)
 BATCH_ONLY = "its runs could not be told apart: variances are those of the batch, from the graph"
+WRITTEN = "written out in operators: its figures are without the scale, which the next operator applies"
 NOT_TRACED = "not traced: folded and cumulative gains are unknown"
 
 SMALL = 4_000_000
@@ -81,9 +82,10 @@ def from_graph(
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
                 seen = data.normalizers.get(site)
-                notes = () if seen is not None else (BATCH_ONLY,)
+                notes = [BATCH_ONLY] if seen is None else []
+                notes += [WRITTEN] if family(node) == "rms" else []
                 seen = seen or stand_ins.get(node.name)
-                found = {"notes": notes, **_normalizer(work, node, seen, feeding.get(node.name))}
+                found = {"notes": tuple(notes), **_normalizer(work, node, seen, feeding.get(node.name))}
                 row = Row(role="normalizer", **common, **found)
                 places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
             else:
@@ -153,7 +155,8 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
         "log10_exact": exact_constant(effect, work.norm).log10,
     }
     if seen is None:
-        return found | {"notes": ("its input was not seen: no variance, no figures at the data",)}
+        stored = {"log10_at_data": found["log10_exact"]} if isinstance(effect, Linear) else {}
+        return found | stored | {"notes": ("its input was not seen: no variance, no figures at the data",)}
     most = found["log10_exact"]  # no point has more than the whole space
     found |= {"log10_at_data": _at_most(at_data(seen), most), "variance": seen.variance, **_channels(seen)}
     folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
@@ -200,7 +203,8 @@ def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
     length = STEP * max(float(point.norm()), 1e-3)
     step = direction * (length / float(direction.norm()))
     ahead, behind = (work.double.values(*work.double.split(point + sign * step)) for sign in (1, -1))
-    moved = {name: torch.where(ahead[name] == behind[name], 0.0, ahead[name] - behind[name]) for name in ahead}
+    floats = [name for name, value in ahead.items() if value.is_floating_point()]
+    moved = {name: torch.where(ahead[name] == behind[name], 0.0, ahead[name] - behind[name]) for name in floats}
     gains = {name: float(torch.linalg.vector_norm(change)) / (2 * length) for name, change in moved.items()}
     return {name: log10(gain) for name, gain in gains.items() if math.isfinite(gain)}
 

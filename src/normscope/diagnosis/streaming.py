@@ -184,8 +184,9 @@ class _Watcher(TorchFunctionMode):
             return given
         if func is F.multi_head_attention_forward:
             args, kwargs = (), {**_bound(func, args, kwargs), "dropout_p": 0.0}
-        elif func is F.scaled_dot_product_attention and len(args) < 5:
-            kwargs = {**kwargs, "dropout_p": 0.0}
+        elif func is F.scaled_dot_product_attention:
+            args, kwargs = (*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:]), {**kwargs}
+            kwargs |= {} if len(args) > 4 else {"dropout_p": 0.0}
         result = func(*args, **kwargs)
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
             given = args[1] if name == "addmm" and len(args) > 1 else given

@@ -119,6 +119,15 @@ def _no_grad_blocks(program: ExportedProgram) -> list[str]:
     return found
 
 
+def _moved_statistic(node: torch.fx.Node) -> Any:
+    """Return what was the running mean or variance that a BatchNorm in train mode moved and hands to its next run."""
+    if node.target is not operator.getitem:
+        return None
+    source, index = node.args
+    functional = isinstance(source, torch.fx.Node) and source.target is aten._native_batch_norm_legit_functional.default
+    return source.args[index] if functional and index in (3, 4) else None  # type: ignore[union-attr,index]
+
+
 def _floats(node: Any) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.is_floating_point()
@@ -139,6 +148,9 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
 
     def resolve(argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
+            earlier = _moved_statistic(argument)
+            if earlier is not None:  # in train mode no output reads them
+                return resolve(earlier)
             if argument.name in variables or argument.name in made:
                 return Ref(argument.name, tuple(int(size) for size in argument.meta["val"].shape))
             return constants[argument.name]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..graph.ir import Node, Ref
 from ..linalg.convolution import Convolution
-from ..linalg.linear_map import Repeated
+from ..linalg.slices import repeated
 from .effects import Effect, Linear, Range, Unbounded
 from .registry import rule
 
@@ -66,7 +66,7 @@ def padded(node: Node, operands: Sequence[Range]) -> Effect:
         groups=data["groups"],
         padding_mode=data["mode"],
     )
-    return Linear(maps=(Repeated(applied, image.shape[: -dims - 1]),))
+    return Linear(maps=(repeated(applied, image.shape[: -dims - 1]),))
 
 
 def _convolution(node: Node, *, transposed: bool) -> Effect:
@@ -86,7 +86,7 @@ def _convolution(node: Node, *, transposed: bool) -> Effect:
         transposed=transposed,
         output_padding=_per_axis(arguments.get("output_padding", 0), dims),
     )
-    return Linear(maps=(Repeated(applied, image.shape[: -dims - 1]),))
+    return Linear(maps=(repeated(applied, image.shape[: -dims - 1]),))
 
 
 def _per_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

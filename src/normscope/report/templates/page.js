@@ -52,14 +52,18 @@
   // The keyboard scrolls to what it reaches: its tooltip goes along, that of a pointer has lost its place.
   addEventListener("scroll", () => (held ? place(held) : hideTip()), { capture: true, passive: true });
 
+  // A page that scrolls under a resting pointer enters and leaves things, too: only a pointer that moves takes over.
+  addEventListener("pointermove", (event) => held && (event.movementX || event.movementY) && hideTip(), { capture: true });
+
   // Column help: the title becomes a tooltip that the keyboard reaches too.
   for (const button of all("th button[title]")) {
     button.dataset.tip = button.title;
     button.removeAttribute("title");
     button.setAttribute("aria-describedby", "tip");
-    button.addEventListener("pointerenter", () => showTip(button, button.dataset.tip, false));
-    button.addEventListener("focus", () => showTip(button, button.dataset.tip, true));
-    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, hideTip);
+    button.addEventListener("pointerenter", () => held || showTip(button, button.dataset.tip, false));
+    button.addEventListener("pointerleave", () => held || hideTip());
+    button.addEventListener("focus", () => button.matches(":focus-visible") && showTip(button, button.dataset.tip, true));
+    button.addEventListener("blur", hideTip);
   }
 
   // Charts: hover, or focus the chart and walk with the arrow keys.
@@ -86,8 +90,8 @@
       showTip(places[here], texts[here], spoken);
     };
     places.forEach((place, index) => {
-      place.addEventListener("pointerenter", () => visit(index, false));
-      place.addEventListener("pointerleave", leave);
+      place.addEventListener("pointerenter", () => held || visit(index, false));
+      place.addEventListener("pointerleave", () => held || leave());
     });
     svg.setAttribute("tabindex", "0");
     svg.setAttribute("role", "group");
