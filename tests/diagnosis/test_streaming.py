@@ -189,3 +189,15 @@ def test_dropout_counts_as_off_in_train_mode_wherever_it_is(norm_first):
     train, eval_ = watch_data(model, [batch], mode="train"), watch_data(model, [batch], mode="eval")
     for site, seen in train.normalizers.items():
         assert summary(seen) == pytest.approx(summary(eval_.normalizers[site]), abs=1e-4)
+
+
+def test_a_relu_that_changes_its_width_is_left_out():
+    assert not watch_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 6)]).units
+    (seen,) = watch_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 5).abs()]).units.values()
+    assert not seen.dead.any()
+
+
+def test_root_mean_squares_of_half_precision_do_not_overflow():
+    layer = nn.Linear(4096, 8).half()
+    (seen,) = watch_data(layer, [torch.full((64, 4096), 200.0, dtype=torch.float16)]).weights.values()
+    assert seen.rms_input == pytest.approx(200.0)

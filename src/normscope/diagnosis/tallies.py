@@ -169,9 +169,7 @@ class WeightTally:
 
     def add(self, given: Tensor, made: Tensor) -> None:
         """Count one call."""
-        norms = [
-            torch.linalg.vector_norm(x, dtype=torch.float64 if x.is_cuda else None).double() for x in (given, made)
-        ]
+        norms = [torch.linalg.vector_norm(x, dtype=torch.float64) for x in (given, made)]
         self._sums += torch.stack(norms).square()
         self._counts = [self._counts[0] + given.numel(), self._counts[1] + made.numel()]
 
@@ -193,18 +191,18 @@ class UnitsTally:
     def __init__(self, site: Site, channel: int) -> None:
         self.site, self.channel = site, channel
         self._alive: Tensor | None = None
+        self._changed = False
 
     def add(self, made: Tensor) -> None:
         """Count one call; a layer that changes its width from call to call is left out."""
         alive = (made > 0).transpose(0, self.channel).flatten(1).any(1)
-        if self._alive is None:
-            self._alive = alive
-        elif self._alive.shape == alive.shape:
-            self._alive = self._alive | alive
+        self._changed = self._changed or (self._alive is not None and self._alive.shape != alive.shape)
+        if not self._changed:
+            self._alive = alive if self._alive is None else self._alive | alive
 
     def seen(self) -> UnitsSeen | None:
-        """Return the summary, or None if nothing was counted."""
-        return None if self._alive is None else UnitsSeen(site=self.site, dead=~self._alive.cpu())
+        """Return the summary, or None if nothing was counted or the width changed."""
+        return None if self._alive is None or self._changed else UnitsSeen(site=self.site, dead=~self._alive.cpu())
 
 
 def _kept(tensor: Tensor | None) -> Tensor | None:
