@@ -23,7 +23,7 @@ from .examined import DataSeen, Examined
 from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
-from .streaming import watch_data
+from .streaming import first_names, watch_data
 
 OBSERVED_SAMPLES = 8
 """Jacobians are taken at this many samples of the batch; each costs dozens of passes through the model."""
@@ -200,8 +200,7 @@ def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
     if examined.graph is None:
         return ()
     rows = {place.row.path for place in examined.places}
-    names = {id(module): name for name, module in examined.model.named_modules()}
-    rows |= {names[id(m)] for name, m in examined.model.named_modules(remove_duplicate=False) if name in rows}
+    rows |= {first for name, first in first_names(examined.model).items() if name in rows}
     reason = "not on the path from the input to the output"
     if any(not place.row.path for place in examined.places):
         reason += ", or torch.export lost its name (rows without a path)"

@@ -52,14 +52,19 @@ def family(node: Node) -> str:
     return "convolution" if node.operator.startswith("conv") else FAMILIES.get(node.operator, node.operator)
 
 
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Return, for every name of a module, the first one it has."""
+    first = {id(module): name for name, module in model.named_modules()}
+    return {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+
+
 def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict[str, Site]:
     """Return where nodes ran, by their names: the module's path, the family, and a count of its runs.
 
     A module with several names goes by the first. Nodes of a module that ran more or less often than the graph knows
     (on constants, or beside the path to the output) are left out: which run is which cannot be told.
     """
-    names = {id(module): name for name, module in model.named_modules()}
-    known = {name: names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+    known = first_names(model)
     ran = Counter(site[:2] for site in seen)
     placed: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
