@@ -1,6 +1,7 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
-from .bounds.ladder import Ladder, ladder, lipschitz
+from .bounds.ladder import Ladder, ladder
+from .bounds.lipschitz import lipschitz
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.ladder import Work
+from normscope.bounds.work import Work
 from normscope.bounds.trial import try_example
 from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper

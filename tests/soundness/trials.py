@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.attack import lower_bound
-from normscope.bounds.ladder import Work
+from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
 from normscope.linalg import conv_norm
 from normscope.rules import ranges

@@ -8,7 +8,7 @@ sources u_j has L <= sum of norm(A_j) L(u_j), and L <= norm([A_j/t_j]) (sum of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -36,7 +36,14 @@ class Chain(Protocol):
         ...
 
 
-def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None = None) -> dict[str, Upper]:
+def propagate(
+    segments: Segments,
+    norm: Norm,
+    *,
+    fold: bool,
+    chain: Chain | None = None,
+    start: Mapping[str, Upper] | None = None,
+) -> dict[str, Upper]:
     """Bound the map from the input to every node of the graph, by name.
 
     Args:
@@ -44,9 +51,10 @@ def propagate(segments: Segments, norm: Norm, *, fold: bool, chain: Chain | None
         norm: bounds the norm of one linear map.
         fold: False: one operator at a time. True: also by folded segments, whichever is smaller at each node.
         chain: a certificate consulted at the end of every segment.
+        start: how far each input can move, relative to the change that is measured; ONE if absent, ZERO holds it fixed.
     """
     graph = segments.graph
-    values = {item.name: ONE for item in graph.inputs}
+    values = {item.name: ONE if start is None else start[item.name] for item in graph.inputs}
     cores = dict(values)  # the sources of forms: inputs and nonlinear nodes before their `after` map
     inputs = set(values)
     ends = _ends(segments) if fold else set()
@@ -84,7 +92,7 @@ def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm) ->
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
     norms = {source: norm(linear) for source, linear in form.items()}
-    direct = [norms[source] for source in form if source in inputs]
+    direct = [norms[source].times(cores[source]) for source in form if source in inputs]
     others = [norms[source].times(cores[source]) for source in form if source not in inputs]
     plain = total([*([root_sum_squares(direct)] if direct else []), *others])
     joint = _joint(form, cores, norms)

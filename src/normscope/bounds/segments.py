@@ -6,6 +6,7 @@ Two paths from the same source are added before any norm is taken (x + A x is th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph.ir import Graph, Node
@@ -49,10 +50,10 @@ class Segments:
         return self.forms[self.graph.output]
 
 
-def segment(graph: Graph) -> Segments:
-    """Read the rules and fold the linear segments of a float64 graph."""
+def segment(graph: Graph, sizes: Mapping[str, Range] | None = None) -> Segments:
+    """Read the rules and fold the linear segments of a float64 graph; `sizes`: how large its inputs can get."""
     effects: dict[str, Effect] = {}
-    sizes: dict[str, Range] = {item.name: UNKNOWN for item in graph.inputs}
+    sizes = {item.name: UNKNOWN for item in graph.inputs} | dict(sizes or {})
     forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
     atoms: dict[str, Atom] = {}
     folder = _Folder()

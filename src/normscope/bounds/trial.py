@@ -15,7 +15,7 @@ from ..graph.ir import Unit
 from ..rules.effects import Unbounded
 from ..rules.registry import FAILED, Example
 from .attack import lower_bound
-from .ladder import Work
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..bounds.ladder import Work
 from ..bounds.point import first_samples, jacobian_norms
+from ..bounds.work import Work
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance

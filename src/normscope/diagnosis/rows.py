@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.folded import propagate
-from ..bounds.ladder import Work
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
+from ..bounds.work import Work
 from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.log10 import log10

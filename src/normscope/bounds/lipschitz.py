@@ -1,0 +1,83 @@
+"""`lipschitz`: the bracket of a model's Lipschitz constant, in one of three scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..core.bracket import Bracket, Scope
+from ..core.errors import InputError
+from ..core.untouched import outside_inference_mode
+from .point import jacobian_norms
+from .work import Work, check_option
+
+
+@outside_inference_mode
+def lipschitz(
+    model: nn.Module,
+    batch: Any,
+    *,
+    scope: str | Scope = Scope.GLOBAL,
+    mode: str | None = None,
+    output: str | int | None = None,
+    on_missing: str = "error",
+    known: Mapping[str, float] | None = None,
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Bracket:
+    """Bracket the Lipschitz constant of a model.
+
+    GLOBAL: over all inputs of the batch's shape; the upper side is the best of all methods (named in `method`), the
+    lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
+    POINT: the Jacobian norm at each sample of the batch.
+
+    Args:
+        model: any `torch.nn.Module`.
+        batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
+        scope: `"global"` or `"point"`.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
+        output: which output to measure, for models with several.
+        on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
+        known: constants for modules nobody can see into, by module path.
+        rtol: how tight the norms of single layers are asked to be.
+        max_seconds: budget; what is left undone falls back to cheaper bounds and a shorter search from below.
+        seed: of the search from below.
+
+    Returns:
+        The bracket; `+inf` comes with the reason and the module that makes it so.
+
+    Raises:
+        InputError: the model does not accept the batch, or holds NaN.
+        CaptureError: the model cannot be traced (GLOBAL); POINT still works.
+        MissingRuleError: operators without a rule, listed with module path and source line.
+        JacobianError: POINT through a `detach` or `no_grad` block.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> bracket = ns.lipschitz(torch.nn.Linear(2, 2, bias=False).requires_grad_(False), torch.zeros(1, 2))
+        >>> bracket.lower <= bracket.upper
+        True
+
+    Reference: Than et al., Lemma 5 and Theorem 9, with the corrections of this project's documentation.
+    """
+    scope = _scope(scope)
+    check_option(on_missing)
+    if scope is Scope.POINT:
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
+    work = Work(
+        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
+    )
+    return work.with_lower(work.rungs()["best"], work.observed_if_any(seed), seed)
+
+
+def _scope(scope: str | Scope) -> Scope:
+    try:
+        found = Scope(scope)
+    except ValueError:
+        raise InputError(f'scope is "global" or "point", not {scope!r}') from None
+    if found is Scope.BALL:
+        raise InputError('scope="ball" is not available yet: use "global" or "point"')
+    return found

@@ -1,0 +1,229 @@
+"""`Work`: one captured graph, its segments and norms, and the bound of every method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.bracket import Bracket, Evidence
+from ..core.errors import InputError, JacobianError
+from ..core.progress import Progress
+from ..core.rounding import Upper, smallest
+from ..graph.export import capture
+from ..graph.ir import Shape
+from ..linalg.linear_map import LinearMap
+from ..linalg.norms import upper
+from ..rules.effects import Elementwise, Linear, Unbounded
+from ..rules.registry import check, fill
+from .attack import lower_bound
+from .certificate import Certificate, ClosedForm, LipLT, State
+from .folded import Norm, propagate
+from .point import first_samples, jacobian_norms
+from .printed import exact_constant, is_normalizer, is_weight, printed
+from .segments import Segments, segment
+
+ATTACK_SECONDS = 10.0
+"""Time for the search from below when no budget is given."""
+
+TINY = 65536
+"""Maps with at most this many matrix entries are bounded tightly whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One weight layer or normalizer: its own constant, at its real input size.
+
+    Attributes:
+        path, operator, kind: where it stands, its operator and its module's class.
+        input_shape, output_shape: of the captured graph.
+        log10_upper, evidence, method: the bound on its constant.
+        normalizer: whether it normalizes.
+    """
+
+    path: str
+    operator: str
+    kind: str
+    input_shape: Shape
+    output_shape: Shape
+    log10_upper: float
+    evidence: Evidence
+    method: str
+    normalizer: bool
+
+
+class Work:
+    """One captured graph, its segments and the norms taken so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        *,
+        mode: str | None = None,
+        output: str | int | None = None,
+        on_missing: str = "error",
+        known: Mapping[str, float] | None = None,
+        rtol: float = 1e-3,
+        max_seconds: float | None = None,
+    ) -> None:
+        check_option(on_missing)
+        began = time.monotonic()
+        self.deadline = None if max_seconds is None else began + max_seconds
+        self.model, self.batch, self.mode, self.output = model, batch, mode, output
+        captured = capture(model, batch, mode=mode, output=output)
+        self.graph = fill(captured, known or {})
+        if on_missing == "error":
+            check(self.graph)
+        self.rtol, self.late = rtol, False
+        self.progress: Progress | None = None
+        with torch.no_grad():
+            self.double = fill(captured.double(), known or {})
+            self.segments: Segments = segment(self.double)
+
+    def left(self) -> float | None:
+        """Return the seconds left of the budget, or None without one."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+
+    @property
+    def norm(self) -> Norm:
+        """The norm of one linear map, within tolerance and budget."""
+        return lambda linear: self._norm(linear)
+
+    def _norm(self, linear: LinearMap) -> Upper:
+        if self.progress is not None:
+            self.progress.step(f"{linear!r}")
+        until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
+        self.late = self.late or (until is not None and time.monotonic() > until)
+        tiny = linear.in_size * linear.out_size <= TINY
+        return upper(linear, rtol=self.rtol, deadline=None if tiny else until)
+
+    def rungs(self) -> dict[str, Bracket]:
+        """Return the upper side of every method."""
+        with torch.no_grad(), Progress("bounding") as self.progress:
+            uppers = {
+                "product": propagate(self.segments, self.norm, fold=False)[self.graph.output],
+                "folded": propagate(self.segments, self.norm, fold=True)[self.graph.output],
+                "liplt": self._certified(LipLT(), "liplt"),
+                "closed-form": self._certified(ClosedForm(), "closed-form"),
+            }
+            slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+            if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
+                doubled = self._certified(ClosedForm(doubled=True), "closed-form")
+                uppers["closed-form"] = smallest([uppers["closed-form"], doubled])
+        self.progress = None
+        best = smallest(list(uppers.values()))
+        method = next(name for name, value in uppers.items() if value.log10 == best.log10)
+        result = {"printed": printed(self.segments, self.norm, exact=False)}
+        result["printed-exact"] = printed(self.segments, self.norm, exact=True)
+        result |= {name: self._bracket(value, name) for name, value in uppers.items()}
+        result["best"] = self._bracket(best, method)
+        return result
+
+    def _certified(self, start: State, method: str) -> Upper:
+        device = self.double.inputs[0].value.device
+        chain = Certificate(start, method, device, self.deadline)
+        return propagate(self.segments, self.norm, fold=True, chain=chain)[self.graph.output]
+
+    def _bracket(self, value: Upper, method: str) -> Bracket:
+        return Bracket(
+            log10_lower=-math.inf,
+            log10_upper=value.log10,
+            evidence=value.evidence,
+            method=method,
+            mode=self.graph.mode,
+            reason=self._reason() if value.log10 == math.inf else None,
+            input_shape=self.graph.input_shape,
+            notes=self.graph.notes,
+            converged=not self.late,
+            advice="the budget ran out and cheaper bounds were taken: raise max_seconds" if self.late else None,
+        )
+
+    def _reason(self) -> str:
+        """Return every reason why the bound is infinite, the first three by name."""
+        reasons = [a.effect.reason for a in self.segments.atoms.values() if isinstance(a.effect, Unbounded)]
+        maps = [m for effect in self.segments.effects.values() if isinstance(effect, Linear) for m in effect.maps]
+        reasons += [bound.reason for bound in map(self._norm, maps) if bound.reason]
+        reasons = list(dict.fromkeys(reasons))
+        return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+    def climb(self, observed: Bracket | None, seed: int) -> dict[str, Bracket]:
+        """Return every rung, with one search from below shared by all that bound the network."""
+        rungs = self.rungs()
+        best = self.with_lower(rungs["best"], observed, seed)
+        shared = {
+            name: replace(
+                b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
+            )
+            for name, b in rungs.items()
+        }
+        shared["best"] = best
+        return shared if observed is None else shared | {"observed": observed}
+
+    def observed(self, seed: int, samples: int | None = None) -> Bracket:
+        """Return the Jacobian norms at the (first samples of the) batch; raises JacobianError where there is none."""
+        batch = self.batch if samples is None or not self.graph.per_sample else first_samples(self.batch, samples)
+        options: dict[str, Any] = {"mode": self.mode, "output": self.output, "rtol": self.rtol, "graph": self.graph}
+        return jacobian_norms(self.model, batch, seed=seed, **options)
+
+    def observed_if_any(self, seed: int) -> Bracket | None:
+        """Return the Jacobian norms at the batch, or None where gradients are cut."""
+        try:
+            return self.observed(seed)
+        except JacobianError:
+            return None
+
+    def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int) -> Bracket:
+        """Search from below, first where the Jacobian was seen to be largest, and complete the bracket."""
+        left = self.left()
+        promising: list[tuple[Tensor, Tensor | None]] = []
+        if observed is not None and observed.per_sample:
+            points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
+            ranked = sorted(zip(observed.per_sample, points), key=lambda pair: -pair[0].log10_lower)
+            promising = [
+                (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
+            ]
+        seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
+        value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
+        witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
+        if pair is not None:
+            witness = (self.double.split(pair[0]), self.double.split(pair[1]))
+        return replace(bracket, log10_lower=value, witness=witness)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the weight layers and normalizers with their own constants."""
+        rows = []
+        for node in self.graph:
+            effect = self.segments.effects[node.name]
+            normalizer = is_normalizer(node)
+            if normalizer:
+                bound = exact_constant(effect, self.norm)
+            elif is_weight(node) and isinstance(effect, Linear):
+                bound = self._norm(effect.maps[0])
+            else:
+                continue
+            rows.append(
+                Layer(
+                    path=node.path,
+                    operator=node.operator,
+                    kind=node.kind,
+                    input_shape=node.operands[0].shape,
+                    output_shape=node.shape,
+                    log10_upper=bound.log10,
+                    evidence=bound.evidence,
+                    method=bound.method,
+                    normalizer=normalizer,
+                )
+            )
+        return tuple(rows)
+
+
+def check_option(on_missing: str) -> None:
+    """Refuse what `on_missing` cannot be."""
+    if on_missing not in ("error", "inf"):
+        raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
