@@ -12,7 +12,7 @@ from torch import nn
 from ..core.bracket import Bracket
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
-from .work import Layer, Work
+from .work import Layer, Work, check_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class Ladder(Mapping[str, Bracket]):
     """Every method's bracket by name, over one captured graph.
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
-    `folded`, `liplt`, `closed-form`, `best`, and `observed` (POINT, at the given batch) where it could be measured.
+    `folded`, `liplt`, `closed-form`, `tight` and `exact` (with `effort`), `best`, and `observed` (POINT, at the given
+    batch) where it could be measured.
 
     Attributes:
         rungs: the brackets by name.
@@ -73,6 +74,7 @@ def ladder(
     model: nn.Module,
     batch: Any,
     *,
+    effort: str = "fast",
     mode: str | None = None,
     output: str | int | None = None,
     on_missing: str = "error",
@@ -88,6 +90,7 @@ def ladder(
     Args:
         model: any `torch.nn.Module`.
         batch: as for `lipschitz`, and so are `mode`, `output`, `on_missing`, `known`, `rtol`, `max_seconds`, `seed`.
+        effort: `"fast"`, `"tight"` adds the rung of the optimised certificate.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure.
         on_missing: `"error"` or `"inf"`.
@@ -109,7 +112,8 @@ def ladder(
         >>> rungs["best"].log10_upper <= rungs["product"].log10_upper
         True
     """
+    check_option(on_missing, effort)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return Ladder(rungs=work.climb(work.observed_if_any(seed), seed), layers=work.layers(), graph=work.graph)
+    return Ladder(rungs=work.climb(work.observed_if_any(seed), seed, effort), layers=work.layers(), graph=work.graph)

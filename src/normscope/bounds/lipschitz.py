@@ -20,6 +20,7 @@ def lipschitz(
     batch: Any,
     *,
     scope: str | Scope = Scope.GLOBAL,
+    effort: str = "fast",
     mode: str | None = None,
     output: str | int | None = None,
     on_missing: str = "error",
@@ -38,6 +39,8 @@ def lipschitz(
         model: any `torch.nn.Module`.
         batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
         scope: `"global"` or `"point"`.
+        effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or half a
+            minute (or most of `max_seconds`) has gone.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
@@ -64,13 +67,13 @@ def lipschitz(
     Reference: Than et al., Lemma 5 and Theorem 9, with the corrections of this project's documentation.
     """
     scope = _scope(scope)
-    check_option(on_missing)
+    check_option(on_missing, effort)
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return work.with_lower(work.rungs()["best"], work.observed_if_any(seed), seed)
+    return work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
 
 
 def _scope(scope: str | Scope) -> Scope:

@@ -24,12 +24,20 @@ from ..rules.registry import check, fill
 from .attack import lower_bound
 from .certificate import Certificate, ClosedForm, LipLT, State
 from .folded import Norm, propagate
+from .optimised import Certified, optimise
+from .plan import plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
 
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
+
+EFFORTS = ("fast", "tight", "exact")
+"""How hard the upper side is worked on."""
+
+TIGHT_SECONDS = 30.0
+"""Time for the optimised certificate when no budget is given."""
 
 TINY = 65536
 """Maps with at most this many matrix entries are bounded tightly whatever the budget."""
@@ -81,6 +89,7 @@ class Work:
         if on_missing == "error":
             check(self.graph)
         self.rtol, self.late = rtol, False
+        self.certificate: Certified | None = None
         self.progress: Progress | None = None
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
@@ -103,20 +112,26 @@ class Work:
         tiny = linear.in_size * linear.out_size <= TINY
         return upper(linear, rtol=self.rtol, deadline=None if tiny else until)
 
-    def rungs(self) -> dict[str, Bracket]:
-        """Return the upper side of every method."""
+    def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
+        """Return the upper side of every method that the effort allows."""
         with torch.no_grad(), Progress("bounding") as self.progress:
-            uppers = {
-                "product": propagate(self.segments, self.norm, fold=False)[self.graph.output],
-                "folded": propagate(self.segments, self.norm, fold=True)[self.graph.output],
-                "liplt": self._certified(LipLT(), "liplt"),
-                "closed-form": self._certified(ClosedForm(), "closed-form"),
+            found = {
+                "product": propagate(self.segments, self.norm, fold=False),
+                "folded": propagate(self.segments, self.norm, fold=True),
+                "liplt": self._chained(LipLT(), "liplt"),
+                "closed-form": self._chained(ClosedForm(), "closed-form"),
             }
             slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
-                doubled = self._certified(ClosedForm(doubled=True), "closed-form")
-                uppers["closed-form"] = smallest([uppers["closed-form"], doubled])
+                doubled = self._chained(ClosedForm(doubled=True), "closed-form")
+                found["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in found["closed-form"].items()}
         self.progress = None
+        uppers = {name: values[self.graph.output] for name, values in found.items()}
+        if effort != "fast":
+            values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
+            tight = self.tightened(values)
+            if tight is not None:
+                uppers["tight"] = tight
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = {"printed": printed(self.segments, self.norm, exact=False)}
@@ -125,10 +140,21 @@ class Work:
         result["best"] = self._bracket(best, method)
         return result
 
-    def _certified(self, start: State, method: str) -> Upper:
+    def tightened(self, values: Mapping[str, Upper], directions: Tensor | None = None) -> Upper | None:
+        """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
+        left = self.left()
+        until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
+        found = plan(self.segments, values)
+        self.certificate = None if found is None else optimise(found, deadline=until, directions=directions)
+        if self.certificate is None:
+            return None
+        log = self.certificate.log10
+        return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
+
+    def _chained(self, start: State, method: str) -> dict[str, Upper]:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.deadline)
-        return propagate(self.segments, self.norm, fold=True, chain=chain)[self.graph.output]
+        return propagate(self.segments, self.norm, fold=True, chain=chain)
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(
@@ -152,9 +178,9 @@ class Work:
         reasons = list(dict.fromkeys(reasons))
         return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
-    def climb(self, observed: Bracket | None, seed: int) -> dict[str, Bracket]:
+    def climb(self, observed: Bracket | None, seed: int, effort: str = "fast") -> dict[str, Bracket]:
         """Return every rung, with one search from below shared by all that bound the network."""
-        rungs = self.rungs()
+        rungs = self.rungs(effort)
         best = self.with_lower(rungs["best"], observed, seed)
         shared = {
             name: replace(
@@ -223,7 +249,9 @@ class Work:
         return tuple(rows)
 
 
-def check_option(on_missing: str) -> None:
-    """Refuse what `on_missing` cannot be."""
+def check_option(on_missing: str, effort: str = "fast") -> None:
+    """Refuse what `on_missing` and `effort` cannot be."""
     if on_missing not in ("error", "inf"):
         raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
+    if effort not in EFFORTS:
+        raise InputError(f"effort is one of {', '.join(EFFORTS)}, not {effort!r}")

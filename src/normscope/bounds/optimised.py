@@ -1,0 +1,229 @@
+"""The optimised certificate: Adam on the multipliers of the ellipsoid engine, every iterate feasible by construction.
+
+sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (0, 1), is feasible whatever d and theta
+are; the start is the closed form, never worse than the product of norms. A figure is taken only from an iterate whose
+Cholesky factorizations all went through in float64.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.progress import Progress
+from .ellipsoid import Uncertain, advance, balanced, image, largest
+from .plan import Plan, Step, Turn
+
+EXACT = 96
+"""Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
+POWER_STEPS = 6
+SETTLED = 2e-5
+"""Relative gain over `PATIENCE` steps below which the step size is halved."""
+PATIENCE = 12
+SMALLEST = 2e-3
+"""Step size at which the search stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate: the output's ellipsoid and the multipliers that prove it.
+
+    Attributes:
+        log10: of the bound on the Lipschitz constant.
+        log10_scale: log10 of the factor of `q` (for the constant, not its square).
+        q: the output's ellipsoid `[K, K]` in units of the scale.
+        sigma: the multipliers of every nonlinear node, by name.
+    """
+
+    log10: float
+    log10_scale: float
+    q: Tensor
+    sigma: Mapping[str, Tensor]
+
+    def along(self, directions: Tensor) -> Tensor:
+        """Return log10 of the constant of d^T f for every row d of `directions` `[P, K]`."""
+        values = ((directions @ self.q) * directions).sum(-1).clamp(min=0.0)
+        return values.log10() / 2 + self.log10_scale
+
+
+def optimise(
+    plan: Plan, *, deadline: float | None = None, directions: Tensor | None = None, steps: int = 400
+) -> Certified | None:
+    """Return the best certificate found before the deadline; None if not even the start is feasible in float64.
+
+    Args:
+        plan: what to run.
+        deadline: of `time.monotonic()`; the closed form is always evaluated.
+        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
+        steps: at most this many.
+    """
+    search = _Search(plan, directions)
+    with Progress("tightening") as progress:
+        for index in range(steps):
+            if index and deadline is not None and time.monotonic() + search.seconds > deadline:
+                break
+            if not search.step():
+                break
+            progress.step(f"10^{search.value / math.log(10.0):.4f}")
+    return None if search.best is None else certify(plan, search.best.sigma)
+
+
+class _Search:
+    """Adam with step sizes that halve when nothing is gained; remembers the best multipliers."""
+
+    def __init__(self, plan: Plan, directions: Tensor | None) -> None:
+        self.plan, self.directions = plan, directions
+        self.free = Parameters.of(plan)
+        self.lr, self.seconds = 0.1, 0.0
+        self.value, self.since = math.inf, 0
+        self.best: Run | None = None
+        self.held = [p.detach().clone() for p in self.free.all]
+        self.adam = self._fresh()
+
+    def _fresh(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.free.all or [torch.zeros(())], lr=self.lr, betas=(0.9, 0.99))
+
+    def step(self) -> bool:
+        """Try one step; say whether another may help."""
+        began = time.monotonic()
+        with torch.enable_grad():
+            now = run(self.plan, self.free.choose)
+            loss = self._objective(now.q) + now.log10_scale * math.log(10.0)
+        value = float(loss.detach())
+        if math.isfinite(value) and value < self.value:
+            self.since = -1 if self.value - value > SETTLED else self.since
+            self.value, self.best = value, now
+            self.held = [p.detach().clone() for p in self.free.all]
+        self.since += 1
+        if not self.free.all:
+            return False
+        if not math.isfinite(value) or self.since >= PATIENCE:
+            return self._calmer()
+        self.adam.zero_grad()
+        loss.backward()
+        if not all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.free.all):
+            return self._calmer()
+        self.adam.step()
+        self.seconds = max(self.seconds, time.monotonic() - began)
+        return True
+
+    def _calmer(self) -> bool:
+        """Go back to the best parameters with half the step size."""
+        self.lr, self.since = self.lr / 2, 0
+        with torch.no_grad():
+            for parameter, held in zip(self.free.all, self.held, strict=True):
+                parameter.copy_(held)
+        self.adam = self._fresh()
+        return self.lr >= SMALLEST
+
+    def _objective(self, q: Tensor) -> Tensor:
+        """Half the logarithm of what is minimised."""
+        if self.directions is None:
+            return self.free.top(q, "output").log() / 2
+        return ((self.directions @ q) * self.directions).sum(-1).log().mean() / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a plan: log10 of the scale, the output's ellipsoid in that scale, and the multipliers by node."""
+
+    log10_scale: float
+    q: Tensor
+    sigma: Mapping[str, Tensor]
+
+
+Choose = Callable[[Step, Uncertain, Tensor, float], Tensor]
+"""The multipliers of a step, from what is known of it, Q_vv, and log10 of Q_vv's scale."""
+
+
+def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = None) -> Run:
+    """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps."""
+    log = max(plan.start.values())
+    q: Tensor | None = None
+    sigmas: dict[str, Tensor] = {}
+    for operation in plan.operations:
+        if isinstance(operation, Turn):
+            q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
+        else:
+            assert q is not None
+            step = operation.known if known is None else known(operation)
+            qvv = q if operation.form is None else image(q, operation.form)
+            sigma = choose(operation, step, qvv, log)
+            form = q if operation.form is None else operation.form  # not read where nothing is kept
+            q = advance(q, form, qvv, operation.kept, step, sigma)
+            sigmas[operation.name] = sigma.detach() * 10.0 ** (-2.0 * log)
+        scale = float(q.detach().diagonal(dim1=-2, dim2=-1).mean())
+        if scale > 0 and math.isfinite(scale):
+            q, log = q / scale, log + math.log10(scale) / 2
+    q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
+    return Run(log, q, sigmas)
+
+
+def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
+    """Evaluate given multipliers in float64: None unless every factorization goes through."""
+    with torch.no_grad():
+        found = run(plan, lambda step, known, qvv, log: sigma[step.name] * 10.0 ** (2.0 * log))
+        if not bool(found.q.isfinite().all()):
+            return None
+        top = float(largest(found.q))
+    value = found.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
+    return Certified(value, found.log10_scale, found.q, sigma)
+
+
+class Parameters:
+    """log d and the logit of theta for every step, with the eigenvectors of the last run."""
+
+    def __init__(self, weights: dict[str, Tensor], thetas: dict[str, Tensor]) -> None:
+        self.weights, self.thetas = weights, thetas
+        self.warm: dict[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, plan: Plan) -> Parameters:
+        """Return the parameters of the closed form."""
+        weights, thetas = {}, {}
+        for step in plan.steps:
+            start, factor = balanced(step.known, alone=step.kept.numel() == 0)
+            if not step.known.whole:
+                weights[step.name] = torch.zeros_like(start).requires_grad_(True)
+            # all slopes of a step are alike: lambda_max(D^(1/2) Q D^(1/2)) = d lambda_max(Q)
+            thetas[step.name] = torch.logit((factor * start.amax()).clamp(1e-12, 1 - 1e-12)).requires_grad_(True)
+        return cls(weights, thetas)
+
+    @property
+    def all(self) -> list[Tensor]:
+        """Every parameter."""
+        return [*self.weights.values(), *self.thetas.values()]
+
+    def choose(self, step: Step, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
+        """Return theta d/lambda_max(D^(1/2) Q_vv D^(1/2))."""
+        weights, _ = balanced(known, alone=step.kept.numel() == 0)
+        if step.name in self.weights:
+            weights = weights * self.weights[step.name].exp()
+        root = weights.sqrt()
+        top = self.top(root[..., :, None] * qvv * root[..., None, :], step.name).clamp(min=1e-300)
+        return torch.sigmoid(self.thetas[step.name])[..., None] * weights / top[..., None]
+
+    def top(self, matrix: Tensor, name: str) -> Tensor:
+        """Return the largest eigenvalue, differentiable through its eigenvector: exact if small, else by power steps.
+
+        Power steps stay below it: the residual is added, so that a multiplier made from it is feasible as a rule.
+        """
+        fixed = matrix.detach()
+        if not bool(fixed.isfinite().all()):
+            return (matrix * math.nan).sum((-2, -1))
+        vector = self.warm.get(name)
+        if vector is None or matrix.shape[-1] <= EXACT:
+            vector = self.warm[name] = torch.linalg.eigh(fixed)[1][..., -1]
+            return ((vector[..., None, :] @ matrix)[..., 0, :] * vector).sum(-1)
+        for _ in range(POWER_STEPS):
+            vector = (fixed @ vector[..., None])[..., 0]
+            vector = vector / vector.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+        self.warm[name] = vector
+        moved = (matrix @ vector[..., None])[..., 0]
+        value = (moved * vector).sum(-1)
+        return value + (moved - value[..., None] * vector).norm(dim=-1).detach()
