@@ -90,7 +90,7 @@ def ladder(
     Args:
         model: any `torch.nn.Module`.
         batch: as for `lipschitz`, and so are `mode`, `output`, `on_missing`, `known`, `rtol`, `max_seconds`, `seed`.
-        effort: `"fast"`, `"tight"` adds the rung of the optimised certificate.
+        effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure.
         on_missing: `"error"` or `"inf"`.

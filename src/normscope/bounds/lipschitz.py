@@ -40,7 +40,8 @@ def lipschitz(
         batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
         scope: `"global"` or `"point"`.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or half a
-            minute (or most of `max_seconds`) has gone.
+            minute (or most of `max_seconds`) has gone; `"exact"`: then branch and bound over activation patterns, for
+            small networks of ReLUs, leaky ReLUs and absolute values.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
@@ -73,7 +74,8 @@ def lipschitz(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
-    return work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
+    bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
+    return work.exact(bracket) if effort == "exact" else bracket
 
 
 def _scope(scope: str | Scope) -> Scope:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,13 +55,13 @@ class Plan:
         start: the values the state starts from, each with log10 of its constant.
         operations: turns and steps; the first (or the output) is in units of the largest constant of the start.
         output: the output as a linear map of the last state.
-        weights: of the operands of nodes with several, as they were stacked.
+        leading: dimensions over which the graph acts slice by slice; the plan is that of one slice.
     """
 
     start: Mapping[str, float]
     operations: tuple[Turn | Step, ...]
     output: Tensor
-    weights: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    leading: tuple[int, ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -121,7 +121,6 @@ class _Planner:
         self.start = dict.fromkeys(inputs, 0.0)
         self.bases = {item.name: math.prod(self._inner(item.shape)) for item in self.graph.inputs}
         self.operations: list[Turn | Step] = []
-        self.weights: dict[str, tuple[float, ...]] = {}
         self.last = {ref: i for i, node in enumerate(self.graph) for ref in node.refs}
         self.last[self.graph.output] = len(self.graph)
         self.readers: dict[str, int] = {}
@@ -149,7 +148,7 @@ class _Planner:
         size = math.prod(self._inner(self.graph.output_shape))
         if size > self.widest or not self._writable([self.forms[name]]):
             return None
-        return Plan(self.start, tuple(self.operations), self._stack([self.forms[name]]), self.weights)
+        return Plan(self.start, tuple(self.operations), self._stack([self.forms[name]]), self.leading)
 
     def _linear(self, effect: Linear, refs: Sequence[str]) -> Form | None:
         form: Form = {}

@@ -25,7 +25,8 @@ from .attack import lower_bound
 from .certificate import Certificate, ClosedForm, LipLT, State
 from .folded import Norm, propagate
 from .optimised import Certified, optimise
-from .plan import plan
+from .patterns import closer
+from .plan import Plan, plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .segments import Segments, segment
@@ -38,6 +39,9 @@ EFFORTS = ("fast", "tight", "exact")
 
 TIGHT_SECONDS = 30.0
 """Time for the optimised certificate when no budget is given."""
+
+EXACT_SECONDS, EXACT_RTOL = 60.0, 1e-6
+"""Time for branch and bound when no budget is given, and where the two sides count as met."""
 
 TINY = 65536
 """Maps with at most this many matrix entries are bounded tightly whatever the budget."""
@@ -89,6 +93,7 @@ class Work:
         if on_missing == "error":
             check(self.graph)
         self.rtol, self.late = rtol, False
+        self.plan: Plan | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
         with torch.no_grad():
@@ -144,8 +149,8 @@ class Work:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
         left = self.left()
         until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
-        found = plan(self.segments, values)
-        self.certificate = None if found is None else optimise(found, deadline=until, directions=directions)
+        self.plan = plan(self.segments, values)
+        self.certificate = None if self.plan is None else optimise(self.plan, deadline=until, directions=directions)
         if self.certificate is None:
             return None
         log = self.certificate.log10
@@ -189,6 +194,8 @@ class Work:
             for name, b in rungs.items()
         }
         shared["best"] = best
+        if effort == "exact":
+            shared["exact"] = shared["best"] = self.exact(best)
         return shared if observed is None else shared | {"observed": observed}
 
     def observed(self, seed: int, samples: int | None = None) -> Bracket:
@@ -220,6 +227,12 @@ class Work:
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
         return replace(bracket, log10_lower=value, witness=witness)
+
+    def exact(self, bracket: Bracket) -> Bracket:
+        """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
+        left = self.left()
+        seconds = EXACT_SECONDS if left is None else left
+        return closer(self.segments, self.plan, bracket, self.double, seconds=seconds, rtol=EXACT_RTOL)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""
