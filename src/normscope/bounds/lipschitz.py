@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError
 from ..core.untouched import outside_inference_mode
+from .outputs import per_output
 from .point import jacobian_norms
 from .work import Work, check_option
 
@@ -21,6 +23,7 @@ def lipschitz(
     *,
     scope: str | Scope = Scope.GLOBAL,
     effort: str = "fast",
+    per: str | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     on_missing: str = "error",
@@ -42,6 +45,8 @@ def lipschitz(
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or half a
             minute (or most of `max_seconds`) has gone; `"exact"`: then branch and bound over activation patterns, for
             small networks of ReLUs, leaky ReLUs and absolute values.
+        per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
+            (logits i < j in the order of `itertools.combinations`), in `per_output`. GLOBAL only.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
@@ -69,13 +74,18 @@ def lipschitz(
     """
     scope = _scope(scope)
     check_option(on_missing, effort)
+    if per is not None and scope is not Scope.GLOBAL:
+        raise InputError('per= splits GLOBAL constants: use scope="global"')
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
-    return work.exact(bracket) if effort == "exact" else bracket
+    bracket = work.exact(bracket) if effort == "exact" else bracket
+    if per is not None:
+        bracket = replace(bracket, per_output=per_output(work, bracket, per=per, effort=effort, seed=seed))
+    return bracket
 
 
 def _scope(scope: str | Scope) -> Scope:

@@ -93,6 +93,7 @@ class Work:
         if on_missing == "error":
             check(self.graph)
         self.rtol, self.late = rtol, False
+        self.values: dict[str, Upper] = {}
         self.plan: Plan | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
@@ -132,9 +133,9 @@ class Work:
                 found["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in found["closed-form"].items()}
         self.progress = None
         uppers = {name: values[self.graph.output] for name, values in found.items()}
+        self.values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
         if effort != "fast":
-            values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
-            tight = self.tightened(values)
+            tight = self.tightened()
             if tight is not None:
                 uppers["tight"] = tight
         best = smallest(list(uppers.values()))
@@ -145,12 +146,12 @@ class Work:
         result["best"] = self._bracket(best, method)
         return result
 
-    def tightened(self, values: Mapping[str, Upper], directions: Tensor | None = None) -> Upper | None:
+    def tightened(self) -> Upper | None:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
         left = self.left()
         until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
-        self.plan = plan(self.segments, values)
-        self.certificate = None if self.plan is None else optimise(self.plan, deadline=until, directions=directions)
+        self.plan = plan(self.segments, self.values)
+        self.certificate = None if self.plan is None else optimise(self.plan, deadline=until)
         if self.certificate is None:
             return None
         log = self.certificate.log10
@@ -187,6 +188,9 @@ class Work:
         """Return every rung, with one search from below shared by all that bound the network."""
         rungs = self.rungs(effort)
         best = self.with_lower(rungs["best"], observed, seed)
+        if effort == "exact":
+            best = rungs["exact"] = self.exact(best)
+        rungs["best"] = rungs.pop("best")  # last of those that bound the network
         shared = {
             name: replace(
                 b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
@@ -194,8 +198,6 @@ class Work:
             for name, b in rungs.items()
         }
         shared["best"] = best
-        if effort == "exact":
-            shared["exact"] = shared["best"] = self.exact(best)
         return shared if observed is None else shared | {"observed": observed}
 
     def observed(self, seed: int, samples: int | None = None) -> Bracket:
