@@ -114,7 +114,7 @@ def _climb(
             unit = along / along.norm()
             change = function(centre + width * unit) - function(centre - width * unit)
             score = change.pow(2).sum().clamp(min=1e-60).log()
-            grads = _gradients(score, (centre, along))
+            grads = gradients(score, (centre, along))
         centre, along = centre.detach(), along.detach()
         usable = [grad for grad in grads if grad is not None and bool(torch.isfinite(grad).all())]
         if len(usable) < 2:
@@ -133,7 +133,7 @@ def _climb(
         yield centre + step * size * along, centre - step * size * along
 
 
-def _gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
+def gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
     """Return gradients, or None where autograd has none to give (cut paths, operators without a derivative)."""
     if not value.requires_grad:
         return (None,) * len(inputs)
@@ -155,7 +155,7 @@ def _top_direction(function: Function, point: Tensor, generator: torch.Generator
             value = function(x)
             with torch.no_grad():
                 change = (function(point + step * direction) - value) / step
-            (pulled,) = _gradients(value, (x,), change)
+            (pulled,) = gradients(value, (x,), change)
         length = math.nan if pulled is None else float(pulled.norm())
         if pulled is None or not math.isfinite(length) or length == 0:
             return direction

@@ -20,6 +20,7 @@ from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate
+from .proof import Multipliers
 from .segments import Form
 
 WIDEST = 1024
@@ -45,12 +46,13 @@ class ClosedForm:
     With X_{i-1}^{-1} = 10^scale Y, K = W Y W^T = Q diag(d) Q^T and lambda = 1/(t max d), the next
     X_i = lambda - m^2 lambda^2 K (I + a b lambda K)^{-1} is diagonal in the same basis. t = beta e is never worse than
     the product, for every sign of a; t = 2 m^2 is often tighter for GELU and SiLU where it is feasible.
-    `root` R with Y = R R^T; None is the identity.
+    `root` R with Y = R R^T; None is the identity. `log10_sigma`: of the last activation's multiplier e^2 lambda.
     """
 
     scale: float = 0.0
     root: Tensor | None = None
     doubled: bool = False
+    log10_sigma: float = 0.0
 
     def after(self, weight: Tensor) -> float:
         """Return log10 sqrt(lambda_max(W X^{-1} W^T))."""
@@ -75,7 +77,8 @@ class ClosedForm:
             return bound, None
         root = vectors * inverse.rsqrt()
         scale = self.scale + math.log10(float(values[-1]) * choice)
-        return bound, ClosedForm(scale, root, self.doubled)
+        log10_sigma = 2.0 * math.log10(e) - scale if e > 0 else -math.inf
+        return bound, ClosedForm(scale, root, self.doubled, log10_sigma)
 
     def _spectrum(self, weight: Tensor, *, vectors: bool) -> tuple[float, Tensor, Tensor]:
         """Return log10 of the bound, and eigenvalues and vectors of K = W Y W^T."""
@@ -132,9 +135,10 @@ class Block:
 
 @dataclass(slots=True)
 class Link:
-    """A chain up to the activation of one source: where it started and, once needed, its certificate."""
+    """A chain up to the activation of one source: where it started, what came before, its certificate once needed."""
 
     origin: str
+    previous: str
     copies: int
     pending: Callable[[], State | None]
     state: State | None = None
@@ -154,6 +158,7 @@ class Certificate:
         self.start, self.method, self.device, self.deadline = start, method, device, deadline
         self.links: dict[str, Link] = {}
         self.blocks: dict[int, Block | None] = {}
+        self.runs: dict[tuple[str, str], Multipliers] = {}
 
     def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
         """Bound a single-source form by its chain's certificate and tie the next link."""
@@ -165,15 +170,37 @@ class Certificate:
         state = link.certificate() if link is not None and link.copies == segment.copies else None
         if link is None or state is None:  # the chain starts here: its first norm is the folded one
             if slope is not None:
-                self.links[name] = Link(source, segment.copies, lambda: self.start.through(segment.weight, slope)[1])
+                self.links[name] = Link(
+                    source, source, segment.copies, lambda: self.start.through(segment.weight, slope)[1]
+                )
             return None
         if slope is None:
             log = state.after(segment.weight)
         else:
             log, following = state.through(segment.weight, slope)
-            self.links[name] = Link(link.origin, segment.copies, lambda: following)
+            self.links[name] = Link(link.origin, source, segment.copies, lambda: following)
+        self._note(source, name, ends=slope is None, cores=cores)
         bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, self.method)
         return bound.times(cores[link.origin])
+
+    def _note(self, source: str, name: str, *, ends: bool, cores: dict[str, Upper]) -> None:
+        """Keep the multipliers of the chain into `name`; a chain that goes on holds the one up to there."""
+        origin, sigma = self.links[source].origin, {}
+        shift = cores[origin].log10
+        while source != origin:
+            state = self.links[source].certificate()
+            exponent = state.log10_sigma - 2.0 * shift if isinstance(state, ClosedForm) else math.nan
+            if not abs(exponent) < 300.0:
+                return
+            sigma[source] = torch.tensor(10.0**exponent, dtype=torch.float64)
+            source = self.links[source].previous
+        self.runs = {key: run for key, run in self.runs.items() if key[0] != origin or run.into not in sigma}
+        at, into = (name, None) if ends else (None, name)
+        self.runs[origin, name] = Multipliers(sigma=sigma, start={origin: shift}, cores=True, at=at, into=into)
+
+    def proof(self) -> tuple[Multipliers, ...]:
+        """Return the multipliers of every chain that was carried, for a proof; none for LipLT, which needs none."""
+        return tuple(self.runs.values())
 
     def _block(self, linear: LinearMap) -> Block | None:
         if id(linear) not in self.blocks:

@@ -10,7 +10,8 @@ that leaves I - S Q_vv S positive definite, S = diag(sigma)^(1/2):
 
 It is the S-procedure: adding sum_i (sigma_i/e_i^2) (e_i^2 dv_i^2 - dw_i^2) >= 0 to the quadratic form of the state and
 inverting. With a state of one layer and Lambda = sigma/e^2 it is the recursion of X_i in the literature. All functions
-take leading batch dimensions; positive definiteness is checked by a Cholesky factorization in the dtype given.
+take leading batch dimensions and complex Hermitian states (then ^T is ^H; one state per frequency of a torus shares its
+multipliers with the others); positive definiteness is checked by a Cholesky factorization in the dtype given.
 
 Reference: Fazlyab et al. 2019 (LipSDP-Neuron); for a = 0 and sigma a multiple of the identity, Xu and Sivaranjani 2024.
 """
@@ -48,7 +49,7 @@ class Uncertain:
 
 
 class _Inverse(torch.autograd.Function):
-    """The inverse of I - R for symmetric R with eigenvalues below 1; NaN where the Cholesky factorization fails."""
+    """The inverse of I - R for Hermitian R with eigenvalues below 1; NaN where the Cholesky factorization fails."""
 
     @staticmethod
     def forward(ctx: Any, reduced: Tensor) -> Tensor:
@@ -69,9 +70,9 @@ class _Inverse(torch.autograd.Function):
 
 
 def image(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^T, symmetric to the last bit."""
-    moved = form @ q @ form.mT
-    return (moved + moved.mT) / 2
+    """Return F Q F^H, Hermitian to the last bit."""
+    moved = form @ q @ form.mH
+    return (moved + moved.mH) / 2
 
 
 def advance(q: Tensor, form: Tensor, qvv: Tensor, kept: Tensor, known: Uncertain, sigma: Tensor) -> Tensor:
@@ -107,14 +108,14 @@ def advance(q: Tensor, form: Tensor, qvv: Tensor, kept: Tensor, known: Uncertain
             own = slopes * (qvv + qvv @ middle @ qvv) + torch.diag_embed(spread)
     if kept.numel() == 0:
         return own
-    crossed = q[..., kept, :] @ form.mT
-    rest = q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mT
+    crossed = q[..., kept, :] @ form.mH
+    rest = q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mH
     if known.centre is None:
         cross = own.new_zeros(*rest.shape[:-1], known.size)
     else:
         moved = crossed + crossed @ middle @ qvv
         cross = moved @ known.centre.mT if known.whole else moved * known.centre[..., None, :]
-    return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mT, own], -1)], -2)
+    return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mH, own], -1)], -2)
 
 
 def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
@@ -137,5 +138,5 @@ def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
 
 
 def largest(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of symmetric matrices `[*, n, n]`."""
+    """Return the largest eigenvalue of Hermitian matrices `[*, n, n]`."""
     return torch.linalg.eigvalsh(matrix)[..., -1]

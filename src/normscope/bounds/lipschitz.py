@@ -10,7 +10,9 @@ from torch import nn
 
 from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError
+from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
+from .ball import ball_bracket
 from .outputs import per_output
 from .point import jacobian_norms
 from .work import Work, check_option
@@ -22,6 +24,7 @@ def lipschitz(
     batch: Any,
     *,
     scope: str | Scope = Scope.GLOBAL,
+    radius: float | None = None,
     effort: str = "fast",
     per: str | None = None,
     mode: str | None = None,
@@ -36,15 +39,17 @@ def lipschitz(
 
     GLOBAL: over all inputs of the batch's shape; the upper side is the best of all methods (named in `method`), the
     lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
-    POINT: the Jacobian norm at each sample of the batch.
+    POINT: the Jacobian norm at each sample of the batch. BALL: over all inputs within `radius` (l2) of a sample, one
+    bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL.
 
     Args:
         model: any `torch.nn.Module`.
         batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
-        scope: `"global"` or `"point"`.
+        scope: `"global"`, `"point"` or `"ball"`.
+        radius: of the balls, in the units of the model's input.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or half a
             minute (or most of `max_seconds`) has gone; `"exact"`: then branch and bound over activation patterns, for
-            small networks of ReLUs, leaky ReLUs and absolute values.
+            small networks of ReLUs, leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
             (logits i < j in the order of `itertools.combinations`), in `per_output`. GLOBAL only.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
@@ -76,11 +81,20 @@ def lipschitz(
     check_option(on_missing, effort)
     if per is not None and scope is not Scope.GLOBAL:
         raise InputError('per= splits GLOBAL constants: use scope="global"')
+    if (radius is None) == (scope is Scope.BALL):
+        raise InputError('scope="ball" needs radius=, and the other scopes have none')
+    if scope is Scope.BALL and effort == "exact":
+        raise InputError('effort="exact" is for scope="global": balls take "fast" or "tight"')
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
+    if scope is Scope.BALL:
+        assert radius is not None
+        best = work.rungs(effort)["best"]
+        known_globally = Upper(best.log10_upper, best.evidence, best.method, best.reason)
+        return ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
     bracket = work.exact(bracket) if effort == "exact" else bracket
     if per is not None:
@@ -90,9 +104,6 @@ def lipschitz(
 
 def _scope(scope: str | Scope) -> Scope:
     try:
-        found = Scope(scope)
+        return Scope(scope)
     except ValueError:
-        raise InputError(f'scope is "global" or "point", not {scope!r}') from None
-    if found is Scope.BALL:
-        raise InputError('scope="ball" is not available yet: use "global" or "point"')
-    return found
+        raise InputError(f'scope is "global", "point" or "ball", not {scope!r}') from None

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..core.rounding import Upper
 from ..graph.ir import Graph
+from ..linalg.convolution import Convolution
 from ..linalg.folding import add, compose
-from ..linalg.linear_map import Identity
+from ..linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
 from ..linalg.slices import slice_map
 from ..linalg.writing import moderate, write_out
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
@@ -32,19 +33,21 @@ _ENTRIES = 6e7
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The state goes over to new values g' = G g."""
+    """The state goes over to new values g' = G g; `slack` bounds the norm of G's error, None if it is not known."""
 
     matrix: Tensor
+    slack: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A nonlinear node: v = F g (F is None for the whole state), what is kept of g, and what is known of u."""
+    """A nonlinear node: v = F g (None for the whole state), what is kept of g, what is known of u; `slack` is F's."""
 
     name: str
     form: Tensor | None
     kept: Tensor
     known: Uncertain
+    slack: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ class Plan:
         start: the values the state starts from, each with log10 of its constant.
         operations: turns and steps; the first (or the output) is in units of the largest constant of the start.
         output: the output as a linear map of the last state.
+        output_slack: bounds the norm of its error, None if it is not known.
         leading: dimensions over which the graph acts slice by slice; the plan is that of one slice.
     """
 
     start: Mapping[str, float]
     operations: tuple[Turn | Step, ...]
     output: Tensor
+    output_slack: float | None = None
     leading: tuple[int, ...] = ()
 
     @property
@@ -146,9 +151,10 @@ class _Planner:
                 return None
         name = self.graph.output
         size = math.prod(self._inner(self.graph.output_shape))
-        if size > self.widest or not self._writable([self.forms[name]]):
+        form = self.forms[name]
+        if size > self.widest or not self._writable([form]):
             return None
-        return Plan(self.start, tuple(self.operations), self._stack([self.forms[name]]), self.leading)
+        return Plan(self.start, tuple(self.operations), self._stack([form]), self._slack([form]), self.leading)
 
     def _linear(self, effect: Linear, refs: Sequence[str]) -> Form | None:
         form: Form = {}
@@ -170,11 +176,12 @@ class _Planner:
         live = self._live(index)
         size = sum(self._size(self.forms[name]) for name in live)
         if size < sum(self.bases.values()) and size <= self.widest and self._writable([self.forms[n] for n in live]):
-            self._turn(live, self._stack([self.forms[name] for name in live]))
+            forms = [self.forms[name] for name in live]
+            self._turn(live, self._stack(forms), self._slack(forms))
 
-    def _turn(self, names: Sequence[str], matrix: Tensor) -> None:
+    def _turn(self, names: Sequence[str], matrix: Tensor, slack: float | None) -> None:
         """Carry these values and nothing else."""
-        self.operations.append(Turn(matrix))
+        self.operations.append(Turn(matrix, slack))
         sizes = [self._size(self.forms[name]) for name in names]
         self.bases = dict(zip(names, sizes, strict=True))
         shapes = {name: next(iter(self.forms[name].values())).out_shape for name in names}
@@ -205,10 +212,13 @@ class _Planner:
             return self._afresh([*live, name])
         known, scales = self._known(effect, node.refs, size, operand)
         form = self._stack(read) * scales
+        slack = self._slack(read) if isinstance(scales, float) else None
         if not self.operations or operand + kept_size < sum(self.bases.values()):
             held = f"{name}:in"
-            matrix = torch.cat([self._stack([self.forms[other] for other in live]), form])
-            self._turn(live, matrix)
+            others = [self.forms[other] for other in live]
+            matrix = torch.cat([self._stack(others), form])
+            self._turn(live, matrix, None if slack is None else self._slack([*others, *read]))
+            slack = 0.0
             self.bases[held] = operand
             form = torch.zeros(operand, operand + kept_size, dtype=torch.float64, device=self.device)
             form[:, kept_size:] = torch.eye(operand, dtype=torch.float64, device=self.device)
@@ -220,7 +230,7 @@ class _Planner:
             and kept.numel() == 0
             and bool((form == torch.eye(len(form), device=self.device)).all())
         )
-        self.operations.append(Step(name, None if whole else form, kept, known))
+        self.operations.append(Step(name, None if whole else form, kept, known, slack))
         self.bases = {base: width for base, width in self.bases.items() if base in kept_bases} | {name: size}
         self.forms = {other: self.forms[other] for other in live} | {name: {name: tail}}
         return True
@@ -269,6 +279,13 @@ class _Planner:
         rows = sum(self._size(form) for form in forms)
         return rows * width <= _ENTRIES and all(moderate(m) for form in forms for m in form.values())
 
+    @staticmethod
+    def _slack(forms: Sequence[Form]) -> float | None:
+        """Bound the norm of the error of forms written out side by side; None where writing them out may round."""
+        errors = [_error(linear) for form in forms for linear in form.values()]
+        known = [error for error in errors if error is not None]
+        return math.hypot(*known) * (1 + 1e-9) if len(known) == len(errors) else None
+
     def _stack(self, forms: Sequence[Form]) -> Tensor:
         """Write forms out as one matrix over the state's values, those of the start with their relative constants."""
         top = max(self.start.values())
@@ -285,3 +302,20 @@ class _Planner:
             rows.append(torch.cat(blocks, dim=1))
         width = sum(self.bases.values())
         return torch.cat(rows) if rows else torch.zeros(0, width, dtype=torch.float64, device=self.device)
+
+
+def _error(linear: LinearMap) -> float | None:
+    """Bound a map's error where writing it out is one multiplication of a unit vector by stored numbers; else None."""
+    match linear:
+        case Composite():
+            factors = [part for part in linear.parts if not isinstance(part, Identity)]
+            return _error(factors[0]) if len(factors) == 1 else 0.0 if not factors else None
+        case Repeated():
+            inner = _error(linear.inner)
+            return None if inner is None else max(inner, linear.slack)
+        case Convolution():
+            # padding by copies adds numbers up, and a GPU may choose an algorithm that does
+            return linear.slack if linear.padding_mode == "zeros" and linear.device.type == "cpu" else None
+        case Identity() | Reindex() | Matrix() | Diagonal():
+            return linear.slack
+    return None

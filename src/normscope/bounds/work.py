@@ -19,7 +19,7 @@ from ..graph.export import capture
 from ..graph.ir import Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import upper
-from ..rules.effects import Elementwise, Linear, Unbounded
+from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
 from .certificate import Certificate, ClosedForm, LipLT, State
@@ -29,6 +29,7 @@ from .patterns import closer
 from .plan import Plan, plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
+from .rigorous import proven
 from .segments import Segments, segment
 
 ATTACK_SECONDS = 10.0
@@ -152,8 +153,12 @@ class Work:
         until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
         self.plan = plan(self.segments, self.values)
         self.certificate = None if self.plan is None else optimise(self.plan, deadline=until)
-        if self.certificate is None:
+        if self.plan is None or self.certificate is None:
             return None
+        sure = proven(self.plan, self.certificate)
+        if sure is not None:
+            effects = [self.segments.effects[step.name] for step in self.plan.steps]
+            return Upper(sure, min([Evidence.PROVEN, *map(slope_evidence, effects)]), "tight")
         log = self.certificate.log10
         return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
 
@@ -262,6 +267,13 @@ class Work:
                 )
             )
         return tuple(rows)
+
+
+def slope_evidence(effect: Effect) -> Evidence:
+    """Return how the slopes or gains of a nonlinear effect are known."""
+    if isinstance(effect, Gain):
+        return min(gain.evidence for gain in effect.gains)
+    return effect.evidence if isinstance(effect, Elementwise) else Evidence.PROVEN
 
 
 def check_option(on_missing: str, effort: str = "fast") -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError
 from ..core.finding import Severity
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
@@ -18,7 +18,7 @@ from ..diagnosis.weights import audit_weights
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .lines import say_written
-from .model_forms import FORMS, Given, open_model
+from .model_forms import FORMS, Given, open_model, placed
 from .objects import staying
 from .options import Seed
 from .targets import check_targets, read_from
@@ -133,7 +133,7 @@ def _found(
     if given.weights is not None:
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
-    batches = open_data(data, _placed(given, device, mode), batch_size=batch_size, seed=seed)
+    batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
     found = audit_model(
         given.module,
         batches.first,
@@ -157,19 +157,6 @@ def _weights(given: Given, options: Mapping[str, object], max_seconds: float | N
             )
     assert given.weights is not None
     return audit_weights(given.weights, name=given.name, max_seconds=max_seconds)
-
-
-def _placed(given: Given, device: str | None, mode: str | None) -> Given:
-    """Move the model to the device asked for, if it can run in the mode asked for."""
-    has = "train" if given.module.training else "eval"
-    if given.fixed_mode and mode not in (None, has):
-        raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
-    if device is not None:
-        try:
-            given.module.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"the model cannot be moved to --device {device} ({said(error)})") from error
-    return given
 
 
 def _judge(found: Audit, fail_on: Severity | None) -> None:

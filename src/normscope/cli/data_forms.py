@@ -72,10 +72,10 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
         limit = BATCHES * (size or BATCH_SIZE)
-        images = _folder(name, _at_home(place), limit).train_images
+        images = folder_split(name, at_home(place), limit).train_images
         return _in_batches(images, given.model, size, f"the first {len(images):,} training images of {name}")
     if name == "npz" and colon:
-        return _in_batches(_npz(_at_home(place)), given.model, size, f"{place}")
+        return _in_batches(npz_inputs(at_home(place)), given.model, size, f"{place}")
     if colon and place:
         return _from_object(text, given.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
@@ -84,7 +84,8 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
 _FOLDERS: dict[str, Callable[..., data_sets.Split]] = {"mnist": data_sets.mnist, "cifar10": data_sets.cifar10}
 
 
-def _folder(name: str, folder: Path, limit: int) -> data_sets.Split:
+def folder_split(name: str, folder: Path, limit: int) -> data_sets.Split:
+    """Read a data set from the user's folder, at most `limit` images of either part."""
     try:
         return _FOLDERS[name](folder, limit=limit)
     except OSError as error:
@@ -108,13 +109,13 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
         raise InputError(f"--data holds no sample ({source})")
     kept = samples[: BATCHES * size]
     if kept.is_floating_point():
-        kept = _converted(kept, _dtype(model), source)
+        kept = converted(kept, dtype_of(model), source)
     batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
     note = f"data: {source}, {counted(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
     return Batches(first=batches[0], loader=batches, notes=(note,))
 
 
-def _converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
+def converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     """Return samples in a model's dtype, unless some of them lie beyond its range."""
     made = samples.to(dtype)
     beyond = made.isinf() & ~samples.isinf()
@@ -125,29 +126,20 @@ def _converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     return made
 
 
-def _at_home(place: str) -> Path:
+def at_home(place: str) -> Path:
+    """Return a path with `~` resolved."""
     return Path(os.path.expanduser(place))  # Path.expanduser raises where there is no such user
 
 
-def _dtype(model: nn.Module | None) -> torch.dtype:
+def dtype_of(model: nn.Module | None) -> torch.dtype:
+    """Return the float type of a model's parameters."""
     parameters = () if model is None else model.parameters()
     return next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)
 
 
-def _npz(path: Path) -> Tensor:
+def npz_inputs(path: Path) -> Tensor:
     """Read the inputs of an npz file: bytes become values in [0, 1], other integers stay ids."""
-    if not os.path.isfile(path):
-        raise InputError(f"no file {path}")
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("a single array, not an npz archive")
-        with archive:
-            names = archive.files
-            name = next((name for name in INPUTS if name in names), None)
-            array = None if name is None else archive[name]
-    except Exception as error:
-        raise InputError(f"{path} is no npz file of plain arrays, or is damaged ({said(error)})") from error
+    name, array, names = npz_array(path, INPUTS)
     if array is None:
         held = ", ".join(names) or "nothing"
         raise InputError(f"{path} holds {held}: the inputs must be called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}")
@@ -159,6 +151,22 @@ def _npz(path: Path) -> Tensor:
         return torch.from_numpy(array.astype(np.int64))
     with np.errstate(over="ignore"):  # long doubles
         return torch.from_numpy(array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32))
+
+
+def npz_array(path: Path, wanted: tuple[str, ...]) -> tuple[str | None, np.ndarray | None, list[str]]:
+    """Return the first array of an npz file that bears a wanted name, with that name, and the names of all."""
+    if not os.path.isfile(path):
+        raise InputError(f"no file {path}")
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("a single array, not an npz archive")
+        with archive:
+            names = archive.files
+            name = next((name for name in wanted if name in names), None)
+            return name, None if name is None else archive[name], names
+    except Exception as error:
+        raise InputError(f"{path} is no npz file of plain arrays, or is damaged ({said(error)})") from error
 
 
 def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batches:

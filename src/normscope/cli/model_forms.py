@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, said
 from ..diagnosis.weights import Stored
 from ..graph.exported import load_program
 from .huggingface import load_folder, load_id, looks_like_an_id, noise
@@ -76,6 +76,19 @@ def open_model(text: str, *, trust: bool) -> Given:
         what = "is a file of no known form" if os.path.isfile(path) else "is neither a file nor a folder"
         raise InputError(f"{text!r} {what}: MODEL is {FORMS}")
     return _hugging_face(text, *load_id(text))
+
+
+def placed(given: Given, device: str | None, mode: str | None) -> Given:
+    """Move the model to the device asked for, if it can run in the mode asked for."""
+    has = "train" if given.module.training else "eval"
+    if given.fixed_mode and mode not in (None, has):
+        raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
+    if device is not None:
+        try:
+            given.module.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"the model cannot be moved to --device {device} ({said(error)})") from error
+    return given
 
 
 def _built(text: str) -> Given:

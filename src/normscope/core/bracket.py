@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from .errors import SoundnessError
+from .errors import InputError, SoundnessError
 from .log10 import power10
 from .plain import plain, revived
 
@@ -32,6 +33,14 @@ class Scope(enum.StrEnum):
     BALL = "ball"
 
 
+class Proof(Protocol):
+    """What a bracket rests on: it can write itself, with the bracket's two sides, to a file that others can check."""
+
+    def write(self, path: str | os.PathLike[str], bracket: Bracket) -> None:
+        """Write the file."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
     """A number known to lie in `[lower, upper]`, with the evidence for both sides.
@@ -52,7 +61,9 @@ class Bracket:
         holds: False for a printed formula that is no bound for this model (`reason` says why).
         input_shape: the input size the figure speaks of.
         per_sample: one bracket per sample, for POINT and BALL over a batch.
+        per_output: one bracket per output, or per difference of two outputs, where asked for.
         notes: what the reader must know (dropout counted as off, ...).
+        proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
 
     log10_lower: float
@@ -68,7 +79,9 @@ class Bracket:
     holds: bool = True
     input_shape: tuple[int, ...] | None = None
     per_sample: tuple[Bracket, ...] | None = field(default=None, repr=False)
+    per_output: tuple[Bracket, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    proof: Proof | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if math.isnan(self.log10_lower) or math.isnan(self.log10_upper):
@@ -98,8 +111,34 @@ class Bracket:
             return 0.0
         return power10(self.log10_upper - self.log10_lower) - 1.0
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write both sides to one file, with the network, the certificate and the witness that prove them.
+
+        `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify.py`):
+        it evaluates the network and proves the upper side anew.
+
+        Args:
+            path: where to; conventionally `*.npz`.
+
+        Raises:
+            InputError: the bracket carries no proof, the model has changed since it was measured, or the file cannot
+                be written.
+
+        Example:
+            >>> import tempfile, torch, normscope as ns
+            >>> norm = ns.spectral_norm(torch.eye(3))
+            >>> norm.save(tempfile.mkdtemp() + "/identity.npz")
+        """
+        if self.proof is None:
+            raise InputError(
+                f"this {self.scope.value} bracket ({self.method}) carries no proof to save: brackets that "
+                "normscope.spectral_norm, normscope.ladder and normscope.lipschitz(scope='global' or 'ball') return "
+                "do; one read back from JSON, a POINT bracket and a formula that is no bound do not"
+            )
+        self.proof.write(path, self)
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain data (witnesses are left out; infinities become strings)."""
+        """Return plain data (witnesses and proofs are left out; infinities become strings)."""
         return {
             "log10_lower": plain(self.log10_lower),
             "log10_upper": plain(self.log10_upper),
@@ -113,13 +152,14 @@ class Bracket:
             "holds": self.holds,
             "input_shape": list(self.input_shape) if self.input_shape is not None else None,
             "per_sample": [b.to_json() for b in self.per_sample] if self.per_sample is not None else None,
+            "per_output": [b.to_json() for b in self.per_output] if self.per_output is not None else None,
             "notes": list(self.notes),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bracket:
         """Return the bracket that `to_json` wrote, without its witness."""
-        shape, samples = data["input_shape"], data["per_sample"]
+        shape, samples, outputs = data["input_shape"], data["per_sample"], data.get("per_output")
         return cls(
             log10_lower=revived(data["log10_lower"]),
             log10_upper=revived(data["log10_upper"]),
@@ -133,6 +173,7 @@ class Bracket:
             holds=data["holds"],
             input_shape=None if shape is None else tuple(shape),
             per_sample=None if samples is None else tuple(map(cls.from_json, samples)),
+            per_output=None if outputs is None else tuple(map(cls.from_json, outputs)),
             notes=tuple(data["notes"]),
         )
 

@@ -22,12 +22,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         InputError: the folder does not exist or cannot be written to.
     """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file of bytes as `write_text` writes one of text."""
     try:
         mode = _mode(path)
         if mode is not None and not stat.S_ISREG(mode):
-            Path(path).write_text(text, encoding="utf-8")
+            Path(path).write_bytes(content)
         else:
-            _replace(Path(os.path.realpath(path)), text, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
+            _replace(Path(os.path.realpath(path)), content, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
     except OSError as error:
         raise InputError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
@@ -40,11 +45,11 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
         return None
 
 
-def _replace(target: Path, text: str, permissions: int) -> None:
+def _replace(target: Path, content: bytes, permissions: int) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".normscope-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(temporary, permissions)
         os.replace(temporary, target)
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from ..core.untouched import outside_inference_mode, untouched
 from .convolution import Convolution
 from .linear_map import LinearMap, Matrix
 from .norms import bracket
+from .script import NormProof, Unchanged
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -151,4 +153,7 @@ def spectral_norm(
     """
     if not rtol > 0.0:
         raise InputError(f"rtol must be positive, got {rtol}")
-    return bracket(linear_map(x, input_shape), rtol=rtol, max_seconds=max_seconds, seed=seed)
+    linear = linear_map(x, input_shape)
+    found = bracket(linear, rtol=rtol, max_seconds=max_seconds, seed=seed)
+    held = (linear.weight,) if isinstance(linear, Matrix | Convolution) else ()
+    return replace(found, proof=NormProof(linear, Unchanged.of(*held)))

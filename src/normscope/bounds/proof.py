@@ -1,0 +1,129 @@
+"""`Proof`: what an independent checker needs to prove both sides of a network's bracket anew."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.archive import Archive
+from ..core.bracket import Bracket
+from ..core.errors import InputError
+from ..graph.ir import Graph, leaves
+from ..linalg.script import Unchanged, claims
+from ..rules.effects import Effect, Gain
+from .script import Script, scripted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multipliers:
+    """A run of the ellipsoid engine: its multipliers, where it starts and what it bounds.
+
+    Attributes:
+        sigma: by name of a nonlinear node, one number per entry (of one slice, where slices are treated alike), or one
+            for all where the node is known as a whole; in units of the input's change.
+        start: the values the state starts from, with log10 of C_j such that the changes ds_j of these values obey
+            sum norm(ds_j)^2/C_j^2 <= norm(dx)^2; empty for the inputs.
+        cores: whether `start` names the cores of nonlinear nodes, before their scale, rather than their values.
+        weights: of the operands of nodes that read several, as they were stacked.
+        at: the value that is bounded (the operands of a node known by its gains); None for the output.
+        into: the activation whose operand is bounded instead.
+    """
+
+    sigma: Mapping[str, Tensor]
+    start: Mapping[str, float] = field(default_factory=dict)
+    cores: bool = False
+    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    at: str | None = None
+    into: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The network, the certificate of the upper side and, for a ball, its centre and radius.
+
+    Products, folded segments and LipLT need no certificate: the checker takes its own norms.
+
+    Attributes:
+        graph: in float64, as it was measured.
+        effects: of its nodes, by name.
+        multipliers: runs of the ellipsoid engine that the upper side rests on.
+        centre: flat centre of the ball; None for a GLOBAL bracket.
+        radius: of the ball.
+    """
+
+    graph: Graph
+    effects: Mapping[str, Effect]
+    multipliers: tuple[Multipliers, ...] = ()
+    centre: Tensor | None = None
+    radius: float | None = None
+    unchanged: Unchanged = field(init=False)
+
+    def __post_init__(self) -> None:
+        constants = [leaf for node in self.graph for leaf in leaves((node.args, node.kwargs))]
+        kept = Unchanged.of(*(leaf for leaf in constants if isinstance(leaf, Tensor) and not leaf.is_complex()))
+        object.__setattr__(self, "unchanged", kept)
+
+    def write(self, path: str | os.PathLike[str], bracket: Bracket) -> None:
+        """Write the network and the bracket's claims (one pair per sample, where every sample has its own proof).
+
+        Raises:
+            InputError: the model has changed since, or there is nothing to claim.
+        """
+        self.unchanged.check()
+        archive = Archive()
+        script = scripted(self.graph, self.effects, archive)
+        samples = [s for s in bracket.per_sample or () if isinstance(s.proof, Proof) and s.proof.graph is self.graph]
+        found: list[dict[str, Any]] = []
+        for one in samples or [bracket]:
+            assert isinstance(one.proof, Proof) or not samples
+            found += _claims(one.proof if isinstance(one.proof, Proof) else self, one, script, archive)
+        header = {"network": script.to_json(), "claims": found, "probe": self._probe(archive)}
+        archive.write(path, header)
+
+    def _probe(self, archive: Archive) -> dict[str, str] | None:
+        """The network's value at the input it was captured with: the checker's own evaluation must agree."""
+        with torch.no_grad():
+            value = self.graph.run(*(item.value for item in self.graph.inputs)).double().reshape(-1)
+        point = self.graph.flat().double()
+        if not bool(torch.isfinite(value).all() and torch.isfinite(point).all()):
+            return None
+        return {"input": archive.put(point), "output": archive.put(value)}
+
+
+def _claims(proof: Proof, bracket: Bracket, script: Script, archive: Archive) -> list[dict[str, Any]]:
+    ball = None
+    if proof.centre is not None:
+        if proof.radius is None:
+            raise InputError("a proof about a ball needs its radius")
+        ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
+    steps = [step for run in proof.multipliers for step in _steps(run, proof, script, archive)]
+    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=steps)
+
+
+def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
+    """Return a witness as two flat inputs, or None if it is none."""
+    if not isinstance(witness, tuple) or len(witness) != 2:
+        return None
+    sides = [side if isinstance(side, tuple) else (side,) for side in witness]
+    first, second = (torch.cat([part.detach().double().reshape(-1) for part in side]) for side in sides)
+    return first, second
+
+
+def _steps(run: Multipliers, proof: Proof, script: Script, archive: Archive) -> list[dict[str, Any]]:
+    """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
+    cores, inputs = script.cores, {item.name for item in script.graph.inputs}
+    at = run.into or run.at or script.graph.output
+    inner = run.into is not None or isinstance(proof.effects.get(at), Gain)
+    start = {(cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
+    step = {
+        "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},
+        "sigma": {cores[name]: archive.put(sigma) for name, sigma in run.sigma.items() if name in cores},
+        "weights": {cores[name]: list(map(float, weights)) for name, weights in run.weights.items() if name in cores},
+    }
+    return [{"at": name, **step} for name in (script.read.get(at, ()) if inner else (at,))]

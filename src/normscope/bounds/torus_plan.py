@@ -1,0 +1,419 @@
+"""A convolutional graph as steps of the ellipsoid engine on tori: which fields are carried, and on which torus.
+
+Every field lies on a torus of N >= n + padding entries per axis, where a zero-padded convolution is a circular one as
+long as the field it reads is zero outside its n entries (it is *clean*). Activations make it so: they are followed by
+a mask, which has slopes 0 and 1. Linear values hold anything outside their grid, which only maps that look no further
+than the grid may read. Behind a stride the torus has N/stride entries, and a state of block circulant matrices stays
+one. The fields carried together lie on one torus; linear maps wait until their outputs do.
+
+A node that bounds its operand as a whole (max pooling) closes a stage, whose constant multiplies those of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core.rounding import Upper
+from ..graph.ir import Graph, Input, Node
+from ..linalg.convolution import Convolution
+from ..linalg.linear_map import Repeated
+from ..linalg.norms import upper
+from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from .plan import Plan, plan
+from .segments import Segments
+from .torus_stencil import Grid, Stencil, grid_of, stencil_of
+
+SMALL = 512
+"""Outputs up to this size are written out; the constant of larger fields is the largest over all frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value with channels on a grid: entry o lies at `o level` of the stage's finest torus; see the module."""
+
+    channels: int
+    grid: Grid
+    level: Grid
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The state goes over from the fields `bases` to the fields `names`, on their torus."""
+
+    bases: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """An activation `name` of `operand`, with slopes (mask included); `kept` of the `bases` are needed later."""
+
+    name: str
+    operand: str
+    bases: tuple[str, ...]
+    kept: tuple[str, ...]
+    slope: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The stage ends with the constant of the field `operand`, times 10^log10_gain."""
+
+    operand: str
+    bases: tuple[str, ...]
+    log10_gain: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The stage ends in a dense plan; the first matrix of the plan is over the grids of the fields `bases`."""
+
+    plan: Plan
+    bases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps from one start to one end.
+
+    Attributes:
+        start: the fields it starts from, each with log10 of its constant.
+        operations: moves and activations.
+        end: how it ends.
+        sizes: entries per axis of its finest torus.
+        fields: every field that is read, by name.
+        readings: for every linear field the fields it is a sum of stencils of.
+    """
+
+    start: Mapping[str, float]
+    operations: tuple[Move | Bend, ...]
+    end: Close | Tail
+    sizes: Grid
+    fields: Mapping[str, Field]
+    readings: Mapping[str, tuple[tuple[Stencil, str], ...]]
+
+    def rows(self, names: Sequence[str], bases: Sequence[str], turns: Tensor) -> Tensor:
+        """Return fields as linear maps of the bases, `[p, channels of names, channels of bases]`.
+
+        Args:
+            names: the fields.
+            bases: the fields they are linear maps of.
+            turns: frequencies `[p, axes]`, in turns per entry of the stage's finest torus.
+        """
+        found: dict[str, dict[str, Tensor]] = {}
+        blocks = [
+            torch.cat([self._block(name, base, bases, turns, found) for base in bases], dim=2) for name in names
+        ]
+        return torch.cat(blocks, dim=1)
+
+    def _block(
+        self, name: str, base: str, bases: Sequence[str], turns: Tensor, found: dict[str, dict[str, Tensor]]
+    ) -> Tensor:
+        paths = self._paths(name, bases, turns, found)
+        shape = (turns.shape[0], self.fields[name].channels, self.fields[base].channels)
+        if base not in paths:
+            return torch.zeros(shape, dtype=torch.complex128, device=turns.device)
+        return paths[base].expand(shape)
+
+    def _paths(
+        self, name: str, bases: Sequence[str], turns: Tensor, found: dict[str, dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        if name in bases:
+            one = torch.eye(self.fields[name].channels, dtype=torch.complex128, device=turns.device)
+            return {name: one[None]}
+        if name not in found:
+            paths: dict[str, Tensor] = {}
+            for stencil, ref in self.readings[name]:
+                level = torch.tensor(self.fields[ref].level, dtype=torch.float64, device=turns.device)
+                matrix = stencil.at(turns * level)
+                for base, earlier in self._paths(ref, bases, turns, found).items():
+                    path = matrix @ earlier
+                    paths[base] = paths[base] + path if base in paths else path
+            found[name] = paths
+        return found[name]
+
+
+def stages(segments: Segments, values: Mapping[str, Upper]) -> tuple[Stage, ...] | None:
+    """Return the stages of a graph, or None where it is not a convolutional one of the kind described above.
+
+    Args:
+        segments: the float64 graph with its effects.
+        values: a bound on the map from the input to every node, for fields that start afresh.
+    """
+    axes = {
+        len(inner.axes)
+        for effect in segments.effects.values()
+        if isinstance(effect, Linear)
+        for linear in effect.maps
+        if isinstance(inner := linear.inner if isinstance(linear, Repeated) else linear, Convolution)
+    }
+    if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
+        return None
+    try:
+        return _Planner(segments, values, axes.pop()).run()
+    except _Refused:
+        return None
+
+
+class _Refused(Exception):
+    """The graph, or what is left of it, is not of this kind."""
+
+
+class _Planner:
+    """Walks the graph once, linear nodes as early as they can be taken."""
+
+    def __init__(self, segments: Segments, values: Mapping[str, Upper], axes: int) -> None:
+        self.graph, self.effects, self.values, self.axes = segments.graph, segments.effects, values, axes
+        self.shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
+        self.nodes = {node.name: node for node in self.graph}
+        self.order = _early(self.graph, self.effects)
+        self.stages: list[Stage] = []
+        self._begin(dict.fromkeys((item.name for item in self.graph.inputs), 0.0))
+
+    def run(self) -> tuple[Stage, ...]:
+        """Walk the graph."""
+        for index, node in enumerate(self.order):
+            effect = self.effects[node.name]
+            if isinstance(effect, Linear):
+                self._linear(node, effect)
+                continue
+            if node.refs[0] not in self.fields:
+                tail = self._tail()
+                if tail is not None:
+                    return self._ended(tail)
+            needed = self._needed(index)
+            if isinstance(effect, Elementwise) and needed is not None:
+                self._bend(node, effect.slope, needed)
+            elif isinstance(effect, Gain) and needed == [] and len(effect.gains) == 1:
+                self._close(node.refs[0], _whole(effect))
+                self._begin({node.name: 0.0})
+            else:
+                self._afresh(index)
+        output = self.graph.output
+        small = math.prod(self.shapes[output]) <= SMALL
+        tail = self._tail() if small or output not in self.fields else None
+        if tail is not None:
+            return self._ended(tail)
+        if output not in self.fields:
+            raise _Refused
+        self._close(output, 0.0)
+        return tuple(self.stages)
+
+    def _begin(self, start: dict[str, float]) -> None:
+        """Start a stage from fields with these constants."""
+        self.start = start
+        self.fields: dict[str, Field] = {}
+        self.readings: dict[str, tuple[tuple[Stencil, str], ...]] = {}
+        self.operations: list[Move | Bend] = []
+        self.masks: dict[str, tuple[float, float]] = {}
+        self.least: list[tuple[Grid, Grid, bool]] = []
+        for name in start:
+            grid = grid_of(self.shapes[name], self.axes)
+            if grid is None or (self.fields and grid[1:] != next(iter(self.fields.values())).grid):
+                raise _Refused
+            self.fields[name] = Field(grid[0], grid[1:], (1,) * self.axes, clean=True)
+        self.bases = tuple(start)
+
+    def _linear(self, node: Node, effect: Linear) -> None:
+        """Find out whether a linear node is a field."""
+        found: list[tuple[Stencil, str]] = []
+        result: Field | None = None
+        for linear, ref in zip(effect.maps, node.refs, strict=True):
+            field = self.fields.get(ref)
+            stencil = None if field is None else stencil_of(linear, node, self.axes)
+            if field is None or stencil is None or stencil.size != field.grid:
+                return
+            if any(stencil.reach) and not stencil.wraps and not field.clean:
+                return
+            level = tuple(step * s for step, s in zip(field.level, stencil.stride, strict=True))
+            clean = field.clean and stencil.covers
+            if result is None:
+                result = Field(stencil.channels[0], stencil.outputs, level, clean)
+            elif (result.grid, result.level) != (stencil.outputs, level):
+                return
+            else:
+                result = replace(result, clean=result.clean and clean)
+            found.append((stencil, ref))
+        if result is not None:
+            self.fields[node.name], self.readings[node.name] = result, tuple(found)
+
+    def _bend(self, node: Node, slope: tuple[float, float], needed: Sequence[str]) -> None:
+        """Carry the state over an activation."""
+        operand = node.refs[0]
+        field = self.fields[operand]
+        self._gather([*needed, operand])
+        kept = {base for name in needed for base in self._cone(name)}
+        keeping = tuple(base for base in self.bases if base in kept)
+        self.operations.append(Bend(node.name, operand, self.bases, keeping, slope))
+        self.bases = (*keeping, node.name)
+        self.fields[node.name] = replace(field, clean=True)
+
+    def _gather(self, names: Sequence[str]) -> None:
+        """Turn the state onto fields all else is a linear map of, if they lie on a coarser torus or are fewer."""
+        level = self.fields[names[0]].level
+        wanted = [node.name for node in self.order if node.name in names]
+        wanted = [item.name for item in self.graph.inputs if item.name in names] + wanted
+        chosen: list[str] = []
+        for name in wanted:  # what comes earlier cannot be a map of what comes later
+            if not self._spanned(name, chosen):
+                chosen.append(name)
+        for name in names:
+            self._read(name, self.bases)
+        width = sum(self.fields[base].channels for base in self.bases)
+        if level != self.fields[self.bases[0]].level or sum(self.fields[n].channels for n in chosen) < width:
+            self.operations.append(Move(self.bases, tuple(chosen)))
+            self.bases = tuple(chosen)
+
+    def _spanned(self, name: str, given: Sequence[str]) -> bool:
+        """Say whether a field is a linear map of the given ones."""
+        if name in given:
+            return True
+        refs = self.readings.get(name, ())
+        return name not in self.bases and bool(refs) and all(self._spanned(ref, given) for _, ref in refs)
+
+    def _cone(self, name: str) -> set[str]:
+        """Return the bases that a field is a linear map of."""
+        if name in self.bases:
+            return {name}
+        if name not in self.readings:
+            raise _Refused
+        return set().union(*(self._cone(ref) for _, ref in self.readings[name]))
+
+    def _read(self, name: str, bases: Iterable[str]) -> None:
+        """Note what sizes of torus it takes to compute a field from the bases."""
+        field = self.fields[name]
+        self.least.append((field.level, field.grid, False))
+        if name in bases:
+            return
+        for stencil, ref in self.readings[name]:
+            if stencil.wraps:
+                self.least.append((self.fields[ref].level, stencil.size, True))
+            else:
+                size = tuple(n + reach for n, reach in zip(stencil.size, stencil.reach, strict=True))
+                self.least.append((self.fields[ref].level, size, False))
+            self._read(ref, bases)
+
+    def _needed(self, index: int) -> list[str] | None:
+        """Fields on the torus of the operand of a node that carry all that is read after it; None if there are none."""
+        operand = self.order[index].refs[0]
+        if operand not in self.fields or len(set(self.order[index].refs)) > 1:
+            return None
+        level = self.fields[operand].level
+        found: list[str] = []
+        waiting = self._roots(index, {node.name for node in self.order[:index]})
+        while waiting:
+            name = waiting.pop()
+            if name in self.fields and self.fields[name].level == level:
+                found += [] if name in found else [name]
+            elif name in self.nodes and isinstance(self.effects[name], Linear):
+                waiting += self.nodes[name].refs
+            else:
+                return None
+        return found
+
+    def _roots(self, index: int, done: set[str]) -> list[str]:
+        """Values computed before (or at) the node at `index` that nodes after it read."""
+        done = done | {item.name for item in self.graph.inputs}
+        refs = [ref for node in self.order[index + 1 :] for ref in node.refs] + [self.graph.output]
+        return [ref for ref in dict.fromkeys(refs) if ref in done]
+
+    def _close(self, operand: str, log10_gain: float) -> None:
+        """End the stage with the constant of a field."""
+        if self.fields[operand].level != self.fields[self.bases[0]].level:
+            self._gather([operand])
+        self._read(operand, self.bases)
+        self._seal(Close(operand, self.bases, log10_gain))
+
+    def _ended(self, tail: Tail) -> tuple[Stage, ...]:
+        for base in tail.bases:
+            self._read(base, self.bases)
+        self._seal(tail)
+        return tuple(self.stages)
+
+    def _seal(self, end: Close | Tail) -> None:
+        """Choose the torus and finish the stage: where it is larger than the grid, activations act with a mask."""
+        sizes = _sizes(self.least, self.axes)
+        operations: list[Move | Bend] = []
+        for operation in self.operations:
+            if isinstance(operation, Bend):
+                field = self.fields[operation.name]
+                whole = all(n * s == size for n, s, size in zip(field.grid, field.level, sizes, strict=True))
+                low, high = operation.slope
+                operation = operation if whole else replace(operation, slope=(min(low, 0.0), max(high, 0.0)))
+            operations.append(operation)
+        self.stages.append(Stage(self.start, tuple(operations), end, sizes, self.fields, self.readings))
+
+    def _afresh(self, index: int) -> None:
+        """Forget everything: start from the constants of the fields that are read after a node, jointly."""
+        names = self._roots(index, {node.name for node in self.order[: index + 1]})
+        share = math.log10(len(names)) / 2
+        start = {name: self.values[name].log10 + share for name in names}
+        if not all(math.isfinite(value) for value in start.values()):
+            raise _Refused
+        self.stages = []
+        self._begin(start)
+
+    def _tail(self) -> Tail | None:
+        """Return the dense plan of what is left, over the fields of the state, or None where there is none."""
+        left: set[str] = set()
+        waiting, bases = [self.graph.output], set()
+        while waiting:
+            name = waiting.pop()
+            if name in self.bases:
+                bases.add(name)
+            elif name not in self.nodes or (name in self.fields and name not in self.readings):
+                return None
+            elif name not in left:
+                left.add(name)
+                waiting += self.nodes[name].refs
+        device = self.graph.inputs[0].value.device
+        names = tuple(base for base in self.bases if base in bases)
+        inputs = tuple(
+            Input(name=name, value=torch.zeros(self.shapes[name], dtype=torch.float64, device=device)) for name in names
+        )
+        graph = replace(self.graph, inputs=inputs, nodes=tuple(node for node in self.order if node.name in left))
+        found = plan(Segments(graph, self.effects, {}, {}), self.values)
+        if found is None or found.leading or set(found.start) != set(names):
+            return None
+        return Tail(found, names)
+
+
+def _early(graph: Graph, effects: Mapping[str, Effect]) -> tuple[Node, ...]:
+    """Return the nodes in an order that takes linear ones as soon as their operands are there."""
+    done = {item.name for item in graph.inputs}
+    order: list[Node] = []
+    left = list(graph)
+    while left:
+        ready = [n for n in left if isinstance(effects[n.name], Linear) and done.issuperset(n.refs)] or left[:1]
+        order += ready
+        done |= {node.name for node in ready}
+        left = [node for node in left if node.name not in done]
+    return tuple(order)
+
+
+def _whole(effect: Gain) -> float:
+    """Return log10 of the constant of a node with one operand."""
+    around = [upper(linear).log10 for linear in (effect.before, effect.after) if linear is not None]
+    parts = effect.gains[0].log10 + sum(around)
+    return parts if effect.whole is None else min(parts, effect.whole.log10)
+
+
+def _sizes(least: Iterable[tuple[Grid, Grid, bool]], axes: int) -> Grid:
+    """Return the smallest torus whose every level is as large as asked, or of the very size that wrapping asks for."""
+    least = list(least)
+    result = []
+    for axis in range(axes):
+        unit = math.lcm(*(level[axis] for level, _, _ in least))
+        wrapped = {level[axis] * size[axis] for level, size, exact in least if exact}
+        bound = max(level[axis] * size[axis] for level, size, _ in least)
+        bound += -bound % unit
+        if wrapped and wrapped != {bound}:
+            raise _Refused
+        result.append(bound)
+    return tuple(result)

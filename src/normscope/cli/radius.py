@@ -1,0 +1,138 @@
+"""`normscope radius`: certified radii of samples from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..bounds.radii import Radii
+from ..bounds.radius import certified_radius
+from ..bounds.radius_page import radii_document
+from ..core.errors import InputError
+from ..report.terminal import print_document
+from .labelled import open_labelled
+from .lines import say_written
+from .model_forms import FORMS, Given, open_model, placed
+from .objects import staying
+from .options import Seed
+from .targets import check_targets, read_from
+
+HELP = """Certify how far samples can be changed before their class can, next to a strong attack.
+
+For each sample: the largest l2 radius found within which the class provably cannot change, and the length of the
+smallest change that an attack found. Then the accuracy by radius: certified, and under attack.
+
+MODEL is a classifier, in any form that `normscope audit` takes but weights alone; it is measured in eval mode.
+
+DATA is one of
+
+- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`: images kept for testing, with their classes
+- `npz:FILE` with the inputs in an array called x, images or data, and the classes in y, labels or targets
+- `package.module:loader`: a DataLoader, a Dataset or a list of `(x, y)` batches; without y the predicted classes count.
+
+Radii are l2 distances in the units of what the data hold: MNIST and CIFAR-10 are standardised, so a distance of 1 is
+one deviation of the pixels there.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope radius net.py:build --data digits --samples 100 --html radii.html
+normscope radius mypackage.models:cnn --data mnist:~/data --effort tight --at 0.5 --at 1
+normscope radius mypackage.models:cnn --data mypackage.data:test_loader --json radii.json
+```
+"""
+
+
+def radius(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Samples with their classes: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to certify.")] = 100,
+    effort: Annotated[
+        Literal["fast", "tight"], typer.Option(help="How hard to try: tight takes longer and certifies more.")
+    ] = "fast",
+    at: Annotated[
+        list[float] | None, typer.Option(min=0.0, help="A radius to show the accuracy at; may be given several times.")
+    ] = None,
+    attack: Annotated[bool, typer.Option(help="Attack the samples too.")] = True,
+    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which output to take, by name or number, if the model returns several."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Budget; when it is spent radii stay certified but are smaller.")
+    ] = None,
+    seed: Seed = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
+    ] = False,
+) -> None:
+    """Certify radii (its help is HELP)."""
+    check_targets(html, json, inputs=read_from(model, data))
+    with staying():
+        found = _found(
+            open_model(model, trust=trust),
+            data=data,
+            samples=samples,
+            effort=effort,
+            attack=attack,
+            output=output,
+            max_seconds=max_seconds,
+            seed=seed,
+            device=device,
+        )
+    print_document(radii_document(found, brief=True, at=at))
+    if html is not None:
+        found.to_html(html)
+        say_written(html)
+    if json is not None:
+        found.to_json(json)
+        say_written(json)
+
+
+def _found(
+    given: Given,
+    *,
+    data: str | None,
+    samples: int,
+    effort: str,
+    attack: bool,
+    output: str | None,
+    max_seconds: float | None,
+    seed: int,
+    device: str | None,
+) -> Radii:
+    """Certify what was given, with the options of the command."""
+    if given.model is None:
+        raise InputError(
+            f"{given.name} holds weights and no model to run: name a function that builds the model "
+            "(package.module:function)"
+        )
+    if given.fixed_mode and given.model.training:
+        raise InputError(f"{given.name} was exported in train mode, where samples have no class of their own")
+    labelled = open_labelled(data, placed(given, device, None), samples=samples, seed=seed)
+    found = certified_radius(
+        given.model,
+        labelled.batches,
+        effort=effort,
+        attack=attack,
+        mode="eval",
+        output=int(output) if output is not None and output.isdecimal() else output,
+        max_seconds=max_seconds,
+        seed=seed,
+    )
+    return dataclasses.replace(found, name=given.name, notes=(*labelled.notes, *given.notes, *found.notes))

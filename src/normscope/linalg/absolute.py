@@ -1,0 +1,166 @@
+"""Entry by entry: the map with absolute entries (for intervals), and the l2 norm of every row (for single outputs)."""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import torch
+from torch import Tensor
+
+from ..core.log10 import power10
+from .convolution import Convolution
+from .linear_map import (
+    Averaging,
+    Centering,
+    Composite,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+)
+from .norms import upper
+from .writing import writable, write_out
+
+WRITTEN = 4_000_000
+"""Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
+_SLACK = 1 + 1e-12
+_absolutes: weakref.WeakKeyDictionary[LinearMap, LinearMap | None] = weakref.WeakKeyDictionary()
+_rows: weakref.WeakKeyDictionary[LinearMap, Tensor | None] = weakref.WeakKeyDictionary()
+
+
+def absolute(linear: LinearMap) -> LinearMap | None:
+    """Return the map whose matrix has the absolute values of the entries, or one with larger entries.
+
+    If every input entry moves by at most d_j, every output entry moves by at most `absolute(linear)` applied to d.
+
+    Args:
+        linear: any linear map; the result is remembered with the map.
+
+    Returns:
+        A map with nonnegative entries, or None for code that is too large to be written out.
+
+    Example:
+        >>> absolute(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
+        tensor([[3.]])
+    """
+    if linear not in _absolutes:
+        with torch.no_grad():
+            _absolutes[linear] = _absolute(linear)
+    return _absolutes[linear]
+
+
+def row_norms(linear: LinearMap) -> Tensor | None:
+    """Return an upper bound on the l2 norm of every row of the map's matrix, in the shape of the output (float64).
+
+    Exact up to rounding for single maps with zero padding and for whatever is small enough to be written out.
+
+    Args:
+        linear: any linear map; the result is remembered with the map.
+
+    Returns:
+        A tensor of the output's shape, or None for code that is too large to be written out.
+
+    Example:
+        >>> row_norms(Matrix(torch.tensor([[3.0, -4.0]])))
+        tensor([5.], dtype=torch.float64)
+    """
+    if linear not in _rows:
+        with torch.no_grad():
+            found = _row_norms(linear)
+            _rows[linear] = None if found is None else found * _SLACK + linear.slack
+    return _rows[linear]
+
+
+def small(linear: LinearMap) -> bool:
+    """Say whether a map is written out here without being asked."""
+    return linear.in_size * linear.out_size <= WRITTEN and writable(linear)
+
+
+def _absolute(linear: LinearMap) -> LinearMap | None:
+    match linear:
+        case Identity() | Reindex() | Averaging():
+            return linear
+        case Diagonal():
+            return Diagonal(linear.scale.double().abs(), linear.in_shape)
+        case Matrix():
+            return Matrix(linear.weight.double().abs(), linear.in_shape[:-1])
+        case Convolution():
+            return linear._with_weight(linear.weight.double().abs(), 0.0)
+        case Centering():
+            return _absolute_centering(linear)
+        case Repeated():
+            inner = absolute(linear.inner)
+            return None if inner is None else Repeated(inner, linear.leading)
+    if small(linear):
+        return _flat(linear, write_out(linear).abs())
+    if isinstance(linear, Composite | Sum):
+        parts = [absolute(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return Composite(known) if isinstance(linear, Composite) else Sum(known)
+    return None
+
+
+def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:
+    """Return a written-out map between the shapes of `linear`."""
+    ends = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
+    return Composite((ends[0], Matrix(matrix), ends[1]))
+
+
+def _absolute_centering(linear: Centering) -> LinearMap:
+    """|1 - 1/n| on the diagonal and 1/n beside it."""
+    dims = tuple(range(-linear.dims, 0))
+    entries = math.prod(linear.in_shape[-linear.dims :])
+
+    def function(x: Tensor) -> Tensor:
+        return x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True)
+
+    return Averaging(function, linear.in_shape, linear.out_shape, linear.device)
+
+
+def _row_norms(linear: LinearMap) -> Tensor | None:
+    ones = torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device)
+    match linear:
+        case Identity():
+            return ones[0].reshape(linear.out_shape)
+        case Reindex():
+            return linear.apply(ones)[0]
+        case Diagonal():
+            return linear.scale.double().abs().expand(linear.in_shape)
+        case Matrix():
+            return linear.weight.double().norm(dim=1).expand(linear.out_shape)
+        case Convolution():
+            # an input that the padding copies meets several taps: their sum is at most the padding's norm times theirs
+            squared = linear._with_weight(linear.weight.double().square(), 0.0)
+            return squared.apply(ones)[0].sqrt() * linear.copies()
+        case Centering():
+            entries = math.prod(linear.in_shape[-linear.dims :])
+            return ones[0] * math.sqrt(max(0.0, 1.0 - 1.0 / entries))
+        case Repeated():
+            inner = row_norms(linear.inner)
+            return None if inner is None else inner.expand(linear.out_shape)
+    if small(linear):
+        return write_out(linear).norm(dim=1).reshape(linear.out_shape)
+    if isinstance(linear, Averaging):
+        return linear.apply(ones)[0]  # no negative entry: the l2 norm of a row is at most its sum
+    if isinstance(linear, Composite):
+        return _composite_rows(linear)
+    if isinstance(linear, Sum):
+        terms = [row_norms(term) for term in linear.terms]
+        return None if any(term is None for term in terms) else torch.stack([t for t in terms if t is not None]).sum(0)
+    return None
+
+
+def _composite_rows(linear: Composite) -> Tensor | None:
+    """Row norms of the last part that mixes entries, times the norms before it, moved by the parts that do not mix."""
+    first, last = linear.parts[:-1], linear.parts[-1]
+    if isinstance(last, Identity | Reindex | Diagonal):
+        before = row_norms(Composite(first) if len(first) > 1 else first[0])
+        moved = absolute(last)
+        return None if before is None or moved is None else moved.apply(before[None])[0]
+    rows = row_norms(last)
+    return None if rows is None else rows * math.prod(power10(upper(part).log10) for part in first)

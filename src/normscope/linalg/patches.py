@@ -1,0 +1,146 @@
+"""What a layer reads at every position: the matrix H of which the layer's output is W H.
+
+A layer with weight W applied at T positions has the output W H, so a change dW of its weight moves the output by dW H:
+by at most norm(H) (spectral) times the Frobenius norm of dW, and by that much for some dW. For a convolution the
+columns of H are its patches, padding included; with groups every group has its own H, and the largest counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.rounding import ZERO, Upper, largest, numerical
+from .convolution import Axis, Convolution
+from .linear_map import Matrix
+from .norms import upper
+
+SIDE = 1024
+"""Gram matrices up to this order are diagonalized; larger ones are bounded by a Cholesky certificate."""
+PIECE = 20_000_000
+"""Entries of H that are written out at a time."""
+ALLOWANCE = 1e-10
+"""Rounding of a Gram matrix and its largest eigenvalue, relative to the norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a layer reads, the transpose of H, group by group, in pieces of its rows.
+
+    Attributes:
+        pieces: tensors `[groups, rows, columns]`, each the next rows of every group's matrix.
+        rows, columns: of a group's matrix: positions, and entries that one output reads.
+        largest: the largest absolute value among the entries.
+    """
+
+    pieces: Iterator[Tensor]
+    rows: int
+    columns: int
+    largest: float
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Read:
+        """Return what a layer reads if all positions are given as `[positions, entries]`, or per group."""
+        whole = matrix if matrix.ndim == 3 else matrix[None]
+        return cls(iter([whole]), whole.shape[1], whole.shape[2], _largest(whole))
+
+    def norm(self, *, rtol: float = 1e-3, deadline: float | None = None) -> Upper:
+        """Bound the largest spectral norm over the groups; exact up to rounding unless both sides are large.
+
+        Args:
+            rtol: how tight a bound to aim for where the matrices are too large to be exact.
+            deadline: a `time.monotonic()` after which only cheap bounds are taken.
+
+        Returns:
+            NUMERICAL at best, since what a layer reads is itself computed.
+
+        Example:
+            >>> round(10 ** Read.of(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).norm().log10, 6)
+            4.0
+        """
+        if self.largest == 0.0:
+            return ZERO
+        scaled = (piece.double() / self.largest for piece in self.pieces)
+        if self.rows < self.columns:
+            whole = torch.cat(list(scaled), dim=1)
+            gram = whole @ whole.mT
+        else:
+            first = next(scaled)
+            gram = first.mT @ first
+            for piece in scaled:
+                gram += piece.mT @ piece
+        if gram.shape[-1] <= SIDE:
+            square = numerical(float(torch.linalg.eigvalsh(gram)[..., -1].amax()) * (1.0 + ALLOWANCE))
+        else:
+            square = largest([upper(Matrix(one), rtol=rtol, deadline=deadline) for one in gram])
+            square = square.times(numerical(1.0 + ALLOWANCE))
+        root = Upper(square.log10 / 2.0, square.evidence)
+        return root.times(numerical(self.largest)).named("Gram matrix of the inputs")
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.double().abs().amax()) if x.numel() else 0.0
+
+
+def patches(conv: Convolution, x: Tensor) -> Read:
+    """Return what a convolution (or transposed convolution) reads for its outputs.
+
+    Args:
+        conv: the convolution at its real size.
+        x: its input, `[*leading, channels, *spatial]`; every leading index adds positions.
+
+    Returns:
+        Pieces `[groups, positions, channels per group * taps]`, made when they are asked for.
+
+    Example:
+        >>> conv = Convolution(torch.ones(1, 1, 2), (3,), padding=1)
+        >>> next(patches(conv, torch.tensor([[1.0, 2.0, 3.0]])).pieces)[0]
+        tensor([[0., 1.],
+                [1., 2.],
+                [2., 3.],
+                [3., 0.]])
+    """
+    channels = conv.in_shape[0]
+    given = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
+    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # the last entry is the padding's zero
+    read = _table(conv, x.device)
+    taps, positions = read.shape
+    groups, samples = conv.groups, given.shape[0]
+    columns = channels // groups * taps
+    step = max(1, PIECE // max(1, channels * taps * samples))
+
+    def pieces() -> Iterator[Tensor]:
+        for start in range(0, positions, step):
+            index = read[:, start : start + step]
+            found = given[:, :, index.reshape(-1)].reshape(samples, groups, channels // groups, taps, -1)
+            yield found.permute(1, 0, 4, 2, 3).reshape(groups, -1, columns)
+
+    return Read(pieces(), samples * positions, columns, _largest(given))
+
+
+def _table(conv: Convolution, device: torch.device) -> Tensor:
+    """Return, for every tap and output position, the flat input position it reads; one past the last is zero."""
+    sizes = conv.in_shape[1:]
+    table = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    valid = torch.ones(1, 1, dtype=torch.bool, device=device)
+    for axis, size in zip(conv.axes, sizes, strict=True):
+        read = _read(axis, conv, device)
+        inside = (read >= 0) & (read < size)
+        table = (table[:, None, :, None] * size + read[None, :, None, :]).flatten(2).flatten(0, 1)
+        valid = (valid[:, None, :, None] & inside[None, :, None, :]).flatten(2).flatten(0, 1)
+    return torch.where(valid, table, math.prod(sizes))
+
+
+def _read(axis: Axis, conv: Convolution, device: torch.device) -> Tensor:
+    """Return, for every tap and output entry of one axis, the input entry it reads, or -1."""
+    tap = torch.arange(axis.kernel, device=device)[:, None] * axis.dilation
+    if conv.transposed:  # entry q of the plain convolution's input is written by output p if q = p stride - left + tap
+        ahead = torch.arange(axis.size, device=device)[None, :] + axis.left - tap
+        read = torch.div(ahead, axis.stride, rounding_mode="floor")
+        return torch.where((ahead % axis.stride == 0) & (read < axis.outputs), read, -1)
+    covered = tap + torch.arange(axis.outputs, device=device)[None, :] * axis.stride
+    return covered - axis.left if conv.padding_mode == "zeros" else axis.source(conv.padding_mode, device)[covered]

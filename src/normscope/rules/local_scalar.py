@@ -1,0 +1,164 @@
+"""Functions of one entry over an interval: the exact range of the derivative, and lines that enclose the function.
+
+Between its *turns* (kinks and extrema of the derivative) the derivative is monotone, so its range over an interval is
+spanned by its values at both ends and on both sides of the turns inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .local import Enclosure, Lines, Local, Primitive, diagonal_part
+
+Function = Callable[[Tensor], Tensor]
+STEP = 1e-12
+"""How far from a turn, relative to its size, the derivative is taken on either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A point (or one per entry), or with a `period` every point `at + k period`."""
+
+    at: float | Tensor
+    period: float | None = None
+
+    def inside(self, low: Tensor, high: Tensor) -> Tensor:
+        """Say where an interval holds such a point."""
+        if self.period is None:
+            return (low <= self.at) & (high >= self.at)
+        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(Primitive):
+    """An entrywise function.
+
+    Attributes:
+        function: the function on `[B, *shape]`, differentiable by autograd.
+        turns: where the derivative is not monotone, kinks included.
+        jumps: where the function jumps or has a pole: no finite slope across.
+        domain: outside of which (ends included) there is no finite slope.
+        bounded: the range of the values.
+        margin: how far derivatives may be off, relative to max(1, size); 0 for piecewise linear functions.
+        wobble: how far values may be off (a switch between two formulas).
+        reason: said when the interval leaves the domain or meets a jump.
+    """
+
+    function: Function
+    turns: tuple[Turn, ...] = ()
+    jumps: tuple[Turn, ...] = ()
+    domain: tuple[float, float] = (-math.inf, math.inf)
+    bounded: tuple[float, float] = (-math.inf, math.inf)
+    margin: float = 1e-12
+    wobble: float = 0.0
+    reason: str = "a function without a finite slope over the ball"
+
+    def evaluate(self, values: Sequence[Tensor]) -> Tensor:
+        """Apply the function."""
+        return self.function(values[0])
+
+    def local(self, operands: Sequence[Enclosure]) -> Local:
+        """Return slopes, limits and lines over the interval of every entry."""
+        (x,) = operands
+        a, b = self.slopes(x.low, x.high)
+        value = self.function(x.centre)
+        low, high = self._limits(x, value, a, b)
+        broken = bool((a.isinf() | b.isinf()).any())
+        return Local(low, high, (diagonal_part(a, b, x),), self._lines(x, a, b), self.reason if broken else None)
+
+    def slopes(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the range of the derivative over [low, high]: no secant inside is steeper."""
+        first, last = self.derivative(low), self.derivative(high)
+        a, b = torch.minimum(first, last), torch.maximum(first, last)
+        for turn in self.turns:
+            inside = turn.inside(low, high)
+            if not bool(inside.any()):
+                continue
+            at = torch.as_tensor(turn.at, dtype=low.dtype, device=low.device).expand(low.shape)
+            step = STEP * at.abs().clamp(min=1.0)
+            for point in (at - step, at, at + step):
+                slope = self.derivative(point)
+                a, b = torch.where(inside, torch.minimum(a, slope), a), torch.where(inside, torch.maximum(b, slope), b)
+        if self.margin:
+            a, b = a - self.margin * a.abs().clamp(min=1.0), b + self.margin * b.abs().clamp(min=1.0)
+        lost = a.isnan() | b.isnan() | (low <= self.domain[0]) | (high >= self.domain[1])
+        for jump in self.jumps:
+            lost = lost | jump.inside(low, high)
+        return torch.where(lost, -torch.inf, a), torch.where(lost, torch.inf, b)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """Return the derivative that autograd gives."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_(True)
+            value = self.function(leaf)
+            if not value.requires_grad:
+                return torch.zeros_like(x)
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        return slope
+
+    def _limits(self, x: Enclosure, value: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Values at the ends where the function is monotone; otherwise the centre's, moved by the steepest slopes."""
+        ends = self.function(x.low), self.function(x.high)
+        above = torch.where(x.high == x.centre, 0.0, x.high - x.centre)
+        below = torch.where(x.low == x.centre, 0.0, x.centre - x.low)
+        reach = (
+            torch.maximum(_product(b, above), _product(-a, below)),
+            torch.maximum(_product(-a, above), _product(b, below)),
+        )
+        high, low = value + reach[0], value - reach[1]
+        up, down = a >= 0, b <= 0
+        low = torch.where(up, ends[0], torch.where(down, ends[1], low))
+        high = torch.where(up, ends[1], torch.where(down, ends[0], high))
+        pad = self.wobble + 1e-14 * value.abs() + STEP * self.margin
+        return (low - pad).clamp(*self.bounded), (high + pad).clamp(*self.bounded)
+
+    def _lines(self, x: Enclosure, a: Tensor, b: Tensor) -> Lines:
+        """Enclose the function by lines: chord and tangent where it bends one way, parallel lines otherwise."""
+        width = x.high - x.low
+        ends = self.function(x.low), self.function(x.high)
+        chord = torch.where(width > 0, (ends[1] - ends[0]) / width.clamp(min=1e-300), (a + b) / 2)
+        chord = torch.minimum(torch.maximum(chord, a), b)
+        turned = torch.zeros_like(width, dtype=torch.bool)
+        for turn in self.turns:
+            turned = turned | turn.inside(x.low, x.high)
+        at_ends = self.derivative(x.low), self.derivative(x.high)
+        convex = ~turned & (at_ends[1] >= at_ends[0]) | self._kink_only(x) & (at_ends[1] >= at_ends[0])
+        concave = ~turned & (at_ends[1] <= at_ends[0]) | self._kink_only(x) & (at_ends[1] <= at_ends[0])
+        # f(v) - m v for m = chord has equal values at both ends; slopes in [a - m, b - m] limit it in between
+        offset = ends[0] - chord * x.low
+        below, above = chord - a, b - chord
+        dip = _product(below, above) / (below + above).clamp(min=1e-300) * width
+        low_offset, high_offset = offset - dip, offset + dip
+        high_offset = torch.where(convex, offset, high_offset)
+        low_offset = torch.where(concave, offset, low_offset)
+        low_slope, high_slope = chord, chord
+        # a tangent is as good as the parallel line and often better: steep if most of the interval lies above the turn
+        middle = self.derivative((x.low + x.high) / 2)
+        touch = self.function((x.low + x.high) / 2) - middle * (x.low + x.high) / 2
+        low_slope, low_offset = torch.where(convex, middle, low_slope), torch.where(convex, touch, low_offset)
+        high_slope, high_offset = torch.where(concave, middle, high_slope), torch.where(concave, touch, high_offset)
+        pad = self.wobble + (1e-13 + self.margin) * (ends[0].abs() + ends[1].abs() + chord.abs() * width + width)
+        low_offset, high_offset = low_offset - pad, high_offset + pad
+        bad = ~(low_offset.isfinite() & high_offset.isfinite() & low_slope.isfinite() & high_slope.isfinite())
+        return Lines(
+            (torch.where(bad, 0.0, low_slope),),
+            torch.where(bad, -torch.inf, low_offset),
+            (torch.where(bad, 0.0, high_slope),),
+            torch.where(bad, torch.inf, high_offset),
+        )
+
+    def _kink_only(self, x: Enclosure) -> Tensor:
+        """Where the only turn inside is one kink between two straight pieces: the function bends one way."""
+        count = torch.zeros_like(x.low)
+        for turn in self.turns:
+            count = count + turn.inside(x.low, x.high)
+        return (count <= 1) & torch.tensor(self.margin == 0.0, device=x.low.device)
+
+
+def _product(slope: Tensor, width: Tensor) -> Tensor:
+    return torch.where(width == 0, 0.0, slope * width)

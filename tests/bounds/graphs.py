@@ -1,0 +1,137 @@
+"""Graphs written down by hand, without a capture: any shape of graph in a millisecond, and random ones from a seed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.bounds.folded import propagate
+from normscope.bounds.optimised import Certified, optimise
+from normscope.bounds.plan import WIDEST, Plan, plan
+from normscope.bounds.segments import Segments, segment
+from normscope.core.rounding import Upper
+from normscope.graph.ir import Graph, Input, Node, Ref
+from normscope.linalg.norms import upper
+
+aten = torch.ops.aten
+DOUBLE = torch.float64
+
+
+class Sheet:
+    """Nodes one after the other; every call returns the reference of a new value."""
+
+    def __init__(self, *shapes: Sequence[int], seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.inputs = [Input(name=f"x{i}", value=self.normal(*shape)) for i, shape in enumerate(shapes)]
+        self.refs = [Ref(item.name, item.shape) for item in self.inputs]
+        self.values: dict[str, Tensor] = {item.name: item.value for item in self.inputs}
+        self.nodes: list[Node] = []
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, dtype=DOUBLE, generator=self.generator)
+
+    def call(self, op: Any, *args: Any) -> Ref:
+        """Write one operator down."""
+        draft = Node(name=f"n{len(self.nodes)}", op=op, args=args, shape=(), dtype=DOUBLE)
+        value = draft.evaluate([self.values[name] for name in draft.refs])
+        node = Node(name=draft.name, op=op, args=args, shape=tuple(value.shape), dtype=DOUBLE)
+        self.nodes.append(node)
+        self.values[node.name] = value
+        return Ref(node.name, node.shape)
+
+    def linear(self, x: Ref, weight: Tensor | int, bias: Tensor | None = None, *, scale: float = 1.0) -> Ref:
+        """A matrix, or random rows in that number."""
+        if isinstance(weight, int):
+            weight = scale * self.normal(weight, x.shape[-1]) / math.sqrt(x.shape[-1])
+        return self.call(aten.linear.default, x, weight.to(DOUBLE), *([] if bias is None else [bias.to(DOUBLE)]))
+
+    def relu(self, x: Ref) -> Ref:
+        return self.call(aten.relu.default, x)
+
+    def leaky(self, x: Ref, slope: float) -> Ref:
+        return self.call(aten.leaky_relu.default, x, slope)
+
+    def add(self, x: Ref, y: Ref) -> Ref:
+        return self.call(aten.add.Tensor, x, y)
+
+    def graph(self, output: Ref) -> Graph:
+        """The nodes on the way to the output."""
+        needed = {output.name}
+        for node in reversed(self.nodes):
+            if node.name in needed:
+                needed.update(node.refs)
+        nodes = tuple(node for node in self.nodes if node.name in needed)
+        inputs = tuple(item for item in self.inputs if item.name in needed)
+        return Graph(inputs=inputs, nodes=nodes, output=output.name, mode="eval")
+
+
+ACTIVATIONS: dict[str, Callable[[Sheet, Ref], Ref]] = {
+    "relu": Sheet.relu,
+    "leaky": lambda sheet, x: sheet.leaky(x, 0.2),
+    "bent leaky": lambda sheet, x: sheet.leaky(x, -0.6),
+    "steep leaky": lambda sheet, x: sheet.leaky(x, 1.7),
+    "no leaky": lambda sheet, x: sheet.leaky(x, 1.0),
+    "abs": lambda sheet, x: sheet.call(aten.abs.default, x),
+    "gelu": lambda sheet, x: sheet.call(aten.gelu.default, x),
+    "silu": lambda sheet, x: sheet.call(aten.silu.default, x),
+    "tanh": lambda sheet, x: sheet.call(aten.tanh.default, x),
+    "hardswish": lambda sheet, x: sheet.call(aten.hardswish.default, x),
+    "softmax": lambda sheet, x: sheet.call(aten.softmax.int, x, -1),
+}
+
+
+def random_graph(seed: int, *, steps: int = 10, widest: int = 7) -> Graph:
+    """Draw a graph: values are read again later, added, laid side by side, multiplied where bounded, normalized."""
+    draw = random.Random(seed)
+    widths = [draw.randint(1, widest) for _ in range(draw.choice([1, 1, 1, 2]))]
+    sheet = Sheet(*((1, width) for width in widths), seed=seed)
+    values = list(sheet.refs)
+    for _ in range(steps):
+        x = draw.choice(values[-3:] if draw.random() < 0.7 else values)
+        y = draw.choice(values)
+        kind = draw.choice(["linear", "linear", "linear", "act", "act", "act", "act", "add", "add", "cat", "mul", "norm"])
+        if kind == "linear":
+            scale = draw.choice([1e-3, 0.3, 1.0, 1.0, 3.0, 1e3])
+            values.append(sheet.linear(x, draw.randint(1, widest), scale=scale))
+        elif kind == "act":
+            values.append(draw.choice(list(ACTIVATIONS.values()))(sheet, x))
+        elif kind == "add":
+            same = [value for value in values if value.shape == x.shape]
+            values.append(sheet.add(x, draw.choice(same)))
+        elif kind == "cat" and x.shape[-1] + y.shape[-1] <= 2 * widest:
+            values.append(sheet.call(aten.cat.default, [x, y], -1))
+        elif kind == "mul":
+            same = [value for value in values if value.shape == x.shape]
+            gate = sheet.call(aten.sigmoid.default, draw.choice(same))
+            values.append(sheet.call(aten.mul.Tensor, sheet.call(aten.tanh.default, x), gate))
+        elif kind == "norm" and x.shape[-1] > 1:
+            width = x.shape[-1]
+            weight, bias = sheet.normal(width), sheet.normal(width)
+            values.append(sheet.call(aten.layer_norm.default, x, [width], weight, bias, draw.choice([1e-3, 0.1, 1.0])))
+    return sheet.graph(values[-1])
+
+
+def norm(linear: Any) -> Upper:
+    return upper(linear, rtol=1e-6)
+
+
+def planned(graph: Graph, *, widest: int = WIDEST) -> tuple[Segments, Plan | None, dict[str, Upper]]:
+    """A graph's segments, its plan, and the bounds by folded segments that a fresh start rests on."""
+    with torch.no_grad():
+        segments = segment(graph)
+        values = propagate(segments, norm, fold=True)
+        return segments, plan(segments, values, widest=widest), values
+
+
+def tightened(graph: Graph, *, steps: int = 12, widest: int = WIDEST) -> Certified:
+    """The certificate after a few steps."""
+    _, found, _ = planned(graph, widest=widest)
+    assert found is not None, f"no plan for\n{graph}"
+    certificate = optimise(found, steps=steps)
+    assert certificate is not None, f"no certificate for\n{graph}"
+    return certificate

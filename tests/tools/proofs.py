@@ -1,0 +1,124 @@
+"""What the tests of the checker share: the checker itself, brackets with their proofs, and files that were tampered with."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normscope.bounds.attack import lower_bound
+from normscope.bounds.certificate import Certificate, ClosedForm
+from normscope.bounds.folded import propagate
+from normscope.bounds.proof import Multipliers, Proof
+from normscope.bounds.work import Work
+from normscope.core.bracket import Bracket, Evidence
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "verify.py"
+
+
+def _loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("normscope_checker", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+checker: Any = _loaded()
+
+
+def closed_form(work: Work) -> tuple[float, tuple[Multipliers, ...]]:
+    """Return log10 of the closed-form bound and its multipliers, of the better of its two choices."""
+    found = []
+    with torch.no_grad():
+        for doubled in (False, True):
+            chain = Certificate(ClosedForm(doubled=doubled), "closed-form", torch.device("cpu"))
+            value = propagate(work.segments, work.norm, fold=True, chain=chain)[work.graph.output]
+            found.append((value.log10, chain.proof()))
+    return min(found, key=lambda pair: pair[0])
+
+
+def bracket_of(work: Work, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
+    """Return a GLOBAL bracket with this upper side, a quick search from below and its proof."""
+    flat = work.graph.flat().detach()
+    lower, pair = lower_bound(work.graph, work.double, seconds=0.05, restarts=2, promising=[(flat, None)])
+    witness = None if pair is None else tuple(work.double.split(point) for point in pair)
+    return Bracket(
+        log10_lower=lower,
+        log10_upper=log10_upper,
+        evidence=Evidence.NUMERICAL,
+        mode=work.graph.mode,
+        witness=witness,
+        proof=Proof(graph=work.double, effects=work.segments.effects, multipliers=tuple(multipliers)),
+        **{"method": "closed-form", **about},
+    )
+
+
+def proven(model: nn.Module, batch: Tensor) -> Bracket:
+    """Return the closed-form bracket of a model with its proof."""
+    work = Work(model, batch)
+    return bracket_of(work, *closed_form(work))
+
+
+def seeded(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """Return a model in eval mode with weights from a seed, and statistics that are not those of a fresh one."""
+    generator = torch.Generator().manual_seed(seed)
+    model = build().eval()
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                drawn = torch.randn(value.shape, generator=generator)
+                scale = 1.0 / max(1, value[0].numel()) ** 0.5 if value.ndim > 1 else 0.5
+                value.copy_(drawn.square() + 0.3 if "var" in name else scale * drawn + (1.0 if value.ndim == 1 else 0))
+    return model
+
+
+@dataclass
+class File:
+    """A proof file taken apart, to be changed and put together again with a digest that fits."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, path: Path) -> File:
+        header, arrays = checker.read(str(path))
+        return cls(header, {name: value.copy() for name, value in arrays.items()})
+
+    def copy(self) -> File:
+        return File(copy.deepcopy(self.header), {name: value.copy() for name, value in self.arrays.items()})
+
+    def node(self, **about: Any) -> dict[str, Any]:
+        """Return the first node that answers to a description."""
+        return next(n for n in self.header["network"]["nodes"] if about.items() <= n.items())
+
+    def claim(self, side: str) -> dict[str, Any]:
+        return next(claim for claim in self.header["claims"] if claim["side"] == side)
+
+    def write(self, path: Path) -> Path:
+        digest = checker.fingerprint(self.header, self.arrays)
+        text = json.dumps({**self.header, "digest": digest})
+        buffer = io.BytesIO()
+        np.savez(buffer, header=np.frombuffer(text.encode(), np.uint8), **self.arrays)
+        path.write_bytes(buffer.getvalue())
+        return path
+
+
+def only(bracket: Bracket, side: str) -> Bracket:
+    """Return a bracket that claims one side alone."""
+    if side == "upper":
+        return replace(bracket, log10_lower=-float("inf"), witness=None)
+    return replace(bracket, log10_upper=float("inf"), reason="not claimed")

@@ -1,0 +1,2499 @@
+#!/usr/bin/env python3
+"""Check what Normscope claims, without Normscope: `python tools/verify.py FILE...`. Needs NumPy and nothing else.
+
+A proof file (`bracket.save(path)`) holds a network, node by node, claims about its Lipschitz constant, and what is
+needed to check them. This script trusts nothing but the network itself. It evaluates the network in float64 with its
+own code, takes slopes of activations from its own table, norms of linear maps by its own singular values (convolutions
+too large to be written out: by the largest singular value on a torus), and runs certificates with its own Cholesky
+factorizations.
+
+What a claim says, for a network f with input x (all inputs as one vector) and all norms l2:
+  upper   norm(f(x) - f(y)) <= 10^log10 norm(x - y), for all x, y (global) or all x, y in the ball
+  lower   some pair (x, y), which the file holds, attains at least 10^log10
+
+How an upper side is proven here. L(v) bounds the map from the input to a value v.
+  product    L(sum A_j v_j) <= sum norm(A_j) L(v_j); nonlinear nodes by their constants
+  folded     a value written as sum A_s s over sources s (inputs and nonlinear nodes): the norms of these A_s
+  loop       the same with every activation split into its mean slope and a remainder (LipLT)
+  ellipsoid  Q with dg dg^T <= Q over the live values g. Linear values v = F g: F Q F^T. An activation with slopes in
+             [a, b], m = (a+b)/2, e = (b-a)/2, and any sigma >= 0 from the file that leaves I - S Q_vv S positive
+             definite, S = diag(sigma)^(1/2): with Qhat = Q + Q_gv S (I - S Q_vv S)^-1 S Q_vg it has
+             Q_uu = m Qhat_vv m + diag(e^2/sigma) and Q_gu = Qhat_gv m. The result is lambda_max of the output's Q.
+
+Each claim gets one line: VERIFIED, NOT RE-VERIFIED (why) or REJECTED (why). "Verified" means up to a relative
+1e-6 for upper and 1e-9 for lower sides; rounding on the way is covered by small allowances, not by interval
+arithmetic. Exit code: 0 all verified, 1 something rejected, 2 a file cannot be used, 3 nothing rejected but
+something not re-verified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import itertools
+import json
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Shape = tuple[int, ...]
+
+FORMAT, VERSION = "normscope-proof", 1
+UPPER_TOLERANCE, LOWER_TOLERANCE, PROBE_TOLERANCE = 1e-6, 1e-9, 1e-7
+UNIT = 2.0**-53
+MOST_BYTES, MOST_HEADER, MOST_NODES, MOST_ENTRIES, MOST_DEPTH = 4 << 30, 64 << 20, 100_000, 10**8, 40
+"""Limits on a file: bytes unpacked, bytes of JSON, nodes, entries of one value, maps inside maps."""
+DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK = 3000, 3 * 10**7, 1e11
+"""Maps are written out up to this short side, this many entries and multiplications."""
+STATE_SIDE, TORUS_WORK = 5000, 2e11
+"""Largest ellipsoid, and multiplications spent on the torus of one convolution."""
+
+
+class BadFile(Exception):
+    """The file is damaged, or says something that cannot be read as a network and claims."""
+
+
+class Refuted(Exception):
+    """A claim is wrong, or what the file brings for it does not prove it."""
+
+
+class Unproven(Exception):
+    """A claim could not be checked; nothing speaks against it."""
+
+
+def require(condition: bool, text: str) -> None:
+    """Raise `BadFile` unless the condition holds."""
+    if not condition:
+        raise BadFile(text)
+
+
+# ------------------------------------------------------------------------------------------------ reading a file
+
+
+def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the header and the arrays of a proof file; no pickles, nothing run, sizes limited."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            names = [member.filename for member in members]
+            require(len(names) == len(set(names)), "two members of one name")
+            require(sum(member.file_size for member in members) <= MOST_BYTES, "too large")
+            require("header.npy" in names, "no header: not a proof file")
+            arrays = {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+    except BadFile:
+        raise
+    except OSError as error:
+        raise BadFile(error.strerror or str(error)) from None
+    except Exception as error:  # zipfile, zlib and numpy raise many kinds for a damaged file
+        raise BadFile(f"damaged: {type(error).__name__}: {error}") from None
+    raw = arrays.pop("header").tobytes()
+    require(len(raw) <= MOST_HEADER, "the header is too large")
+    try:
+        header = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"the header is no JSON: {error}") from None
+    require(isinstance(header, dict) and header.get("format") == FORMAT, "not a proof file of Normscope")
+    require(header.get("version") == VERSION, f"version {header.get('version')!r}: this script reads {VERSION}")
+    digest = header.pop("digest", None)
+    require(digest == fingerprint(header, arrays), "damaged: the digest does not fit the content")
+    return header, arrays
+
+
+def fingerprint(header: dict[str, Any], arrays: dict[str, Array]) -> str:
+    """Return the digest of a file's content: it catches accidents, not forgers."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
+    for name in sorted(arrays):
+        value = arrays[name]
+        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """Read one array, after checking that its bytes are all there."""
+    with archive.open(member) as stream:
+        require(np.lib.format.read_magic(stream) == (1, 0), "an array of an unknown version")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        require(dtype.str in ("<f8", "<f4", "<i8", "|u1") and not fortran, f"an array of {dtype}")
+        content = stream.read()
+    require(len(content) == math.prod(shape) * dtype.itemsize, "an array is cut off")
+    value = np.frombuffer(content, dtype).reshape(shape)
+    require(dtype.kind != "f" or bool(np.isfinite(value).all()), f"{member.filename} holds NaN or infinite values")
+    return value
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Checked access to JSON that refers to arrays."""
+
+    arrays: dict[str, Array]
+
+    def array(self, name: Any, dtype: str = "f") -> Array:
+        """Return an array by its reference, in float64 or int64."""
+        require(isinstance(name, str) and name in self.arrays, f"no array {name!r}")
+        value = self.arrays[name]
+        require(value.dtype.kind == dtype, f"array {name} has dtype {value.dtype}")
+        return value.astype(np.float64 if dtype == "f" else np.int64)
+
+    @staticmethod
+    def shape(value: Any, most: int = MOST_ENTRIES) -> Shape:
+        """Return a list of sizes as a shape."""
+        require(isinstance(value, list) and len(value) <= 16, f"{value!r} is no shape")
+        require(all(type(n) is int and 0 < n <= most for n in value), f"{value!r} is no shape")
+        require(math.prod(value) <= most, f"a value of {value!r} entries is too large")
+        return tuple(value)
+
+    @staticmethod
+    def number(value: Any) -> float:
+        """Return a finite number."""
+        require(type(value) in (int, float) and math.isfinite(value), f"{value!r} is no number")
+        return float(value)
+
+    @staticmethod
+    def whole(value: Any, low: int, high: int) -> int:
+        """Return an integer between two others."""
+        require(type(value) is int and low <= value <= high, f"{value!r} is no integer from {low} to {high}")
+        return int(value)
+
+    def numbers(self, value: Any) -> float | Array:
+        """Return a number, or the array it refers to."""
+        return self.array(value) if isinstance(value, str) else self.number(value)
+
+
+# ------------------------------------------------------------------------------------------------ activations
+
+# Where the second derivative vanishes: between these points the first one is monotone.
+GELU_BEND, GELU_TANH_BEND = math.sqrt(2.0), 1.418504008790828355548
+SILU_BEND, MISH_BENDS = 2.399357280515467667833, (-2.256376396360793120006, 1.490571179485428459294)
+GELU_TANH = math.sqrt(2.0 / math.pi), 0.044715
+FAR = 1e3
+"""Derivatives of the smooth functions have reached their limits, in float64, long before this."""
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1/(1 + exp(-x)) without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
+
+
+def softplus(x: Array) -> Array:
+    """Return log(1 + exp(x)) without overflow."""
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gelu_slope(x: Array) -> Array:
+    return 0.5 * (1.0 + erf(x / math.sqrt(2.0))) + x * np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+
+
+def _gelu_tanh_slope(x: Array) -> Array:
+    scale, cubic = GELU_TANH
+    inner = scale * (x + cubic * x**3)
+    bell = 4.0 * sigmoid(2.0 * inner) * sigmoid(-2.0 * inner)
+    return sigmoid(2.0 * inner) + 0.5 * x * bell * scale * (1.0 + 3.0 * cubic * x * x)
+
+
+def _silu_slope(x: Array) -> Array:
+    return sigmoid(x) * (1.0 + x * sigmoid(-x))
+
+
+def _mish_slope(x: Array) -> Array:
+    inner = softplus(x)
+    return np.tanh(inner) + x * 4.0 * sigmoid(2.0 * inner) * sigmoid(-2.0 * inner) * sigmoid(x)
+
+
+Slope = Callable[[Array], Array] | float | Array
+Piece = tuple[float | Array, float | Array, Slope]
+"""From, to, and the derivative there: a number if constant, else a function that is monotone on the piece."""
+
+
+def _smooth(slope: Callable[[Array], Array], *bends: float) -> list[Piece]:
+    ends = [-math.inf, *bends, math.inf]
+    return [(a, b, slope) for a, b in itertools.pairwise(ends)]
+
+
+def _elu(p: dict[str, Any]) -> list[Piece]:
+    steep = p["scale"] * p["alpha"] * p["input_scale"]
+    return [(-math.inf, 0.0, lambda x: steep * np.exp(p["input_scale"] * x)), (0.0, math.inf, p["scale"])]
+
+
+def _elu_value(x: Array, p: dict[str, Any]) -> Array:
+    low = p["alpha"] * np.expm1(p["input_scale"] * np.minimum(x, 0.0))
+    return p["scale"] * np.where(x > 0, x, low)
+
+
+def _softplus_value(x: Array, p: dict[str, Any]) -> Array:
+    scaled = p["beta"] * x
+    return np.where(scaled > p["threshold"], x, softplus(scaled) / p["beta"])
+
+
+@dataclass(frozen=True)
+class Function:
+    """An activation: its value, the pieces of its derivative, and its parameters (each must lie in its range)."""
+
+    value: Callable[[Array, dict[str, Any]], Array]
+    pieces: Callable[[dict[str, Any]], list[Piece]]
+    parameters: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+INF, ANY = math.inf, (-1e300, 1e300)
+FUNCTIONS: dict[str, Function] = {
+    "relu": Function(lambda x, p: np.maximum(x, 0.0), lambda p: [(-INF, 0.0, 0.0), (0.0, INF, 1.0)]),
+    "leaky_relu": Function(
+        lambda x, p: np.where(x > 0, x, p["slope"] * x),
+        lambda p: [(-INF, 0.0, p["slope"]), (0.0, INF, 1.0)],
+        {"slope": ANY},
+    ),
+    "clamp": Function(
+        lambda x, p: np.minimum(np.maximum(x, p["low"]), p["high"]),
+        lambda p: [(-INF, p["low"], 0.0), (p["low"], p["high"], 1.0), (p["high"], INF, 0.0)],
+        {"low": ANY, "high": ANY},
+    ),
+    "abs": Function(lambda x, p: np.abs(x), lambda p: [(-INF, 0.0, -1.0), (0.0, INF, 1.0)]),
+    "softshrink": Function(
+        lambda x, p: np.sign(x) * np.maximum(np.abs(x) - p["by"], 0.0),
+        lambda p: [(-INF, -p["by"], 1.0), (-p["by"], p["by"], 0.0), (p["by"], INF, 1.0)],
+        {"by": (0.0, 1e300)},
+    ),
+    "hardsigmoid": Function(
+        lambda x, p: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
+        lambda p: [(-INF, -3.0, 0.0), (-3.0, 3.0, 1.0 / 6.0), (3.0, INF, 0.0)],
+    ),
+    "hardswish": Function(
+        lambda x, p: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
+        lambda p: [(-INF, -3.0, 0.0), (-3.0, 3.0, lambda x: x / 3.0 + 0.5), (3.0, INF, 1.0)],
+    ),
+    "elu": Function(_elu_value, _elu, {"alpha": ANY, "scale": ANY, "input_scale": (0.0, 1e300)}),
+    "gelu": Function(
+        lambda x, p: 0.5 * x * (1.0 + erf(x / math.sqrt(2.0))), lambda p: _smooth(_gelu_slope, -GELU_BEND, GELU_BEND)
+    ),
+    "gelu_tanh": Function(
+        lambda x, p: 0.5 * x * (1.0 + np.tanh(GELU_TANH[0] * (x + GELU_TANH[1] * x**3))),
+        lambda p: _smooth(_gelu_tanh_slope, -GELU_TANH_BEND, GELU_TANH_BEND),
+    ),
+    "silu": Function(
+        lambda x, p: x * sigmoid(p["beta"] * x),
+        lambda p: _smooth(lambda x: _silu_slope(p["beta"] * x), -SILU_BEND / p["beta"], SILU_BEND / p["beta"]),
+        {"beta": (1e-9, 1e9)},
+    ),
+    "mish": Function(lambda x, p: x * np.tanh(softplus(x)), lambda p: _smooth(_mish_slope, *MISH_BENDS)),
+    "softplus": Function(
+        _softplus_value,
+        lambda p: _smooth(lambda x: sigmoid(p["beta"] * x)),
+        # above the threshold the function is x: a jump of log(1 + exp(-threshold))/beta, a rounding device from here on
+        {"beta": (1e-9, 1e9), "threshold": (14.0, 1e300)},
+    ),
+    "sigmoid": Function(lambda x, p: sigmoid(x), lambda p: _smooth(lambda x: sigmoid(x) * sigmoid(-x), 0.0)),
+    "logsigmoid": Function(lambda x, p: -softplus(-x), lambda p: _smooth(lambda x: sigmoid(-x))),
+    "tanh": Function(
+        lambda x, p: np.tanh(x), lambda p: _smooth(lambda x: 4.0 * sigmoid(2.0 * x) * sigmoid(-2.0 * x), 0.0)
+    ),
+    "tanhshrink": Function(lambda x, p: x - np.tanh(x), lambda p: _smooth(lambda x: np.tanh(x) ** 2, 0.0)),
+    "softsign": Function(
+        lambda x, p: x / (1.0 + np.abs(x)), lambda p: _smooth(lambda x: (1.0 + np.abs(x)) ** -2.0, 0.0)
+    ),
+    "erf": Function(lambda x, p: erf(x), lambda p: _smooth(lambda x: 2.0 / math.sqrt(math.pi) * np.exp(-x * x), 0.0)),
+    "atan": Function(lambda x, p: np.arctan(x), lambda p: _smooth(lambda x: 1.0 / (1.0 + x * x), 0.0)),
+    "exp": Function(lambda x, p: np.exp(x), lambda p: _smooth(np.exp)),
+    "power": Function(
+        lambda x, p: x ** int(p["exponent"]),
+        lambda p: _smooth(lambda x: p["exponent"] * x ** (int(p["exponent"]) - 1), 0.0),
+        {"exponent": (2.0, 64.0)},
+    ),
+    "sin": Function(lambda x, p: np.sin(x), lambda p: []),
+    "cos": Function(lambda x, p: np.cos(x), lambda p: []),
+}
+"""`leaky_relu` is PReLU too (one slope per entry), `clamp` ReLU6 and hardtanh, `elu` CELU and SELU."""
+RISING = {
+    *("relu", "clamp", "hardsigmoid", "softshrink", "softplus", "sigmoid", "logsigmoid", "tanh", "tanhshrink"),
+    *("softsign", "erf", "atan", "exp"),
+}
+"""Functions that never fall."""
+
+
+def slopes(name: str, parameters: dict[str, Any], low: Array, high: Array) -> tuple[Array, Array]:
+    """Return the least and the largest slope of a function between any two points of [low, high], entry by entry."""
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    if name in ("sin", "cos"):
+        return _wave_slopes(low + (0.5 * math.pi if name == "sin" else math.pi), high - low)
+    least, most = np.full(low.shape, INF), np.full(low.shape, -INF)
+    for start, end, slope in FUNCTIONS[name].pieces(parameters):
+        first, last = np.maximum(low, start), np.minimum(high, end)
+        met = (first < last) | ((first == last) & (low == high))
+        if callable(slope):
+            far = INF if name in ("exp", "power") else FAR
+            with np.errstate(all="ignore"):
+                ends = [slope(np.clip(np.where(met, x, 0.0), -far, far)) for x in (first, last)]
+            pair = np.minimum(*ends), np.maximum(*ends)
+            pair = tuple(x + sign * 1e-13 * (1.0 + np.abs(x)) for x, sign in zip(pair, (-1.0, 1.0)))
+        else:
+            pair = (np.broadcast_to(slope, low.shape),) * 2
+        least, most = np.where(met, np.minimum(least, pair[0]), least), np.where(met, np.maximum(most, pair[1]), most)
+    return least, most
+
+
+def _wave_slopes(low: Array, length: Array) -> tuple[Array, Array]:
+    """Return the range of sin, the derivative of sin and cos up to a shift, over [low, low + length]."""
+    turn = 2.0 * math.pi
+    with np.errstate(all="ignore"):
+        start = np.where(np.isfinite(low), np.mod(low, turn), 0.0)
+        end = start + np.where(np.isfinite(low), length, INF)
+    ends = np.sin(start), np.sin(np.where(np.isfinite(end), end, start))
+
+    def meets(place: float) -> Array:
+        return (start <= place + 1e-9) & (end >= place - 1e-9) | (end >= place + turn - 1e-9)
+
+    most = np.where(meets(0.5 * math.pi), 1.0, np.maximum(*ends) + 1e-9)
+    return np.where(meets(1.5 * math.pi), -1.0, np.minimum(*ends) - 1e-9), most
+
+
+# ------------------------------------------------------------------------------------------------ linear maps
+
+
+class Map:
+    """A linear map from arrays of shape `inside` to arrays of shape `outside`; `apply` takes a leading batch."""
+
+    inside: Shape
+    outside: Shape
+
+    def apply(self, x: Array) -> Array:
+        """Map `[b, *inside]` to `[b, *outside]`."""
+        raise NotImplementedError
+
+    def absolute(self) -> Map:
+        """Return a map whose entries are at least the absolute values of this one's."""
+        return Dense(np.abs(self.matrix()), self.inside, self.outside)
+
+    def slice(self) -> Map | None:
+        """Return what the map does to each slice of the first dimension, if it does the same to each."""
+        return None
+
+    @property
+    def work(self) -> float:
+        """About how many multiplications one application takes."""
+        return float(math.prod(self.inside) + math.prod(self.outside))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Entries of the output and of the input."""
+        return math.prod(self.outside), math.prod(self.inside)
+
+    @property
+    def small(self) -> bool:
+        """Whether the map may be written out."""
+        rows, columns = self.sizes
+        short = min(rows, columns)
+        heavy = columns * self.work + float(short) * short * max(rows, columns)
+        return short <= DENSE_SIDE and rows * columns <= DENSE_ENTRIES and heavy <= DENSE_WORK
+
+    def matrix(self) -> Array:
+        """Write the map out."""
+        rows, columns = self.sizes
+        step = max(1, 2 * 10**7 // max(1, rows, columns))
+        found = np.empty((rows, columns))
+        for start in range(0, columns, step):
+            basis = np.zeros((min(step, columns - start), columns))
+            basis[np.arange(len(basis)), start + np.arange(len(basis))] = 1.0
+            found[:, start : start + len(basis)] = self.apply(basis.reshape(-1, *self.inside)).reshape(len(basis), -1).T
+        return found
+
+    def rows(self, mask: Array) -> Array:
+        """Return which output entries can change when the masked input entries do."""
+        return np.full(self.outside, bool(mask.any()))
+
+
+class Identity(Map):
+    """The same entries in the same order, perhaps in another shape."""
+
+    def __init__(self, inside: Shape, outside: Shape) -> None:
+        require(math.prod(inside) == math.prod(outside), f"no identity from {inside} to {outside}")
+        self.inside, self.outside = inside, outside
+
+    def apply(self, x: Array) -> Array:
+        """Reshape."""
+        return x.reshape(len(x), *self.outside)
+
+    def absolute(self) -> Map:
+        """Return itself."""
+        return self
+
+    def slice(self) -> Map | None:
+        """Return the reshaping of a slice."""
+        return Identity(self.inside[1:], self.outside[1:]) if self.inside[:1] == self.outside[:1] else None
+
+    def rows(self, mask: Array) -> Array:
+        """Reshape the mask."""
+        return mask.reshape(self.outside)
+
+
+class Dense(Map):
+    """A matrix between two shapes."""
+
+    def __init__(self, entries: Array, inside: Shape, outside: Shape) -> None:
+        require(entries.shape == (math.prod(outside), math.prod(inside)), "a matrix does not fit its shapes")
+        self.entries, self.inside, self.outside = entries, inside, outside
+
+    def apply(self, x: Array) -> Array:
+        """Multiply."""
+        return (x.reshape(len(x), -1) @ self.entries.T).reshape(len(x), *self.outside)
+
+    def slice(self) -> Map | None:
+        """Drop a first dimension of 1."""
+        if self.inside[:1] == self.outside[:1] == (1,):
+            return Dense(self.entries, self.inside[1:], self.outside[1:])
+        return None
+
+    @property
+    def work(self) -> float:
+        """Count the entries."""
+        return float(self.entries.size)
+
+    def matrix(self) -> Array:
+        """Return the entries."""
+        return self.entries
+
+
+class Sparse(Map):
+    """A matrix with few entries, listed by row."""
+
+    def __init__(self, row: Array, column: Array, entry: Array, inside: Shape, outside: Shape) -> None:
+        require(row.ndim == 1 and row.shape == column.shape == entry.shape, "a sparse matrix does not fit itself")
+        good = row.size == 0 or (
+            row.min() >= 0 and row.max() < math.prod(outside) and column.min() >= 0 and column.max() < math.prod(inside)
+        )
+        require(bool(good) and bool((np.diff(row) >= 0).all()), "a sparse matrix has entries out of place")
+        self.row, self.column, self.entry, self.inside, self.outside = row, column, entry, inside, outside
+        self.filled, self.starts = np.unique(row, return_index=True)
+
+    def apply(self, x: Array) -> Array:
+        """Multiply and add up by row."""
+        found = np.zeros((len(x), math.prod(self.outside)))
+        if self.row.size:
+            found[:, self.filled] = np.add.reduceat(
+                x.reshape(len(x), -1)[:, self.column] * self.entry, self.starts, axis=1
+            )
+        return found.reshape(len(x), *self.outside)
+
+    def absolute(self) -> Map:
+        """Return the absolute entries."""
+        if len(set(zip(self.row.tolist(), self.column.tolist()))) < self.row.size:
+            return super().absolute()
+        return Sparse(self.row, self.column, np.abs(self.entry), self.inside, self.outside)
+
+
+class Rows(Map):
+    """A matrix on the last dimension."""
+
+    def __init__(self, weight: Array, inside: Shape) -> None:
+        require(weight.ndim == 2 and inside[-1:] == weight.shape[1:], f"a {weight.shape} matrix on {inside}")
+        self.weight, self.inside, self.outside = weight, inside, (*inside[:-1], weight.shape[0])
+
+    def apply(self, x: Array) -> Array:
+        """Multiply every row."""
+        return x @ self.weight.T
+
+    def absolute(self) -> Map:
+        """Return the absolute weights."""
+        return Rows(np.abs(self.weight), self.inside)
+
+    def slice(self) -> Map | None:
+        """Drop the first of the leading dimensions."""
+        return Rows(self.weight, self.inside[1:]) if len(self.inside) > 1 else None
+
+    @property
+    def work(self) -> float:
+        """Count the products."""
+        return float(self.weight.size) * math.prod(self.inside[:-1])
+
+
+class Diagonal(Map):
+    """Entrywise multiplication."""
+
+    def __init__(self, scale: Array, shape: Shape) -> None:
+        require(_broadcasts(scale.shape, shape), f"a scale of shape {scale.shape} on {shape}")
+        self.scale, self.inside, self.outside = scale, shape, shape
+
+    def apply(self, x: Array) -> Array:
+        """Multiply."""
+        return x * self.scale
+
+    def absolute(self) -> Map:
+        """Return the absolute factors."""
+        return Diagonal(np.abs(self.scale), self.inside)
+
+    def slice(self) -> Map | None:
+        """Return the factors of a slice, if they do not depend on it."""
+        same = self.scale.ndim < len(self.inside) or self.scale.shape[0] == 1
+        scale = self.scale[0] if same and self.scale.ndim == len(self.inside) else self.scale
+        return Diagonal(scale, self.inside[1:]) if same and self.inside else None
+
+    def rows(self, mask: Array) -> Array:
+        """Drop what is multiplied by zero."""
+        return mask & np.broadcast_to(self.scale != 0, self.inside)
+
+
+class Index(Map):
+    """Every output entry copies one input entry, or is zero (-1)."""
+
+    def __init__(self, index: Array, inside: Shape) -> None:
+        require(
+            bool(index.size) and index.min() >= -1 and index.max() < math.prod(inside), f"an index outside of {inside}"
+        )
+        self.index, self.inside, self.outside = index, inside, index.shape
+
+    def apply(self, x: Array) -> Array:
+        """Gather."""
+        return x.reshape(len(x), -1)[:, self.index] * (self.index >= 0)
+
+    def absolute(self) -> Map:
+        """Return itself."""
+        return self
+
+    def slice(self) -> Map | None:
+        """Return the index within a slice, if all slices have the same."""
+        if not self.inside or self.inside[:1] != self.outside[:1]:
+            return None
+        size = math.prod(self.inside[1:])
+        within = np.where(
+            self.index >= 0,
+            self.index - size * np.arange(self.inside[0]).reshape(-1, *(1,) * (self.index.ndim - 1)),
+            -1,
+        )
+        outside = (self.index >= 0) & ((within < 0) | (within >= size))
+        if outside.any() or not (within == within[:1]).all():
+            return None
+        return Index(within[0], self.inside[1:]) if within[0].size else None
+
+    def rows(self, mask: Array) -> Array:
+        """Gather the mask."""
+        return mask.reshape(-1)[self.index] & (self.index >= 0)
+
+
+class Centering(Map):
+    """Subtract the mean over some axes of a view of the value."""
+
+    def __init__(self, shape: Shape, view: Shape, axes: tuple[int, ...]) -> None:
+        require(math.prod(shape) == math.prod(view), f"no view of {shape} as {view}")
+        self.inside = self.outside = shape
+        self.view, self.axes = view, axes
+
+    def apply(self, x: Array) -> Array:
+        """Subtract the mean."""
+        seen = x.reshape(len(x), *self.view)
+        return (seen - seen.mean(tuple(a + 1 for a in self.axes), keepdims=True)).reshape(x.shape)
+
+    def absolute(self) -> Map:
+        """Return I + 11^T/n, which is at least (1 - 1/n) and 1/n."""
+        return Total([Identity(self.inside, self.inside), Chain([_Mean(self)])])
+
+    def slice(self) -> Map | None:
+        """Return the centring of a slice, unless the mean is taken over slices."""
+        if not self.inside or self.view[:1] != self.inside[:1] or 0 in self.axes:
+            return None
+        return Centering(self.inside[1:], self.view[1:], tuple(a - 1 for a in self.axes))
+
+
+class _Mean(Map):
+    """The means that a centring subtracts."""
+
+    def __init__(self, centering: Centering) -> None:
+        self.inside = self.outside = centering.inside
+        self.centering = centering
+
+    def apply(self, x: Array) -> Array:
+        """Return the means in place of the entries."""
+        return x - self.centering.apply(x)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a convolution: output o reads the entries o stride - left + tap dilation."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    left: int
+    right: int
+
+    @property
+    def extent(self) -> int:
+        """Width of the dilated kernel."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return (self.size + self.left + self.right - self.extent) // self.stride + 1
+
+    def source(self, mode: str) -> tuple[Array, Array]:
+        """Return which input each padded position holds, and whether it holds one."""
+        place = np.arange(-self.left, self.size + self.right)
+        if mode == "zeros":
+            return np.clip(place, 0, self.size - 1), (place >= 0) & (place < self.size)
+        if mode == "circular":
+            place = place % self.size
+        elif mode == "replicate":
+            place = np.clip(place, 0, self.size - 1)
+        else:
+            place = (self.size - 1) - np.abs((self.size - 1) - np.abs(place))
+        return place, np.full(place.shape, True)
+
+
+class Convolution(Map):
+    """A convolution with its stride, padding, dilation and groups, or the transpose of one."""
+
+    def __init__(self, weight: Array, axes: Sequence[Axis], groups: int, mode: str, transposed: bool) -> None:
+        require(weight.ndim == len(axes) + 2 and len(axes) >= 1, "a kernel does not fit its axes")
+        require(weight.shape[0] % groups == 0, "channels do not divide into groups")
+        require(mode == "zeros" or not transposed, "a transposed convolution pads with zeros")
+        for axis, taps in zip(axes, weight.shape[2:]):
+            padded = axis.size + axis.left + axis.right
+            require(
+                axis.kernel == taps and axis.extent <= padded <= 4 * MOST_ENTRIES, "a kernel does not fit its input"
+            )
+            require(mode != "reflect" or max(axis.left, axis.right) < axis.size, "a reflection beyond the input")
+        self.weight, self.axes, self.groups, self.mode, self.transposed = weight, tuple(axes), groups, mode, transposed
+        self.small_shape = (weight.shape[0], *(axis.outputs for axis in axes))
+        self.large_shape = (weight.shape[1] * groups, *(axis.size for axis in axes))
+        self.inside, self.outside = self.large_shape, self.small_shape
+        if transposed:
+            self.inside, self.outside = self.outside, self.inside
+        entries = math.prod(axis.size + axis.left + axis.right for axis in axes) * weight.shape[1] * groups
+        require(max(entries, *self.sizes) <= MOST_ENTRIES, "a convolution is too large")
+
+    def taps(self) -> Iterable[tuple[tuple[slice, ...], Array]]:
+        """Yield where each tap reads the padded input, and its matrix by group."""
+        rows = self.weight.shape[0] // self.groups
+        for place in np.ndindex(*self.weight.shape[2:]):
+            read = tuple(
+                slice(t * axis.dilation, t * axis.dilation + (axis.outputs - 1) * axis.stride + 1, axis.stride)
+                for t, axis in zip(place, self.axes)
+            )
+            yield read, self.weight[(slice(None), slice(None), *place)].reshape(self.groups, rows, -1)
+
+    def apply(self, x: Array) -> Array:
+        """Convolve, or run the transpose."""
+        return self._backward(x) if self.transposed else self._forward(x)
+
+    def _forward(self, x: Array) -> Array:
+        for number, axis in enumerate(self.axes, start=2):
+            source, held = axis.source(self.mode)
+            x = np.take(x, source, axis=number) * held.reshape(-1, *(1,) * (x.ndim - number - 1))
+        batch, outputs = len(x), self.small_shape[1:]
+        found = np.zeros((batch, self.groups, self.weight.shape[0] // self.groups, math.prod(outputs)))
+        for read, matrix in self.taps():
+            part = x[(slice(None), slice(None), *read)].reshape(batch, self.groups, -1, math.prod(outputs))
+            found += matrix @ part
+        return found.reshape(batch, *self.small_shape)
+
+    def _backward(self, y: Array) -> Array:
+        batch, padded = len(y), tuple(axis.size + axis.left + axis.right for axis in self.axes)
+        found = np.zeros((batch, self.large_shape[0], *padded))
+        parts = y.reshape(batch, self.groups, self.weight.shape[0] // self.groups, -1)
+        for read, matrix in self.taps():
+            moved = np.swapaxes(matrix, 1, 2) @ parts
+            found[(slice(None), slice(None), *read)] += moved.reshape(batch, -1, *self.small_shape[1:])
+        for number, axis in enumerate(self.axes, start=2):
+            source, held = axis.source(self.mode)
+            sums = np.zeros((*found.shape[:number], axis.size, *found.shape[number + 1 :]))
+            moved = np.moveaxis(found * held.reshape(-1, *(1,) * (found.ndim - number - 1)), number, 0)
+            np.add.at(np.moveaxis(sums, number, 0), source, moved)
+            found = sums
+        return found
+
+    def absolute(self) -> Map:
+        """Return the absolute kernel."""
+        return self.with_weight(np.abs(self.weight))
+
+    def with_weight(self, weight: Array) -> Convolution:
+        """Return the same geometry with another kernel."""
+        return Convolution(weight, self.axes, self.groups, self.mode, self.transposed)
+
+    def scaled(self, scale: Array, *, outputs: bool) -> Convolution:
+        """Return the convolution with one factor per output (or input) channel."""
+        ones = (1,) * len(self.axes)
+        if outputs != self.transposed:
+            return self.with_weight(self.weight * scale.reshape(-1, 1, *ones))
+        rows = self.weight.shape[0] // self.groups
+        factor = np.repeat(scale.reshape(self.groups, 1, -1), rows, axis=1).reshape(*self.weight.shape[:2], *ones)
+        return self.with_weight(self.weight * factor)
+
+    @property
+    def work(self) -> float:
+        """Count the products."""
+        return float(self.weight.size) * math.prod(self.small_shape[1:])
+
+
+class Repeated(Map):
+    """One map on every slice of some leading dimensions."""
+
+    def __init__(self, inner: Map, leading: Shape) -> None:
+        self.inner, self.leading = inner, leading
+        self.inside, self.outside = (*leading, *inner.inside), (*leading, *inner.outside)
+
+    def apply(self, x: Array) -> Array:
+        """Apply to every slice."""
+        return self.inner.apply(x.reshape(-1, *self.inner.inside)).reshape(len(x), *self.outside)
+
+    def absolute(self) -> Map:
+        """Repeat the absolute map."""
+        return Repeated(self.inner.absolute(), self.leading)
+
+    def slice(self) -> Map | None:
+        """Drop the first leading dimension."""
+        if not self.leading:
+            return self.inner.slice()
+        return Repeated(self.inner, self.leading[1:]) if len(self.leading) > 1 else self.inner
+
+    @property
+    def work(self) -> float:
+        """Count the slices."""
+        return self.inner.work * math.prod(self.leading)
+
+
+class Chain(Map):
+    """Maps one after the other, the first one first."""
+
+    def __init__(self, parts: Sequence[Map]) -> None:
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Chain) else (part,))]
+        for first, second in itertools.pairwise(flat):
+            require(first.outside == second.inside, f"a map to {first.outside} before one from {second.inside}")
+        kept = [part for part in flat if not (isinstance(part, Identity) and part.inside == part.outside)]
+        self.parts = tuple(kept or flat[:1])
+        self.inside, self.outside = flat[0].inside, flat[-1].outside
+
+    def apply(self, x: Array) -> Array:
+        """Apply one after the other."""
+        for part in self.parts:
+            x = part.apply(x)
+        return x
+
+    def absolute(self) -> Map:
+        """Take absolute values of the whole where it is small, else of the parts."""
+        return super().absolute() if self.small else Chain([part.absolute() for part in self.parts])
+
+    def slice(self) -> Map | None:
+        """Slice every part."""
+        parts = [part.slice() for part in self.parts]
+        return None if any(part is None for part in parts) else Chain([part for part in parts if part is not None])
+
+    @property
+    def work(self) -> float:
+        """Add the parts up."""
+        return sum(part.work for part in self.parts)
+
+    def rows(self, mask: Array) -> Array:
+        """Follow the mask."""
+        for part in self.parts:
+            mask = part.rows(mask)
+        return mask
+
+
+class Total(Map):
+    """Maps whose outputs are added."""
+
+    def __init__(self, terms: Sequence[Map]) -> None:
+        self.terms = tuple(terms)
+        self.inside, self.outside = self.terms[0].inside, self.terms[0].outside
+        for term in self.terms:
+            require((term.inside, term.outside) == (self.inside, self.outside), "a sum of maps of different shapes")
+
+    def apply(self, x: Array) -> Array:
+        """Add up."""
+        return sum((term.apply(x) for term in self.terms[1:]), self.terms[0].apply(x))
+
+    def absolute(self) -> Map:
+        """Take absolute values of the whole where it is small, else of the terms."""
+        return super().absolute() if self.small else Total([term.absolute() for term in self.terms])
+
+    def slice(self) -> Map | None:
+        """Slice every term."""
+        terms = [term.slice() for term in self.terms]
+        return None if any(term is None for term in terms) else Total([term for term in terms if term is not None])
+
+    @property
+    def work(self) -> float:
+        """Add the terms up."""
+        return sum(term.work for term in self.terms)
+
+    def rows(self, mask: Array) -> Array:
+        """Unite the terms' masks."""
+        return functools.reduce(np.logical_or, [term.rows(mask) for term in self.terms])
+
+
+def _broadcasts(small: Shape, large: Shape) -> bool:
+    try:
+        return np.broadcast_shapes(small, large) == large
+    except ValueError:
+        return False
+
+
+MODES = ("zeros", "circular", "reflect", "replicate")
+
+
+def parse_map(data: Any, inside: Shape, reader: Reader, depth: int = 0) -> Map:
+    """Read a linear map that takes values of shape `inside`."""
+    require(isinstance(data, dict) and depth <= MOST_DEPTH, "a map is no object, or maps are nested too deeply")
+    again = functools.partial(parse_map, reader=reader, depth=depth + 1)
+    kind = data.get("map")
+    if kind == "identity":
+        return Identity(inside, reader.shape(data.get("shape")))
+    if kind == "matrix":
+        return Rows(reader.array(data.get("weight")), inside)
+    if kind == "diagonal":
+        return Diagonal(reader.array(data.get("scale")), inside)
+    if kind == "index":
+        return Index(reader.array(data.get("index"), "i"), inside)
+    if kind == "dense":
+        return Dense(reader.array(data.get("entries")), inside, reader.shape(data.get("shape")))
+    if kind == "sparse":
+        rows, columns = reader.array(data.get("rows"), "i"), reader.array(data.get("columns"), "i")
+        return Sparse(rows, columns, reader.array(data.get("entries")), inside, reader.shape(data.get("shape")))
+    if kind == "centering":
+        view = reader.shape(data.get("view"))
+        return Centering(inside, view, parse_axes(data.get("axes"), view, reader))
+    if kind == "convolution":
+        return parse_convolution(data, inside, reader)
+    if kind == "repeated":
+        leading = reader.shape(data.get("leading"))
+        require(inside[: len(leading)] == leading, "a repeated map does not fit its input")
+        return Repeated(again(data.get("inner"), inside[len(leading) :]), leading)
+    if kind in ("chain", "total"):
+        listed = data.get("parts")
+        require(isinstance(listed, list) and 0 < len(listed) <= 1000, f"a {kind} without parts")
+        if kind == "total":
+            return Total([again(item, inside) for item in listed])
+        parts: list[Map] = []
+        for item in listed:
+            parts.append(again(item, parts[-1].outside if parts else inside))
+        return Chain(parts)
+    raise BadFile(f"a map of unknown kind {kind!r}")
+
+
+def parse_axes(value: Any, view: Shape, reader: Reader) -> tuple[int, ...]:
+    """Read a list of different axes."""
+    require(isinstance(value, list) and 0 < len(value) == len(set(map(str, value))), f"{value!r} is no list of axes")
+    return tuple(reader.whole(axis, 0, len(view) - 1) for axis in value)
+
+
+def parse_convolution(data: dict[str, Any], inside: Shape, reader: Reader) -> Convolution:
+    """Read a convolution; sizes are those of the plain one, also where it is transposed."""
+    weight = reader.array(data.get("weight"))
+    listed = data.get("axes")
+    require(isinstance(listed, list) and 1 <= len(listed) <= 3, "a convolution without axes")
+    names = ("size", "kernel", "stride", "dilation", "left", "right")
+    axes = []
+    for item in listed:
+        require(isinstance(item, dict) and set(item) == set(names), "an axis of a convolution is incomplete")
+        values = {name: reader.whole(item[name], 1 if name != "right" else -(10**6), 10**6) for name in names[:4]}
+        values |= {name: reader.whole(item[name], -(10**6), 10**6) for name in names[4:]}
+        axes.append(Axis(**values))
+    groups, mode = reader.whole(data.get("groups"), 1, 10**6), data.get("padding")
+    require(mode in MODES and type(data.get("transposed")) is bool, "a convolution of unknown padding")
+    found = Convolution(weight, axes, groups, mode, data["transposed"])
+    require(found.inside == inside, f"a convolution from {found.inside} on {inside}")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ norms of linear maps
+
+
+def log10(value: float) -> float:
+    """Return log10, -inf for zero."""
+    return math.log10(value) if value > 0 else -INF
+
+
+def power10(exponent: float) -> float:
+    """Return 10^exponent, which may be inf."""
+    return 10.0**exponent if exponent < 308 else INF
+
+
+def log10_sum(exponents: Sequence[float]) -> float:
+    """Return log10 of the sum of 10^e."""
+    top = max(exponents, default=-INF)
+    return top if math.isinf(top) else top + math.log10(math.fsum(10.0 ** (e - top) for e in exponents))
+
+
+def log10_root(exponents: Sequence[float]) -> float:
+    """Return log10 of the root of the sum of squares of 10^e."""
+    return log10_sum([2.0 * e for e in exponents]) / 2.0
+
+
+def length(vector: Array) -> float:
+    """Return the l2 norm, also of very small and very large entries."""
+    top = float(np.max(np.abs(vector), initial=0.0))
+    return top * float(np.linalg.norm(vector / top)) if 0.0 < top < INF else top
+
+
+def matrix_norm(matrix: Array) -> float:
+    """Return log10 of the largest singular value, rounded up."""
+    top = float(np.abs(matrix).max()) if matrix.size else 0.0
+    if not 0.0 < top < INF:
+        return -INF if top == 0.0 else INF
+    scaled = matrix / top
+    gram = scaled @ scaled.T if scaled.shape[0] <= scaled.shape[1] else scaled.T @ scaled
+    largest = float(np.linalg.eigvalsh(gram)[-1]) + 8.0 * UNIT * max(matrix.shape) * float(np.trace(gram))
+    return log10(top) + log10(largest) / 2.0 + 1e-12
+
+
+class Norms:
+    """Upper bounds on norms of linear maps, each taken once; `loose` says where size kept them from being exact."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Map, float]] = {}
+        self.loose: dict[str, None] = {}
+
+    def __call__(self, linear: Map) -> float:
+        """Return log10 of a bound."""
+        if id(linear) not in self.known:
+            self.known[id(linear)] = (linear, self._fresh(linear))
+        return self.known[id(linear)][1]
+
+    def _fresh(self, linear: Map) -> float:
+        while linear.inside[:1] == linear.outside[:1] != ():
+            inner = linear.slice()  # the norm of one of several equal blocks
+            if inner is None:
+                break
+            linear = inner
+        if isinstance(linear, Chain):
+            linear = Chain(_scales_folded(linear.parts))
+            linear = linear.parts[0] if len(linear.parts) == 1 else linear
+        if isinstance(linear, Repeated):
+            return self(linear.inner)
+        if isinstance(linear, Identity):
+            return 0.0
+        if isinstance(linear, Diagonal):
+            return log10(float(np.abs(linear.scale).max())) + 1e-15
+        if isinstance(linear, Index):
+            most = np.bincount(linear.index[linear.index >= 0], minlength=1).max()
+            return log10(float(most)) / 2.0
+        if isinstance(linear, Centering):
+            return 0.0 if math.prod(linear.view[a] for a in linear.axes) > 1 else -INF
+        if isinstance(linear, Rows):
+            linear = Dense(linear.weight, linear.weight.shape[1:], linear.weight.shape[:1])
+        if linear.small:
+            return matrix_norm(linear.matrix())
+        if isinstance(linear, Convolution):
+            return self._convolution(linear)
+        what = f"a map from {list(linear.inside)} to {list(linear.outside)} is too large to be written out"
+        self.loose[what] = None
+        if isinstance(linear, Chain):
+            return sum(self(part) for part in linear.parts)
+        if isinstance(linear, Total):
+            return log10_sum([self(term) for term in linear.terms])
+        if isinstance(linear, Sparse):
+            sums = [np.bincount(place, np.abs(linear.entry)).max(initial=0.0) for place in (linear.row, linear.column)]
+            return log10(math.sqrt(sums[0]) * math.sqrt(sums[1])) + 1e-12
+        if isinstance(linear, Dense):
+            size = np.abs(linear.entries)
+            schur = math.sqrt(float(size.sum(0).max())) * math.sqrt(float(size.sum(1).max()))
+            return log10(min(schur, float(np.linalg.norm(linear.entries)))) + 1e-12
+        raise Unproven(what)
+
+    def _convolution(self, conv: Convolution) -> float:
+        """Bound a large convolution by the norm on a torus, the least of a few."""
+        where = f"a convolution from {list(conv.inside)} to {list(conv.outside)}"
+        copies = [np.bincount(axis.source(conv.mode)[0][axis.source(conv.mode)[1]]).max() for axis in conv.axes]
+        taps = conv.weight.reshape(*conv.weight.shape[:2], -1)
+        cheap = log10(float(np.linalg.norm(taps, axis=(0, 1)).sum())) + log10(float(math.prod(copies))) / 2 + 1e-12
+        rows, columns = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
+        exact = conv.mode == "circular" and all(
+            axis.size % axis.stride == 0 and axis.outputs == axis.size // axis.stride for axis in conv.axes
+        )
+        tori = []
+        for extra in (0,) if exact else (0, 1):
+            if exact:
+                sizes = [axis.size for axis in conv.axes]
+            elif conv.mode == "zeros":
+                sizes = [max(axis.size + max(axis.left, axis.right, 0), axis.extent) for axis in conv.axes]
+            else:  # the padded input under a convolution without padding
+                sizes = [axis.size + axis.left + axis.right for axis in conv.axes]
+            sizes = [n + (-n % axis.stride) + extra * axis.stride for n, axis in zip(sizes, conv.axes)]
+            work = 60.0 * math.prod(sizes) * conv.groups * min(rows, columns) ** 2 * max(rows, columns)
+            if work > TORUS_WORK / 4:
+                break
+            tori += [(sizes, twist) for twist in ((0.0,) if exact else (0.0, 0.5))]
+        if not exact:
+            self.loose[f"{where} is bounded on a torus"] = None
+        if not tori:
+            self.loose[f"{where} is too large for a torus: taps are added up"] = None
+            return cheap
+        lost = 0.0 if exact or conv.mode == "zeros" else log10(float(math.prod(copies))) / 2
+        return min(cheap, min(_torus(conv, sizes, twist) for sizes, twist in tori) + lost)
+
+
+def _scales_folded(parts: Sequence[Map]) -> list[Map]:
+    """Multiply one factor per channel (a BatchNorm) into the convolution beside it."""
+    found: list[Map] = []
+    for part in parts:
+        before = found[-1] if found else None
+        if isinstance(part, Diagonal) and isinstance(before, Convolution):
+            channels = _channels(part)
+            if channels is not None:
+                found[-1] = before.scaled(channels, outputs=True)
+                continue
+        if isinstance(part, Convolution) and isinstance(before, Diagonal):
+            channels = _channels(before)
+            if channels is not None:
+                found[-1] = part.scaled(channels, outputs=False)
+                continue
+        found.append(part)
+    return found
+
+
+def _channels(diagonal: Diagonal) -> Array | None:
+    """Return the factors by channel (the first dimension), or None if they vary within one."""
+    scale = diagonal.scale.reshape((1,) * (len(diagonal.inside) - diagonal.scale.ndim) + diagonal.scale.shape)
+    if math.prod(scale.shape[1:]) != 1:
+        return None
+    return np.broadcast_to(scale.reshape(-1), diagonal.inside[:1])
+
+
+def _torus(conv: Convolution, sizes: Sequence[int], twist: float) -> float:
+    """Return log10 of the norm of the convolution on a torus, whose turns may multiply by -1 (twist 1/2).
+
+    The stride folds the frequencies nu + a N/s onto one another: their matrices stand side by side, over sqrt(s).
+    """
+    rows, columns = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
+    symbol = conv.weight.astype(complex)
+    for number, (axis, size) in enumerate(zip(conv.axes, sizes), start=2):
+        tap, frequency = np.arange(axis.kernel) * axis.dilation, np.arange(size) + twist
+        wave = np.exp(-2j * math.pi * (np.outer(tap, frequency) / size % 1.0))
+        symbol = np.moveaxis(np.tensordot(symbol, wave, axes=([number], [0])), -1, number)
+    shape: list[int] = [conv.groups, rows, columns]
+    for axis, size in zip(conv.axes, sizes):
+        shape += [axis.stride, size // axis.stride]
+    aliases, grid = list(range(3, len(shape), 2)), list(range(4, len(shape), 2))
+    symbol = symbol.reshape(shape).transpose([0, *grid, 1, 2, *aliases])
+    symbol = symbol.reshape(-1, rows, columns * math.prod(axis.stride for axis in conv.axes))
+    step, top = max(1, 10**7 // max(1, symbol[0].size)), 0.0
+    for start in range(0, len(symbol), step):
+        part = symbol[start : start + step]
+        turned = np.conj(np.swapaxes(part, 1, 2))
+        gram = part @ turned if part.shape[1] <= part.shape[2] else turned @ part
+        top = max(top, float(np.linalg.eigvalsh(gram)[:, -1].max()))
+    return log10(top / math.prod(axis.stride for axis in conv.axes)) / 2.0 + 1e-11
+
+
+# ------------------------------------------------------------------------------------------------ the network
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value: an input, or an operation on earlier values.
+
+    Attributes:
+        name, kind, shape: of the value.
+        operands: names of the values it reads.
+        maps, constant: of a linear node, sum of maps[j](operand j) + constant.
+        data: what the other kinds need.
+    """
+
+    name: str
+    kind: str
+    shape: Shape
+    operands: tuple[str, ...] = ()
+    maps: tuple[Map, ...] = ()
+    constant: Array | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+LINEAR = ("linear", "constant")
+OPERANDS = {"product": 2, "matmul": 2, "pairwise": 2, "attention": 3}
+"""How many values a kind reads, where it is not one."""
+
+
+class Network:
+    """The function that claims speak of: nodes in order, inputs first."""
+
+    def __init__(self, data: Any, reader: Reader) -> None:
+        require(isinstance(data, dict), "no network")
+        inputs, nodes = data.get("inputs"), data.get("nodes")
+        require(isinstance(inputs, list) and isinstance(nodes, list) and len(inputs) > 0, "a network without inputs")
+        require(len(inputs) + len(nodes) <= MOST_NODES, "a network of too many nodes")
+        self.nodes: dict[str, Node] = {}
+        for item in inputs:
+            require(isinstance(item, dict), "an input is no object")
+            self._add(Node(self._name(item), "input", reader.shape(item.get("shape"))))
+        self.inputs = tuple(self.nodes.values())
+        for item in nodes:
+            require(isinstance(item, dict), "a node is no object")
+            self._add(self._node(item, reader))
+        require(data.get("output") in self.nodes, "the output is no node")
+        self.output = self.nodes[data["output"]]
+        needed, stack = set(), [self.output.name]
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                stack.extend(self.nodes[name].operands)
+        self.order = [node for node in self.nodes.values() if node.name in needed or node.kind == "input"]
+        self.input_size = sum(node.size for node in self.inputs)
+
+    def _name(self, item: dict[str, Any]) -> str:
+        name = item.get("name")
+        require(isinstance(name, str) and 0 < len(name) <= 1000 and name[0] != "~", f"{name!r} is no name")
+        require(name not in self.nodes, f"two nodes are called {name!r}")
+        return str(name)
+
+    def _add(self, node: Node) -> None:
+        self.nodes[node.name] = node
+
+    def _node(self, item: dict[str, Any], reader: Reader) -> Node:
+        name, kind, shape = self._name(item), item.get("kind"), reader.shape(item.get("shape"))
+        operands = item.get("from")
+        require(isinstance(operands, list), f"{name} reads no list of values")
+        for operand in operands:
+            require(
+                isinstance(operand, str) and operand in self.nodes, f"{name} reads {operand!r}, which is not before"
+            )
+        read = [self.nodes[operand] for operand in operands]
+        make = functools.partial(Node, name, kind, shape, tuple(operands))
+        if kind == "linear":
+            listed = item.get("maps")
+            require(isinstance(listed, list) and len(listed) == len(read) > 0, f"{name} has not one map per operand")
+            maps = tuple(parse_map(data, node.shape, reader) for data, node in zip(listed, read))
+            require(all(linear.outside == shape for linear in maps), f"a map of {name} does not end in {shape}")
+            constant = None if item.get("constant") is None else reader.array(item["constant"])
+            require(constant is None or _broadcasts(constant.shape, shape), f"the constant of {name} does not fit")
+            return make(maps=maps, constant=constant)
+        if kind == "constant":
+            value = reader.array(item.get("value"))
+            require(not read and value.shape == shape, f"the constant {name} does not fit")
+            return make(constant=value)
+        if kind == "opaque":
+            gains = item.get("log10_gains")
+            known = gains is None or (isinstance(gains, list) and len(gains) == len(read) > 0)
+            require(known and type(item.get("joint")) is bool, f"{name} has not one gain per operand")
+            gains = None if gains is None else [-INF if g is None else reader.number(g) for g in gains]
+            return make(data={"what": str(item.get("what"))[:200], "gains": gains, "joint": item["joint"]})
+        require(len(read) == OPERANDS.get(str(kind), 1), f"{name} reads {len(read)} values")
+        return make(data=self._data(item, kind, shape, read, reader))
+
+    def _data(self, item: dict[str, Any], kind: Any, shape: Shape, read: list[Node], reader: Reader) -> dict[str, Any]:
+        """Read what a nonlinear node needs, and check that its shapes fit."""
+        name, first = item["name"], read[0].shape
+        if kind == "entrywise":
+            require(first == shape, f"{name} changes the shape")
+            return _parse_function(item, shape, reader)
+        if kind == "normalize":
+            view = reader.shape(item.get("view"))
+            eps = reader.number(item.get("eps"))
+            require(first == shape and math.prod(view) == read[0].size and eps > 0, f"{name} normalizes nothing")
+            return {"view": view, "axes": parse_axes(item.get("axes"), view, reader), "eps": eps}
+        if kind == "extreme":
+            index, lead = reader.array(item.get("index"), "i"), reader.whole(item.get("leading"), 0, len(shape))
+            inner = math.prod(first[lead:])
+            fits = index.ndim == 2 and index.size and index.min() >= -1 and index.max() < inner
+            fits = fits and first[:lead] == shape[:lead] and len(index) == math.prod(shape[lead:])
+            require(bool(fits) and bool((index >= 0).any(1).all()), f"the windows of {name} do not fit")
+            require(type(item.get("lowest")) is bool, f"{name} takes neither the highest nor the lowest")
+            return {"index": index, "leading": lead, "lowest": item["lowest"]}
+        if kind == "pairwise":
+            require(first == read[1].shape == shape and type(item.get("lowest")) is bool, f"{name} does not fit")
+            return {"lowest": item["lowest"]}
+        if kind in ("softmax", "log_softmax"):
+            require(first == shape, f"{name} changes the shape")
+            return {"axis": reader.whole(item.get("axis"), 0, len(shape) - 1)}
+        if kind == "product":
+            require(first == read[1].shape == shape, f"the factors of {name} do not fit")
+            return {}
+        if kind == "matmul":
+            second = read[1].shape
+            fits = len(first) >= 2 and len(second) >= 2 and first[:-2] == second[:-2] and first[-1] == second[-2]
+            require(fits and shape == (*first[:-1], second[-1]), f"the factors of {name} do not fit")
+            return {}
+        if kind == "glu":
+            axis = reader.whole(item.get("axis"), 0, len(shape) - 1)
+            require(first == (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]), f"the halves of {name} do not fit")
+            return {"axis": axis}
+        if kind == "attention":
+            q, k, v = (node.shape for node in read)
+            fits = 2 <= len(q) == len(k) == len(v) and q[:-2] == k[:-2] == v[:-2] and q[-1] == k[-1]
+            require(fits and k[-2] == v[-2] and shape == (*q[:-1], v[-1]), f"the operands of {name} do not fit")
+            mask = None if item.get("mask") is None else reader.array(item["mask"])
+            require(mask is None or _broadcasts(mask.shape, (*q[:-1], k[-2])), f"the mask of {name} does not fit")
+            return {"scale": reader.number(item.get("scale")), "mask": mask}
+        raise BadFile(f"{name} is of unknown kind {kind!r}")
+
+    def values(self, flat: Array) -> dict[str, Array]:
+        """Run the network on one flat input; return every value by name."""
+        found, start = {}, 0
+        for node in self.inputs:
+            found[node.name] = flat[start : start + node.size].reshape(node.shape)
+            start += node.size
+        with np.errstate(all="ignore"):
+            for node in self.order:
+                if node.kind != "input":
+                    found[node.name] = evaluate(node, [found[name] for name in node.operands])
+        return found
+
+
+def _parse_function(item: dict[str, Any], shape: Shape, reader: Reader) -> dict[str, Any]:
+    """Read an activation and its parameters, each a number or one per entry."""
+    name, given = item.get("function"), item.get("parameters")
+    require(isinstance(name, str) and name in FUNCTIONS and isinstance(given, dict), f"unknown function {name!r}")
+    known = FUNCTIONS[str(name)].parameters
+    require(set(given) == set(known), f"{name} has not the parameters {sorted(known)}")
+    parameters = {}
+    for key, (low, high) in known.items():
+        value = parameters[key] = reader.numbers(given[key])
+        require(_broadcasts(np.shape(value), shape), f"parameter {key} of {name} does not fit")
+        require(bool(np.all((np.asarray(value) >= low) & (np.asarray(value) <= high))), f"{key} of {name} out of range")
+    exponent = parameters.get("exponent", 2.0)
+    require(type(exponent) is float and exponent == int(exponent), "a power that is no integer")
+    return {"function": name, "parameters": parameters}
+
+
+def evaluate(node: Node, operands: list[Array]) -> Array:
+    """Compute the value of a node."""
+    data = node.data
+    if node.kind == "linear":
+        total = sum(linear.apply(x[None])[0] for linear, x in zip(node.maps, operands))
+        return total if node.constant is None else total + node.constant
+    if node.kind == "constant":
+        assert node.constant is not None
+        return node.constant
+    if node.kind == "opaque":
+        raise Unproven(f"{node.name} ({data['what']}) cannot be evaluated here")
+    x = operands[0]
+    if node.kind == "entrywise":
+        return FUNCTIONS[data["function"]].value(x, data["parameters"])
+    if node.kind == "normalize":
+        seen = x.reshape(data["view"])
+        return (seen / np.sqrt((seen * seen).mean(data["axes"], keepdims=True) + data["eps"])).reshape(node.shape)
+    if node.kind == "extreme":
+        flat = x.reshape(*x.shape[: data["leading"]], -1)
+        empty = INF if data["lowest"] else -INF
+        read = np.where(data["index"] >= 0, flat[..., data["index"]], empty)
+        return (read.min(-1) if data["lowest"] else read.max(-1)).reshape(node.shape)
+    if node.kind == "pairwise":
+        return np.minimum(x, operands[1]) if data["lowest"] else np.maximum(x, operands[1])
+    if node.kind in ("softmax", "log_softmax"):
+        shifted = x - x.max(data["axis"], keepdims=True)
+        total = np.exp(shifted).sum(data["axis"], keepdims=True)
+        return np.exp(shifted) / total if node.kind == "softmax" else shifted - np.log(total)
+    if node.kind == "product":
+        return x * operands[1]
+    if node.kind == "matmul":
+        return x @ operands[1]
+    if node.kind == "glu":
+        first, second = np.split(x, 2, axis=data["axis"])
+        return first * sigmoid(second)
+    scores = data["scale"] * (x @ np.swapaxes(operands[1], -2, -1))
+    scores = scores if data["mask"] is None else scores + data["mask"]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)) @ operands[2]
+
+
+# ------------------------------------------------------------------------------------------------ upper sides
+
+
+@dataclass(frozen=True)
+class Ball:
+    """All inputs within `radius` of `centre`."""
+
+    centre: Array
+    radius: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an ellipsoid needs: where it starts (log10 constants), the multipliers by node, and where it ends.
+
+    `weights` are the shares of the operands of nodes that read several. An `auto` step chooses its own multipliers.
+    """
+
+    at: str
+    start: dict[str, float]
+    sigma: dict[str, Array]
+    weights: dict[str, tuple[float, ...]]
+    auto: bool = False
+
+
+def times(*exponents: float) -> float:
+    """Return log10 of a product; infinity wins over zero."""
+    return INF if INF in exponents else sum(exponents)
+
+
+class Prover:
+    """Bounds the map from the input to every value: `best` holds log10 of the least bound proven so far."""
+
+    def __init__(self, network: Network, norms: Norms) -> None:
+        self.network, self.norms = network, norms
+        self.best = {node.name: 0.0 if node.kind == "input" else INF for node in network.order}
+        self.rests: dict[str, None] = {}
+        self.loose: dict[str, None] = {}
+        self.forms: dict[bool, dict[str, dict[str, Map]]] = {False: {}, True: {}}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        self.done: set[int] = set()
+        nonlinear = [node for node in network.order if node.kind not in ("input", *LINEAR)]
+        self.ends = {network.output.name, *(name for node in nonlinear for name in node.operands)}
+
+    # ---- one node at a time
+
+    def sweep(self, *, fold: bool, loop: bool = False, steps: Sequence[Step] = ()) -> float:
+        """Go through the network once; return log10 of the bound on the output."""
+        place = {node.name: index for index, node in enumerate(self.network.order)}
+        ready = {id(step): max((place[name] for name in self.cone(step)[1]), default=-1) for step in steps}
+        for index, node in enumerate(self.network.order):
+            for step in steps:
+                if ready[id(step)] < index and id(step) not in self.done:
+                    self.done.add(id(step))
+                    self._run(step)
+            found = [self.best[node.name]]
+            if node.kind == "constant":
+                found.append(-INF)
+            elif node.kind == "linear":
+                found.append(self._sum(node))
+                if fold and node.name in self.ends:
+                    found += [self._form_bound(node, which) for which in ((False, True) if loop else (False,))]
+            elif node.kind != "input":
+                gains, joint = self.gains(node)
+                moved = [times(gain, self.best[name]) for gain, name in zip(gains, node.operands)]
+                found.append(log10_root(moved) if joint else log10_sum(moved))
+            self.best[node.name] = min(found)
+            self.settle(node)
+        return self.best[self.network.output.name]
+
+    def _run(self, step: Step) -> None:
+        """Run an ellipsoid; one with multipliers of its own may come to nothing."""
+        try:
+            Ellipsoid(self, step).run()
+        except (Refuted, Unproven):
+            if not step.auto:
+                raise
+
+    def settle(self, node: Node) -> None:
+        """Draw what follows from a new bound on a value: nothing, if it speaks of all inputs."""
+
+    def confine(self, name: str, constants: Array) -> None:
+        """Take note of constants of single entries: nothing follows, if they speak of all inputs."""
+
+    def _sum(self, node: Node) -> float:
+        """Add up the operands; where they land on different entries, or are different inputs, their squares."""
+        moved = [times(self.norms(linear), self.best[name]) for linear, name in zip(node.maps, node.operands)]
+        kinds = {self.network.nodes[name].kind for name in node.operands}
+        apart = kinds == {"input"} and len(set(node.operands)) == len(node.operands)
+        if len(moved) > 1 and not apart:
+            masks = [linear.rows(np.full(linear.inside, True)) for linear in node.maps]
+            apart = bool((sum(mask.astype(int) for mask in masks) <= 1).all())
+        return log10_root(moved) if apart else log10_sum(moved)
+
+    # ---- folded
+
+    def form(self, node: Node, loop: bool) -> dict[str, Map]:
+        """Write a value as linear maps of sources: inputs, nonlinear nodes and (`loop`) operands of activations.
+
+        With `loop` an activation is its mean slope plus a remainder: "~name" stands for the operand it is made from.
+        """
+        forms = self.forms[loop]
+        for other in self.network.order if node.name not in forms else ():
+            if other.name not in forms:
+                forms[other.name] = self._form(other, loop, forms)
+        return forms[node.name]
+
+    def _form(self, node: Node, loop: bool, forms: dict[str, dict[str, Map]]) -> dict[str, Map]:
+        found: dict[str, list[Map]] = {}
+        split = self.split(node) if loop else None
+        if node.kind == "linear":
+            for linear, name in zip(node.maps, node.operands):
+                for source, earlier in forms[name].items():
+                    found.setdefault(source, []).append(Chain([earlier, linear]))
+        elif split is not None:
+            middle, spread = split
+            for source, earlier in forms[node.operands[0]].items():
+                found[source] = [Chain([earlier, middle])]
+            found["~" + node.name] = [Diagonal(_compact(spread), node.shape)]
+        elif node.kind != "constant":
+            found[node.name] = [Identity(node.shape, node.shape)]
+        return {source: _added(terms) for source, terms in found.items()}
+
+    def split(self, node: Node) -> tuple[Map, Array] | None:
+        """Return a map M and, per entry, w with du = M dv + dw and norm(dw/w) <= norm(dv); None if there is none."""
+        if node.kind != "entrywise":
+            return None
+        low, high = self.slopes(node)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return None
+        return Diagonal(_compact((low + high) / 2.0), node.shape), (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
+
+    def _form_bound(self, node: Node, loop: bool) -> float:
+        """Bound a value by its form: the terms added up, or their maps side by side."""
+        form = self.form(node, loop)
+        moved = {source: self.term(source, linear) for source, linear in form.items()}
+        inputs = [value for source, value in moved.items() if self._is_input(source)]
+        others = [value for source, value in moved.items() if not self._is_input(source)]
+        plain = log10_sum([log10_root(inputs), *others])
+        width = sum(linear.sizes[1] for linear in form.values())
+        if len(form) < 2 or not math.isfinite(plain) or not 0 < node.size * width <= DENSE_ENTRIES / 4:
+            return plain
+        if min(node.size, width) > DENSE_SIDE or not all(linear.small for linear in form.values()):
+            return plain
+        # norm([A_j/t_j]) (sum t_j^2 L_j^2)^(1/2) with t_j^2 = norm(A_j)/L_j, relative to the largest term
+        top = max(moved.values())
+        blocks = [
+            linear.matrix() * 10.0 ** ((moved[source] - top) / 2.0 - self.norms(linear))
+            for source, linear in form.items()
+            if moved[source] > -INF
+        ]
+        spread = log10_sum([value - top for value in moved.values()])
+        return min(plain, top + matrix_norm(np.concatenate(blocks, axis=1)) + spread / 2.0)
+
+    def term(self, source: str, linear: Map) -> float:
+        """Bound one term of a form."""
+        origin = self.network.nodes[source[1:]].operands[0] if source[0] == "~" else source
+        return times(self.norms(linear), self.best[origin])
+
+    def _is_input(self, source: str) -> bool:
+        return source[0] != "~" and self.network.nodes[source].kind == "input"
+
+    # ---- what single nodes do
+
+    def box(self, name: str) -> tuple[Array, Array]:
+        """Return the least and the most each entry of a value can be."""
+        reach = self.range(name)[0]
+        return np.full((), -reach), np.full((), reach)
+
+    def slopes(self, node: Node) -> tuple[Array, Array]:
+        """Return the least and the largest slope of an activation, per entry, over what its operand can be."""
+        low, high = self.box(node.operands[0])
+        data = node.data
+        least, most = slopes(data["function"], data["parameters"], np.broadcast_to(low, node.shape), high)
+        return np.broadcast_to(least, node.shape), np.broadcast_to(most, node.shape)
+
+    def gains(self, node: Node) -> tuple[list[float], bool]:
+        """Return log10 of a nonlinear node's constant in each operand, and whether their squares add up."""
+        kind, data = node.kind, node.data
+        if kind == "entrywise":
+            low, high = self.slopes(node)
+            size = float(np.maximum(np.abs(low), np.abs(high)).max())
+            return [log10(size) if math.isfinite(size) else INF], False
+        if kind == "normalize":
+            return [self.normalizer(node)], False
+        if kind == "extreme":
+            rows = np.sort(data["index"], axis=1)
+            fresh = np.concatenate([np.full((len(rows), 1), True), rows[:, 1:] != rows[:, :-1]], axis=1) & (rows >= 0)
+            return [log10(float(np.bincount(rows[fresh]).max())) / 2.0], False
+        if kind == "pairwise":
+            return [0.0, 0.0], True
+        if kind in ("softmax", "log_softmax"):
+            entries = node.shape[data["axis"]]
+            size = 0.5 if kind == "softmax" else math.sqrt(entries)
+            return [log10(size) if entries > 1 else -INF], False
+        if kind == "opaque":
+            self.rests[f"{node.name} ({data['what']})"] = None
+            return (data["gains"] or [INF] * len(node.operands)), data["joint"]
+        ranges = [self.range(name) for name in node.operands]
+        if kind == "product":
+            return [_log10_range(ranges[1][0]), _log10_range(ranges[0][0])], False
+        if kind == "matmul":
+            counts = [self.network.nodes[name].shape[-2] for name in node.operands]
+            sides = [_log10_range(row) + log10(count) / 2.0 for (_, row), count in zip(ranges, counts)]
+            return [sides[1], sides[0]], False
+        if kind == "glu":
+            return [_glu_gain(ranges[0][0])], False
+        # attention on rows of norm at most q, k, v: in q it is scale times a covariance, at most k v; in k at most
+        # scale q norm(J V) per query with norm(J V) <= v/sqrt(2); in v the weights of each query add up to 1
+        queries = log10(node.shape[-2]) / 2.0
+        q, k, v = (_log10_range(row) for _, row in ranges)
+        scale = log10(abs(data["scale"]))
+        return [times(scale, k, v), times(scale, q, v, queries - log10(2.0) / 2.0), queries], False
+
+    def normalizer(self, node: Node) -> float:
+        """Return log10 of 1/sqrt(eps), the steepest a division by sqrt(mean square + eps) gets, at zero."""
+        return -log10(node.data["eps"]) / 2.0 + 1e-14
+
+    # ---- how large values can get
+
+    def range(self, name: str) -> tuple[float, float]:
+        """Return bounds on the size of every entry and on the norm of every row of a value."""
+        node = self.network.nodes[name]
+        width = node.shape[-1] if node.shape else 1
+        if name not in self.ranges:
+            entry, row = self._range(node)
+            entry, row = min(entry, row), min(row, math.sqrt(width) * entry)
+            self.ranges[name] = entry * (1.0 + 1e-12), row * (1.0 + 1e-12)
+        return self.ranges[name]
+
+    def _range(self, node: Node) -> tuple[float, float]:
+        kind, data = node.kind, node.data
+        before = [self.range(name) for name in node.operands]
+        if kind in ("input", "opaque", "log_softmax"):
+            return INF, INF
+        if kind in LINEAR:
+            entry, row = (0.0, 0.0) if node.constant is None else _measure(node.constant, node.shape)
+            for linear, name, given in zip(node.maps, node.operands, before):
+                moved = through(self._trimmed(linear, name), *given)
+                entry, row = entry + moved[0], row + moved[1]
+            return entry, row
+        if kind == "entrywise":
+            reach, row = before[0]
+            function = FUNCTIONS[data["function"]]
+            if data["function"] in ("sin", "cos"):
+                return 1.0, INF
+            low, high = self.slopes(node)
+            with np.errstate(all="ignore"):
+                ends = [np.abs(function.value(np.asarray(x), data["parameters"])).max() for x in (-reach, reach)]
+                rest = np.abs(function.value(np.zeros(()), data["parameters"])).max()
+            if data["function"] in RISING and not np.isnan(ends).any():
+                return float(max(ends)), INF
+            gain = float(np.maximum(np.abs(low), np.abs(high)).max())
+            return float(rest) + gain * reach, float(rest) * math.sqrt(node.shape[-1] if node.shape else 1) + gain * row
+        if kind == "normalize":
+            view, axes = data["view"], data["axes"]
+            reach = math.sqrt(math.prod(view[axis] for axis in axes))
+            return reach, reach if view == node.shape and len(view) - 1 in axes else INF
+        if kind == "softmax":
+            return 1.0, 1.0 if data["axis"] == len(node.shape) - 1 else INF
+        if kind == "extreme":
+            return before[0][0], INF
+        if kind == "pairwise":
+            return max(before[0][0], before[1][0]), INF
+        if kind == "product":
+            (a, a_row), (b, b_row) = before
+            return a * b if a and b else 0.0, min(a_row * b if b else 0.0, b_row * a if a else 0.0)
+        if kind == "matmul":
+            rows = self.network.nodes[node.operands[1]].shape[-2]
+            return INF, before[0][1] * before[1][1] * math.sqrt(rows)
+        if kind == "glu":
+            return before[0][0], INF
+        return before[2][0], before[2][1]  # attention: averages of the rows of v
+
+    def _trimmed(self, linear: Map, operand: str) -> Map:
+        """Leave out a centring that changes nothing: that of a normalized value which was centred before."""
+        node = self.network.nodes[operand]
+        if node.kind != "normalize":
+            return linear
+        source = self.network.nodes[node.operands[0]]
+        parts = linear.parts if isinstance(linear, Chain) else (linear,)
+        sets = (node.data["view"], node.data["axes"])
+
+        def centres(part: Map) -> bool:
+            return isinstance(part, Centering) and (part.view, part.axes) == sets
+
+        last = source.maps[0].parts[-1:] if source.maps and isinstance(source.maps[0], Chain) else source.maps[:1]
+        if source.constant is not None or len(source.maps) != 1 or not (centres(parts[0]) and centres(last[0])):
+            return linear
+        return Chain([Identity(linear.inside, linear.inside), *parts[1:]])
+
+    # ---- ellipsoids
+
+    def cone(self, step: Step) -> tuple[set[str], list[str]]:
+        """Return the nodes between the start of an ellipsoid and its end, and the values it starts from."""
+        cone, sources, stack = set(), [], [step.at]
+        while stack:
+            name = stack.pop()
+            node = self.network.nodes[name]
+            if name in cone or name in sources:
+                continue
+            starts = name in step.start or node.kind == "input"
+            if starts or (node.kind not in LINEAR and name not in step.sigma and not step.auto):
+                sources.append(name)
+            else:
+                cone.add(name)
+                stack.extend(node.operands)
+        return cone, sources
+
+
+class BallProver(Prover):
+    """The same over a ball: every value is enclosed, and slopes are those over what an operand can be there.
+
+    Attributes:
+        ball, centre: the ball, and every value at its centre.
+        boxes: the least and the most each entry of a value can be over the ball.
+        entries: a constant for each entry of a value.
+    """
+
+    def __init__(self, network: Network, norms: Norms, ball: Ball) -> None:
+        super().__init__(network, norms)
+        self.ball, self.centre = ball, network.values(ball.centre)
+        if not all(np.isfinite(value).all() for value in self.centre.values()):
+            raise Unproven("a value at the centre of the ball is not finite")
+        self.boxes = {name: (np.full(v.shape, -INF), np.full(v.shape, INF)) for name, v in self.centre.items()}
+        self.entries = {name: np.full(value.shape, INF) for name, value in self.centre.items()}
+        self.magnitudes: dict[str, list[Map]] = {}
+        self.kinds: list[bool] = []
+
+    def sweep(self, *, fold: bool, loop: bool = False, steps: Sequence[Step] = ()) -> float:
+        """Go through the network once, with the slopes of the boxes found so far."""
+        self.forms[True].clear()
+        self.done.clear()
+        self.kinds = [False] * fold + [True] * loop
+        return super().sweep(fold=fold, loop=loop, steps=steps)
+
+    def box(self, name: str) -> tuple[Array, Array]:
+        """Return the least and the most each entry of a value can be over the ball."""
+        return self.boxes[name]
+
+    def range(self, name: str) -> tuple[float, float]:
+        """Return bounds on the size of every entry and on the norm of every row of a value over the ball."""
+        low, high = self.boxes[name]
+        size = np.maximum(np.abs(low), np.abs(high)).reshape(-1, low.shape[-1] if low.shape else 1)
+        return float(size.max()), float(np.sqrt((size * size).sum(1)).max()) * (1.0 + 1e-12)
+
+    def normalizer(self, node: Node) -> float:
+        """Return log10 of the constant over the ball: the mean square cannot fall far below its value at the centre."""
+        return -log10(float(self._reach(node)[1].min()))
+
+    def term(self, source: str, linear: Map) -> float:
+        """Bound one term of a form; of a remainder only the entries count whose slope is open."""
+        bound, moving = super().term(source, linear), self._moving(source)
+        if moving is None:
+            return bound
+        if self.network.nodes[source[1:]].kind == "entrywise":
+            bound = min(bound, times(self.norms(linear), log10(length(moving)) + 1e-12))
+        if linear.small:
+            bound = min(bound, log10(length(np.abs(linear.matrix()) @ moving.reshape(-1))) + 1e-12)
+        return bound
+
+    def _moving(self, source: str) -> Array | None:
+        """Return how fast each entry behind a remainder can move; None if the source is none, or that is not known."""
+        node = self.network.nodes[source.removeprefix("~")]
+        if source[0] != "~" or node.kind == "extreme":
+            return None
+        moving = self.entries[node.operands[0]]
+        if node.kind == "entrywise":
+            low, high = self.slopes(node)
+            moving = np.where(high > low, moving, 0.0)
+        else:  # a set moves as a whole
+            view, axes = node.data["view"], node.data["axes"]
+            sets = np.sqrt((moving.reshape(view) ** 2).sum(axes, keepdims=True)) * (1.0 + 1e-12)
+            sets = np.minimum(sets, power10(self.best[node.operands[0]]))
+            moving = np.broadcast_to(sets, view).reshape(node.shape)
+        return moving if np.isfinite(moving).all() else None
+
+    def split(self, node: Node) -> tuple[Map, Array] | None:
+        """Return a map M and, per entry, w with du = M dv + dw and norm(dw/w) <= norm(dv); None if there is none."""
+        if node.kind == "normalize":
+            return self._split_sets(node)
+        return self._split_windows(node) if node.kind == "extreme" else super().split(node)
+
+    def _reach(self, node: Node) -> tuple[Array, Array]:
+        """Return by set of a normalizer how far it can move over the ball, and the least its divisor can get."""
+        view, axes, operand = node.data["view"], node.data["axes"], node.operands[0]
+        count = math.prod(view[axis] for axis in axes)
+        size = np.sqrt((self.centre[operand].reshape(view) ** 2).sum(axes, keepdims=True))
+        low, high = self.boxes[operand]
+        reach = np.maximum(high - self.centre[operand], self.centre[operand] - low).reshape(view)
+        moved = np.sqrt((reach**2).sum(axes, keepdims=True)) * (1.0 + 1e-12)
+        moved = np.minimum(moved, self.ball.radius * power10(self.best[operand]))
+        inside = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high))).reshape(view)
+        nearest = np.sqrt((inside**2).sum(axes, keepdims=True)) * (1.0 - 1e-12)
+        nearest = np.maximum(nearest, size * (1.0 - 1e-12) - moved)
+        return moved, np.sqrt(nearest**2 / count + node.data["eps"]) * (1.0 - 1e-12)
+
+    def _split_sets(self, node: Node) -> tuple[Map, Array] | None:
+        """Split a division by the root mean square into its Jacobian at the centre and the rest, set by set.
+
+        y/s is the gradient of a convex function, so its Jacobian lies between 0 and 1/s, and half of that is never
+        further away than half. The third derivative of that function is largest along one direction, where it is
+        3 t (1 - t^2)/(sqrt(n) s^2) <= 2/(sqrt(3 n) s^2): the Jacobian moves by no more than that per unit of y.
+        """
+        view, axes = node.data["view"], node.data["axes"]
+        count = math.prod(view[axis] for axis in axes)
+        moved, least = self._reach(node)
+        if node.size * count > DENSE_ENTRIES or not np.isfinite(moved).all():
+            return None
+        far = 2.0 / math.sqrt(3.0 * count) * moved / least**2
+        near = far <= 0.5 / least
+        value = self.centre[node.operands[0]].reshape(view)
+        middle = np.sqrt((value**2).mean(axes, keepdims=True) + node.data["eps"])
+        spread = np.where(near, far, 0.5 / least) * (1.0 + 1e-12)
+        scale, along = np.where(near, 1.0 / middle, 0.5 / least), np.where(near, value / middle / math.sqrt(count), 0.0)
+        return _Projection(node.shape, view, axes, scale, along), np.broadcast_to(spread, view).reshape(node.shape)
+
+    def _split_windows(self, node: Node) -> tuple[Map, Array]:
+        """Split a maximum over windows into the mean of the k entries that can win, and the rest.
+
+        The change of a maximum is an average of the changes of these entries; its weights differ from 1/k each by at
+        most sqrt(1 - 1/k) in l2, and an entry counts once per window that it may win but need not.
+        """
+        index, leading = node.data["index"], node.data["leading"]
+        operand = self.network.nodes[node.operands[0]]
+        inner = math.prod(operand.shape[leading:])
+        places = np.where(index >= 0, index, -1)[None] + inner * np.arange(operand.size // inner)[:, None, None]
+        places = np.where((index >= 0)[None], places, -1).reshape(-1, index.shape[1])
+        racing = self._racing(node, places)
+        count = racing.sum(1)
+        rows, taps = np.nonzero(racing)
+        entries = places[rows, taps]
+        share = Sparse(rows, entries, 1.0 / count[rows], operand.shape, node.shape)
+        disputed = np.bincount(entries[count[rows] > 1], minlength=1).max()
+        spread = np.sqrt(1.0 - 1.0 / count) * math.sqrt(disputed) * (1.0 + 1e-12)
+        return share, spread.reshape(node.shape)
+
+    def _racing(self, node: Node, places: Array) -> Array:
+        """Return which entries of each window can be the extreme over the ball."""
+        low, high = (side.reshape(-1)[places] for side in self.boxes[node.operands[0]])
+        if node.data["lowest"]:
+            low, high = -high, -low
+        low, high = (np.where(places >= 0, side, -INF) for side in (low, high))
+        ordered = np.sort(places, axis=1)
+        if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+            raise Unproven(f"a window of {node.name} names an entry twice")
+        return (high >= low.max(1, keepdims=True)) & (places >= 0)
+
+    def confine(self, name: str, constants: Array) -> None:
+        """Take note of constants of single entries, and of the box that follows."""
+        centre = self.centre[name]
+        fresh = constants.reshape(centre.shape) * (1.0 + 1e-10)
+        self.entries[name] = np.minimum(self.entries[name], fresh)
+        reach = self.ball.radius * self.entries[name] if self.ball.radius else np.zeros(centre.shape)
+        self._intersect(name, centre - reach, centre + reach)
+
+    def _intersect(self, name: str, low: Array, high: Array) -> None:
+        centre, old = self.centre[name], self.boxes[name]
+        slack = 1e-11 * np.abs(centre)
+        low, high = np.maximum(low - slack, old[0]), np.minimum(high + slack, old[1])
+        self.boxes[name] = np.minimum(low, centre), np.maximum(high, centre)
+
+    def settle(self, node: Node) -> None:
+        """Enclose a value: by its constant, by constants of its entries, by intervals."""
+        best = power10(self.best[node.name])
+        self.confine(node.name, np.full(node.shape, best))
+        if node.kind == "input":
+            return
+        if node.kind == "linear":
+            if node.name not in self.magnitudes:
+                self.magnitudes[node.name] = [linear.absolute() for linear in node.maps]
+            pairs = list(zip(self.magnitudes[node.name], node.operands))
+            if all(np.isfinite(self.entries[name]).all() for name in node.operands):
+                self.confine(node.name, sum(linear.apply(self.entries[name][None])[0] for linear, name in pairs))
+            for loop in self.kinds if node.name in self.ends else ():
+                self._confine_rows(node, loop)
+        elif node.kind == "entrywise":
+            low, high = self.slopes(node)
+            with np.errstate(invalid="ignore"):
+                moved = np.maximum(np.abs(low), np.abs(high)) * self.entries[node.operands[0]]
+            self.confine(node.name, np.where(np.isnan(moved), INF, moved))
+        elif node.kind == "extreme":
+            lead, index = node.data["leading"], node.data["index"]
+            entries = self.entries[node.operands[0]].reshape(*node.shape[:lead], -1)
+            self.confine(node.name, np.where(index >= 0, entries[..., index], 0.0).max(-1))
+        found = self._interval(node)
+        if found is not None:
+            self._intersect(node.name, *found)
+        total = length(self.entries[node.name]) if np.isfinite(self.entries[node.name]).all() else INF
+        self.best[node.name] = min(self.best[node.name], log10(total) + 1e-12 if total < INF else INF)
+
+    def _confine_rows(self, node: Node, loop: bool) -> None:
+        """Bound every entry by the rows of the value's form."""
+        form = self.form(node, loop)
+        if not all(linear.small for linear in form.values()):
+            return
+        squares, total = np.zeros(node.size), np.zeros(node.size)
+        for source, linear in form.items():
+            matrix = linear.matrix()
+            side = np.linalg.norm(matrix, axis=1)
+            if self._is_input(source):
+                squares = squares + side**2
+                continue
+            origin = self.network.nodes[source[1:]].operands[0] if source[0] == "~" else source
+            moved, moving = np.where(side > 0, side * power10(self.best[origin]), 0.0), self._moving(source)
+            if moving is not None:
+                moved = np.minimum(moved, np.minimum(side * length(moving), np.abs(matrix) @ moving.reshape(-1)))
+            total = total + moved
+        self.confine(node.name, (np.sqrt(squares) + total) * (1.0 + 1e-12))
+
+    def _interval(self, node: Node) -> tuple[Array, Array] | None:
+        """Return an interval around every entry from the intervals of the operands, where that is easily had."""
+        if node.kind == "linear":
+            boxes = [self.boxes[name] for name in node.operands]
+            if not all(np.isfinite(high - low).all() for low, high in boxes):
+                return None
+            middle = evaluate(node, [(low + high) / 2.0 for low, high in boxes])
+            halves = [(high - low) / 2.0 for low, high in boxes]
+            spread = sum(linear.apply(half[None])[0] for linear, half in zip(self.magnitudes[node.name], halves))
+            return middle - spread, middle + spread
+        if node.kind == "entrywise":
+            low, high = self.boxes[node.operands[0]]
+            centre, (least, most) = self.centre[node.operands[0]], self.slopes(node)
+            with np.errstate(all="ignore"):
+                ends = [evaluate(node, [x]) for x in (low, high)]
+                corners = [slope * (x - centre) for slope in (least, most) for x in (low, high)]
+            value = self.centre[node.name]
+            lowest, highest = value + np.minimum.reduce(corners), value + np.maximum.reduce(corners)
+            rising = (least >= 0) | (node.data["function"] in RISING)
+            lowest = np.where(rising, ends[0], np.where(most <= 0, ends[1], lowest))
+            highest = np.where(rising, ends[1], np.where(most <= 0, ends[0], highest))
+            return np.where(np.isnan(lowest), -INF, lowest), np.where(np.isnan(highest), INF, highest)
+        if node.kind == "normalize":
+            reach = math.sqrt(math.prod(node.data["view"][axis] for axis in node.data["axes"]))
+            return np.full(node.shape, -reach), np.full(node.shape, reach)
+        if node.kind == "softmax":
+            return np.zeros(node.shape), np.ones(node.shape)
+        if node.kind == "extreme":
+            low, high = (evaluate(node, [side]) for side in self.boxes[node.operands[0]])
+            return low, high
+        return None
+
+
+class _Projection(Map):
+    """`scale (x - along <along, x>)` on every set of a view."""
+
+    def __init__(self, shape: Shape, view: Shape, axes: tuple[int, ...], scale: Array, along: Array) -> None:
+        self.inside = self.outside = shape
+        self.view, self.axes, self.scale, self.along = view, axes, scale, along
+
+    def apply(self, x: Array) -> Array:
+        """Take the part along out and scale."""
+        seen = x.reshape(len(x), *self.view)
+        part = (seen * self.along).sum(tuple(axis + 1 for axis in self.axes), keepdims=True)
+        return ((seen - part * self.along) * self.scale).reshape(x.shape)
+
+
+def _compact(values: Array) -> Array:
+    """Return one number where all entries are the same."""
+    return values if np.ptp(values) else values.reshape(-1)[:1].reshape(())
+
+
+def _added(terms: list[Map]) -> Map:
+    """Return the sum of maps, written out where small: a sum of sums would be walked through again and again."""
+    if len(terms) == 1:
+        return terms[0]
+    total = Total(terms)
+    return Dense(total.matrix(), total.inside, total.outside) if total.small else total
+
+
+def _log10_range(value: float) -> float:
+    return INF if math.isinf(value) else log10(value)
+
+
+def _glu_gain(reach: float) -> float:
+    """Return log10 of sup over t of t sqrt(1 + reach^2 (1 - t)^2), the constant of a sigmoid(b) for abs(a) <= reach."""
+    if math.isinf(reach):
+        return INF
+    size = 1.0
+    if reach * reach > 8.0:
+        t = (3.0 - math.sqrt(1.0 - 8.0 / reach / reach)) / 4.0
+        size = max(1.0, t * math.hypot(1.0, reach * (1.0 - t)))
+    return log10(size) + 1e-12
+
+
+def _measure(value: Array, shape: Shape) -> tuple[float, float]:
+    """Return the largest entry and the largest norm of a row."""
+    rows = np.broadcast_to(value, shape).reshape(-1, shape[-1] if shape else 1)
+    return float(np.abs(rows).max()), float(np.linalg.norm(rows, axis=1).max())
+
+
+def through(linear: Map, entry: float, row: float) -> tuple[float, float]:
+    """Return bounds on entries and rows of a map's output from those of its input."""
+    if math.isinf(entry):
+        return INF, INF
+    wide, width = (shape[-1] if shape else 1 for shape in (linear.inside, linear.outside))
+    if isinstance(linear, Chain):
+        for part in linear.parts:
+            entry, row = through(part, entry, row)
+    elif isinstance(linear, Repeated) and linear.inner.inside and linear.inner.outside:
+        entry, row = through(linear.inner, entry, row)
+    elif isinstance(linear, Total):
+        parts = [through(term, entry, row) for term in linear.terms]
+        entry, row = sum(part[0] for part in parts), sum(part[1] for part in parts)
+    elif isinstance(linear, Identity):
+        row = row if wide % width == 0 else row * math.sqrt(-(-width // wide) + (1 if width % wide else 0))
+    elif isinstance(linear, Diagonal):
+        top = float(np.abs(linear.scale).max())
+        entry, row = entry * top, row * top
+    elif isinstance(linear, Rows):
+        sums = float(np.abs(linear.weight).sum(1).max()), float(np.linalg.norm(linear.weight, axis=1).max())
+        entry, row = min(sums[0] * entry, sums[1] * row), power10(matrix_norm(linear.weight)) * row
+    elif isinstance(linear, Centering):
+        inside = linear.view == linear.inside and linear.axes == (len(linear.view) - 1,)
+        entry, row = 2.0 * entry, row if inside else INF
+    elif isinstance(linear, Index):
+        entry, row = entry, row * math.sqrt(_rows_met(linear.index.reshape(-1, width), wide))
+    elif isinstance(linear, Convolution | Dense | Sparse):
+        ones = np.full((1, *linear.inside), entry)
+        entry, row = float(linear.absolute().apply(ones).max()), INF
+    else:
+        return INF, INF
+    return min(entry, row) * (1.0 + 1e-13), min(row, math.sqrt(width) * entry) * (1.0 + 1e-13)
+
+
+def _rows_met(index: Array, wide: int) -> int:
+    """Return how many rows of the input one row of the output gathers from, at most, counting repeated entries."""
+    most = 0
+    for row in index:
+        entries, repeats = np.unique(row[row >= 0], return_counts=True)
+        if entries.size:
+            most = max(most, len(np.unique(entries // wide)) * int(repeats.max()))
+    return most
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A nonlinear node: du = M dv + dw with norm(dw/spread) <= norm(dv) on every block.
+
+    Attributes:
+        form: the operands, stacked, over the state.
+        middle: multiplies by M; None for zero.
+        spread: per entry of u.
+        inner, outer: the block of every entry of v and of u.
+        steep: about the size of M, per entry of u.
+    """
+
+    form: Array
+    middle: Callable[[Array], Array] | None
+    spread: Array
+    inner: Array
+    outer: Array
+    steep: Array
+
+
+class Ellipsoid:
+    """Runs the recursion of the header over the live values between the start of a step and its end."""
+
+    def __init__(self, prover: Prover, step: Step) -> None:
+        self.prover, self.step, self.network = prover, step, prover.network
+        self.cone, sources = prover.cone(step)
+        self.order = [node for node in self.network.order if node.name in self.cone]
+        self.sources = [node for node in self.network.order if node.name in sources]
+        self.maps = {node.name: node.maps for node in self.order}
+        self.shapes = {node.name: node.shape for node in (*self.order, *self.sources)}
+        self.last: dict[str, int] = {step.at: len(self.order)}
+        for index, node in enumerate(self.order):
+            for name in node.operands:
+                self.last[name] = max(self.last.get(name, -1), index)
+
+    def run(self) -> None:
+        """Bound every linear value on the way and the end; keep what is better than what was known."""
+        self._slice()
+        size = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        biggest = max([*(size[node.name] for node in self.order), 1])
+        if biggest > STATE_SIDE or sum(size[node.name] for node in self.sources) * biggest > 4 * DENSE_ENTRIES:
+            self.prover.loose[f"the ellipsoid up to {self.step.at} is too large"] = None
+            return
+        constants = self._constants()
+        if constants is None:
+            return
+        self.base, scales = constants
+        self.bases = {node.name: size[node.name] for node in self.sources}
+        self.forms: dict[str, dict[str, Array | None]] = {name: {name: None} for name in self.bases}
+        self.q: Array | None = None
+        self.diagonal = np.concatenate([np.full(n, scales[name]) for name, n in self.bases.items()] or [np.zeros(0)])
+        for index, node in enumerate(self.order):
+            if node.kind in LINEAR:
+                self.forms[node.name] = self._linear(node)
+                self._keep(index)
+                if node.name in self.prover.ends or node.name == self.step.at:
+                    self._record(node)
+            else:
+                if not self._advance(index, node):
+                    return
+                if node.name == self.step.at:
+                    self._record(node)
+
+    def _slice(self) -> None:
+        """Go over to one slice of the first dimension while every node does the same to all of them."""
+        while len({shape[:1] for shape in self.shapes.values()}) == 1 and min(map(len, self.shapes.values())) > 1:
+            maps: dict[str, tuple[Map, ...]] = {}
+            for node in self.order:
+                sliced = [linear.slice() for linear in self.maps[node.name]]
+                if node.kind not in ("linear", "entrywise") or any(linear is None for linear in sliced):
+                    return
+                maps[node.name] = tuple(linear for linear in sliced if linear is not None)
+                if node.kind == "entrywise" and self.step.auto:
+                    return
+                if node.kind == "entrywise":
+                    count = node.size // math.prod(self.shapes[node.name][1:])
+                    sides = [side.reshape(count, -1) for side in (*self.prover.slopes(node), self._sigma(node))]
+                    if not all((side == side[:1]).all() for side in sides):
+                        return
+            self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
+
+    def _sigma(self, node: Node) -> Array:
+        """Return the multipliers of a node, one per entry; a shorter list is repeated."""
+        sigma = self.step.sigma[node.name].reshape(-1)
+        if node.size % sigma.size:
+            raise Refuted(f"the multipliers of {node.name} do not fit")
+        return np.tile(sigma, node.size // sigma.size)
+
+    def _here(self, node: Node, values: Array) -> Array:
+        """Return the entries of the slice that is looked at."""
+        return values.reshape(-1)[: math.prod(self.shapes[node.name])]
+
+    def _constants(self) -> tuple[float, dict[str, float]] | None:
+        """Return log10 of a scale, and Q's diagonal on each source in that scale: sum_j (L_j/C_j)^2 <= 1 must hold."""
+        best, start, inputs = self.prover.best, self.step.start, []
+        claimed: dict[str, float] = {}
+        for node in self.sources:
+            if node.kind == "input":
+                inputs.append(node.name)
+            claimed[node.name] = start.get(node.name, best[node.name])
+        if inputs:
+            together = max(claimed[name] for name in inputs)
+            claimed.update(dict.fromkeys(inputs, together))
+        groups = [name for name in claimed if name not in inputs[1:] and best[name] > -INF]
+        if any(not math.isfinite(best[name]) or claimed[name] == -INF for name in groups):
+            return None
+        excess = log10_root([best[name] - claimed[name] for name in groups]) if groups else 0.0
+        top = max([claimed[name] for name in groups], default=0.0)
+        factor = max(excess, 0.0)
+        moving = {name: best[name] > -INF for name in claimed}
+        return top + factor, {name: power10(2.0 * (claimed[name] - top)) if moving[name] else 0.0 for name in claimed}
+
+    def _linear(self, node: Node) -> dict[str, Array | None]:
+        """Write a linear value as matrices over the state's values."""
+        found: dict[str, Array | None] = {}
+        for linear, name in zip(self.maps[node.name], node.operands):
+            for base, earlier in self.forms[name].items():
+                if earlier is None:
+                    moved = linear.matrix()
+                else:
+                    columns = earlier.T.reshape(-1, *linear.inside)
+                    moved = linear.apply(columns).reshape(len(columns), -1).T
+                old = found.get(base)
+                found[base] = moved if old is None else old + moved
+        return found
+
+    def _full(self, form: dict[str, Array | None], rows: int) -> Array:
+        """Write a form out over the whole state."""
+        blocks = []
+        for base, width in self.bases.items():
+            block = form.get(base, np.zeros((rows, width)))
+            blocks.append(np.eye(width) if block is None else block)
+        return np.concatenate(blocks, axis=1) if blocks else np.zeros((rows, 0))
+
+    def _times(self, matrix: Array) -> Array:
+        """Return F Q."""
+        return matrix * self.diagonal if self.q is None else matrix @ self.q
+
+    def _live(self, index: int) -> list[str]:
+        return [name for name in self.forms if self.last.get(name, -1) > index]
+
+    def _keep(self, index: int) -> None:
+        """Forget values nobody reads any more; go over to the live ones where they are fewer than the state's."""
+        live = self._live(index)
+        sizes = {name: math.prod(self.shapes[name]) for name in live}
+        if sum(sizes.values()) < sum(self.bases.values()):
+            matrix = np.concatenate([self._full(self.forms[name], sizes[name]) for name in live])
+            self.q, self.bases = _symmetric(self._times(matrix) @ matrix.T), sizes
+            self.forms = {name: {name: None} for name in live}
+        else:
+            self.forms = {name: self.forms[name] for name in live}
+
+    def _record(self, node: Node) -> None:
+        """Note the bound on a value: the largest eigenvalue of its ellipsoid, confirmed by a factorization."""
+        size = math.prod(self.shapes[node.name])
+        form = self._full(self.forms.get(node.name, {}), size)
+        moved = _symmetric(self._times(form) @ form.T)
+        if not np.isfinite(moved).all():
+            raise Unproven(f"the ellipsoid of {node.name} leaves the range of float64")
+        top = float(np.linalg.eigvalsh(moved)[-1])
+        rho = max(top, 0.0) * (1.0 + 1e-10 + 8.0 * (size + 4.0) ** 2 * UNIT)
+        if rho > 0.0 and factor(np.eye(size) - moved / rho) is None:
+            raise Unproven(f"the largest eigenvalue of the ellipsoid of {node.name} is not confirmed")
+        value = log10(rho) / 2.0 + self.base
+        self.prover.best[node.name] = min(self.prover.best[node.name], value)
+        if size == node.size:
+            self.prover.confine(node.name, power10(self.base) * np.sqrt(np.maximum(np.diagonal(moved), 0.0)))
+
+    def _advance(self, index: int, node: Node) -> bool:
+        """Go through a nonlinear node; False if it cannot be carried."""
+        known = self._known(node)
+        live = [name for name in self._live(index) if name != node.name]
+        kept = {base for name in live for base in self.forms[name]}
+        places = np.concatenate([np.full(n, base in kept) for base, n in self.bases.items()] or [np.zeros(0, bool)])
+        count, size = int(places.sum()), math.prod(self.shapes[node.name])
+        if known is None:
+            return False
+        if count + size > STATE_SIDE:
+            self.prover.loose[f"the ellipsoid behind {node.name} is too large"] = None
+            return False
+        crossed = self._times(known.form)
+        own = _symmetric(crossed @ known.form.T)
+        lower, sigma = self._factor(own, self._multipliers(node, known, own, alone=count == 0), known, node)
+        state = np.zeros((count + size, count + size))
+        if count or known.middle is not None:
+            root = np.sqrt(sigma[known.inner])[:, None]
+            pushed = np.linalg.solve(lower, root * np.concatenate([crossed[:, places], own], axis=1))
+            # rounding: the solution's error grows with the condition of the factor
+            blur = 16.0 * UNIT * len(own) / max(float(np.diagonal(lower).min()) ** 2, 1e-300)
+            left, right = pushed[:, :count], pushed[:, count:]
+            old = np.diag(self.diagonal[places]) if self.q is None else self.q[np.ix_(places, places)]
+            state[:count, :count] = old + left.T @ left
+            if known.middle is not None:
+                state[count:, count:] = _symmetric(known.middle(known.middle(own + right.T @ right).T))
+            if known.middle is not None and count:
+                state[count:, :count] = known.middle(crossed[:, places] + right.T @ left)
+                state[:count, count:] = state[count:, :count].T
+            state[np.diag_indices_from(state)] += blur * np.diagonal(state)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fresh = np.where(known.spread > 0.0, known.spread**2 / sigma[known.outer], 0.0)
+        inner = np.arange(count, len(state))
+        state[inner, inner] += fresh
+        if not np.isfinite(state).all():
+            raise Unproven(f"the ellipsoid behind {node.name} leaves the range of float64")
+        self.q = state
+        self.bases = {base: n for base, n in self.bases.items() if base in kept} | {node.name: size}
+        self.forms = {name: self.forms[name] for name in live} | {node.name: {node.name: None}}
+        return True
+
+    def _known(self, node: Node) -> _Known | None:
+        """Return what a nonlinear node does; None if it has no finite constant."""
+        size = math.prod(self.shapes[node.name])
+        sizes = [math.prod(self.shapes[name]) for name in node.operands]
+        blocks = [self._full(self.forms[name], n) for name, n in zip(node.operands, sizes)]
+        if node.kind == "entrywise":
+            if size == node.size:
+                own = np.sqrt(np.maximum((self._times(blocks[0]) * blocks[0]).sum(1), 0.0))
+                self.prover.confine(node.operands[0], power10(self.base) * own)
+            low, high = (self._here(node, side) for side in self.prover.slopes(node))
+            if not (np.isfinite(low).all() and np.isfinite(high).all()):
+                return None
+            middle, spread = (low + high) / 2.0, (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
+            each = np.arange(size)
+            pushed = (lambda x: middle[:, None] * x) if middle.any() else None
+            return _Known(blocks[0], pushed, spread, each, each, np.abs(middle))
+        gains, joint = self.prover.gains(node)
+        if not all(math.isfinite(gain) or gain == -INF for gain in gains):
+            return None
+        once = np.zeros(size, int)
+        split = self.prover.split(node)
+        if split is not None and self.step.auto:
+            linear, spread = split
+
+            def applied(x: Array) -> Array:
+                return linear.apply(x.T.reshape(x.shape[1], *linear.inside)).reshape(x.shape[1], size).T
+
+            steep = np.full(size, power10(gains[0]))
+            return _Known(blocks[0], applied, spread.reshape(-1), np.zeros(sizes[0], int), once, steep)
+        spread = np.full(size, power10(gains[0]))
+        if len(gains) > 1:  # the operands side by side, their gains multiplied in
+            factors = self._shares(node, gains, joint)
+            blocks = [block * power10(f) for block, f in zip(blocks, factors)]
+            spread = np.full(size, 1.0 if max(factors) > -INF else 0.0)
+        return _Known(np.concatenate(blocks), None, spread, np.zeros(sum(sizes), int), once, np.zeros(size))
+
+    def _multipliers(self, node: Node, known: _Known, own: Array, *, alone: bool) -> Array:
+        """Return one multiplier per block: those of the file, or good ones."""
+        blocks = int(known.outer.max()) + 1
+        if not self.step.auto:
+            sigma = self._here(node, self._sigma(node)) * power10(2.0 * self.base)
+            if (sigma != sigma[0]).any() and blocks == 1:
+                raise Refuted(f"{node.name} takes one multiplier")
+            sigma = sigma[:blocks]
+        else:
+            # one open block of variance q: spread/(spread + slope)/q is best; several share their correlation
+            ratio = np.zeros(blocks)
+            np.maximum.at(ratio, known.outer, known.spread / np.maximum(known.spread + known.steep, 1e-300))
+            variance = np.zeros(blocks)
+            np.maximum.at(variance, known.inner, np.diagonal(own))
+            scale = np.where((ratio > 0) & (variance > 0), 1.0 / np.maximum(variance, 1e-300), 0.0)
+            root = np.sqrt(scale[known.inner])
+            top = float(np.linalg.eigvalsh(root[:, None] * own * root)[-1])
+            sigma = np.minimum(ratio, 1.0 if alone else 0.5) * scale / max(top, 1e-300)
+            sigma = np.where((ratio > 0) & (variance == 0), 1e12 / max(float(variance.max()), 1e-12), sigma)
+        lost = np.zeros(blocks)
+        np.maximum.at(lost, known.outer, known.spread)
+        if ((sigma == 0.0) & (lost > 0.0)).any():
+            said = f"{node.name} has a multiplier of zero where its slope is not known"
+            raise Unproven(said) if isinstance(self.prover, BallProver) else Refuted(said)
+        return sigma
+
+    def _shares(self, node: Node, gains: list[float], joint: bool) -> list[float]:
+        """Return log10 factors of the operands: norm(dw)^2 <= sum (gain_j^2/p_j) norm(dv_j)^2 with sum p_j <= 1."""
+        if len(gains) == 1 or joint:
+            return gains
+        weights = self.step.weights.get(node.name)
+        if weights is None:
+            reach = [power10(min(times(g, self.prover.best[n]), 300.0)) for g, n in zip(gains, node.operands)]
+            weights = tuple(r / sum(reach) if sum(reach) > 0 else 1.0 / len(reach) for r in reach)
+        if len(weights) != len(gains) or min(weights) < 0 or sum(weights) > 1.0 + 1e-9:
+            raise Refuted(f"the shares of the operands of {node.name} do not add up")
+        if any(w == 0.0 and times(g, self.prover.best[n]) > -INF for w, g, n in zip(weights, gains, node.operands)):
+            raise Refuted(f"an operand of {node.name} has no share")
+        return [gain - log10(w) / 2.0 if w > 0 else -INF for gain, w in zip(gains, weights)]
+
+    def _factor(self, own: Array, sigma: Array, known: _Known, node: Node) -> tuple[Array, Array]:
+        """Return the Cholesky factor of I - S Q S and sigma, shrunk a little where rounding wants it."""
+        for shrink in (1.0, 1.0 - 1e-9, 1.0 - 1e-8, 1.0 - 1e-7):
+            root = np.sqrt(shrink * sigma)[known.inner]
+            found = factor(np.eye(len(own)) - root[:, None] * own * root)
+            if found is not None:
+                return found, shrink * sigma
+        raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+
+
+def _symmetric(matrix: Array) -> Array:
+    return (matrix + matrix.T) / 2.0
+
+
+def factor(matrix: Array) -> Array | None:
+    """Return the Cholesky factor of a matrix less its rounding allowance; None if that is not positive definite.
+
+    A factorization that runs to completion proves lambda_min > -c, c about n u trace (Rump 2006, theorem 2.3).
+    """
+    if not np.isfinite(matrix).all():
+        return None
+    size = len(matrix)
+    allowance = 4.0 * (size + 4.0) * UNIT * float(np.abs(np.diagonal(matrix)).sum())
+    try:
+        found = np.linalg.cholesky(matrix - allowance * np.eye(size))
+    except np.linalg.LinAlgError:
+        return None
+    return found if np.isfinite(found).all() else None
+
+
+# ------------------------------------------------------------------------------------------------ claims
+
+VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one claim."""
+
+    what: str
+    status: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.status}" + (f" ({self.why})" if self.why else "")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One side of a bracket; `given` names what the file brings no proof for."""
+
+    side: str
+    log10: float
+    ball: Ball | None
+    words: str
+    steps: tuple[Step, ...]
+    witness: tuple[Array, Array] | None
+    given: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """The claim in words."""
+        sign = "<=" if self.side == "upper" else ">="
+        size = f"{power10(self.log10):.6g}" if -4 < self.log10 < 6 else f"10^{self.log10:.4f}"
+        return f"constant {sign} {size}{self.words}"
+
+
+def parse_claim(data: Any, network: Network, reader: Reader) -> Claim:
+    """Read one claim and check that everything in it fits the network."""
+    require(isinstance(data, dict) and data.get("side") in ("upper", "lower"), "a claim of no side")
+    scope, ball = data.get("scope"), None
+    require(scope in ("global", "ball"), f"a claim of scope {scope!r}")
+    if scope == "ball":
+        centre, radius = reader.array(data.get("centre")).reshape(-1), reader.number(data.get("radius"))
+        require(centre.size == network.input_size and radius >= 0, "a ball that does not fit the input")
+        ball = Ball(centre, radius)
+    words = f", {scope}" + (f" of radius {ball.radius:g}" if ball else "")
+    for key in ("mode", "method"):
+        words += f", {str(data[key])[:80]}" if data.get(key) else ""
+    witness = None
+    if data["side"] == "lower":
+        pair = data.get("witness")
+        require(isinstance(pair, list) and len(pair) == 2, "a lower side without its pair")
+        witness = (reader.array(pair[0]).reshape(-1), reader.array(pair[1]).reshape(-1))
+        require(all(point.size == network.input_size for point in witness), "a witness does not fit the input")
+    listed = data.get("steps", [])
+    require(isinstance(listed, list) and len(listed) <= 10_000, "steps are no list")
+    steps = tuple(parse_step(item, network, reader) for item in listed)
+    given = data.get("given", [])
+    require(isinstance(given, list) and all(isinstance(word, str) for word in given), "what is given is no list")
+    return Claim(data["side"], reader.number(data.get("log10")), ball, words, steps, witness, tuple(given))
+
+
+def parse_step(data: Any, network: Network, reader: Reader) -> Step:
+    """Read what an ellipsoid needs."""
+    require(isinstance(data, dict) and data.get("at") in network.nodes, "a step that ends nowhere")
+    parts = {key: data.get(key, {}) for key in ("start", "sigma", "weights")}
+    require(all(isinstance(part, dict) for part in parts.values()), "a step of unknown form")
+    for part in parts.values():
+        require(all(name in network.nodes for name in part), "a step speaks of unknown nodes")
+    start = {name: reader.number(value) for name, value in parts["start"].items()}
+    sigma = {name: reader.array(value) for name, value in parts["sigma"].items()}
+    for name, value in sigma.items():
+        require(network.nodes[name].kind not in ("input", *LINEAR), f"{name} takes no multipliers")
+        require(bool(value.size) and network.nodes[name].size % value.size == 0, f"multipliers of {name} do not fit")
+        require(bool((value >= 0.0).all()), f"a multiplier of {name} is negative")
+    weights = {}
+    for name, value in parts["weights"].items():
+        require(isinstance(value, list), f"the weights of {name} are no list")
+        weights[name] = tuple(reader.number(item) for item in value)
+    return Step(data["at"], start, sigma, weights)
+
+
+def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:
+    """Prove an upper side anew, by ever more work."""
+    allowed = claim.log10 + math.log10(1.0 + UPPER_TOLERANCE)
+    plans: list[dict[str, Any]] = [{"fold": False}, {"fold": True, "steps": claim.steps}]
+    plans.append({"fold": True, "loop": True, "steps": claim.steps})
+    try:
+        prover = Prover(network, norms) if claim.ball is None else BallProver(network, norms, claim.ball)
+        if claim.ball is not None:  # narrower boxes narrow the slopes of the next round
+            own_step = Step(network.output.name, {}, {}, {}, auto=True)
+            plans += [*plans[1:], {"fold": True, "loop": True, "steps": (*claim.steps, own_step)}]
+            plans += plans[-1:]
+        own = INF
+        for plan in plans:
+            own = prover.sweep(**plan)
+            if own <= allowed:
+                break
+    except Refuted as error:
+        return Verdict(claim.what, REJECTED, str(error))
+    except Unproven as error:
+        return Verdict(claim.what, UNVERIFIED, str(error))
+    here = f"{power10(own):.6g} proven here" if -4 < own < 6 else f"10^{own:.4f} proven here"
+    if prover.rests:
+        return Verdict(claim.what, UNVERIFIED, f"rests on the constant of {_listed(prover.rests)}, taken as given")
+    if own <= allowed:
+        return Verdict(claim.what, VERIFIED, here)
+    if claim.given:
+        return Verdict(claim.what, UNVERIFIED, f"{here}; the rest is due to {_listed(claim.given)}")
+    if claim.ball is not None:
+        return Verdict(claim.what, UNVERIFIED, f"{here}: enclosures over the ball may be wider than those claimed")
+    if prover.loose or norms.loose:
+        return Verdict(claim.what, UNVERIFIED, f"{here}; {_listed([*prover.loose, *norms.loose])}")
+    return Verdict(claim.what, REJECTED, f"only {here}")
+
+
+def check_lower(claim: Claim, network: Network) -> tuple[Verdict, float]:
+    """Evaluate the pair of a lower side; return the verdict and log10 of the slope it attains for certain."""
+    assert claim.witness is not None
+    u, v = claim.witness
+    if claim.ball is not None:
+        far = max(length(point - claim.ball.centre) for point in (u, v))
+        if far > claim.ball.radius * (1.0 + 1e-9):
+            return Verdict(claim.what, REJECTED, f"the pair leaves the ball: {far:.6g} from its centre"), -INF
+    distance = length(u - v)
+    if distance == 0.0:
+        return Verdict(claim.what, REJECTED, "the pair is one point"), -INF
+    try:
+        values = network.values(u)
+        first = values[network.output.name].reshape(-1)
+        second, nudged = (network.values(x)[network.output.name].reshape(-1) for x in (v, u * (1.0 + 2.0**-51)))
+    except Unproven as error:
+        return Verdict(claim.what, UNVERIFIED, str(error)), -INF
+    change = length(first - second)
+    # what rounding can fake: seen when the input moves in its last bits, and from the size of the values met
+    largest = max(float(np.max(np.abs(x), where=np.abs(x) < 1e30, initial=0.0)) for x in values.values())
+    noise = 2.0 * length(nudged - first) + 2.0**-50 * largest
+    noise += 2.0**-46 * (length(first) + length(second))
+    slope = log10(change / distance) if math.isfinite(change) else -INF
+    certain = log10(max(change - noise, 0.0) / distance) if math.isfinite(change) else -INF
+    shown = f"the pair attains {power10(slope):.9g}" if slope < 300 else f"the pair attains 10^{slope:.6f}"
+    if certain < claim.log10 + math.log10(1.0 - LOWER_TOLERANCE):
+        if slope >= claim.log10 + math.log10(1.0 - LOWER_TOLERANCE):
+            return Verdict(claim.what, UNVERIFIED, f"{shown}, which rounding could fake"), certain
+        return Verdict(claim.what, REJECTED, shown), certain
+    return Verdict(claim.what, VERIFIED, shown), certain
+
+
+def check_probe(data: Any, network: Network, reader: Reader) -> Verdict | None:
+    """Compare the network's value at one point with the one the file gives; None if it gives none."""
+    if data is None:
+        return None
+    what = "the network's value at a sample"
+    require(isinstance(data, dict), "a probe of unknown form")
+    point, value = reader.array(data.get("input")).reshape(-1), reader.array(data.get("output")).reshape(-1)
+    require(point.size == network.input_size and value.size == network.output.size, "a probe does not fit the network")
+    try:
+        own = network.values(point)[network.output.name].reshape(-1)
+    except Unproven as error:
+        return Verdict(what, UNVERIFIED, str(error))
+    apart = length(own - value)
+    size = length(value) + 1e-30
+    if not apart <= PROBE_TOLERANCE * size:
+        return Verdict(what, REJECTED, f"it is off by {apart / size:.3g}: these are not the claimed weights")
+    return Verdict(what, VERIFIED)
+
+
+def check(path: str) -> list[Verdict]:
+    """Check every claim of a file."""
+    header, arrays = read(path)
+    reader = Reader(arrays)
+    network = Network(header.get("network"), reader)
+    listed = header.get("claims")
+    require(isinstance(listed, list) and 0 < len(listed) <= 100_000, "no claims")
+    claims = [parse_claim(item, network, reader) for item in listed]
+    probe, norms = check_probe(header.get("probe"), network, reader), Norms()
+    lowers = [(claim, check_lower(claim, network)) for claim in claims if claim.side == "lower"]
+    attained = {id(claim): value for claim, (_, value) in lowers}
+    verdicts = [probe] if probe is not None else []
+    for claim in claims:
+        if claim.side == "lower":
+            verdicts += [verdict for other, (verdict, _) in lowers if other is claim]
+            continue
+        inside = [attained[id(other)] for other, _ in lowers if claim.ball is None or _same(claim.ball, other.ball)]
+        if max(inside, default=-INF) > claim.log10 + math.log10(1.0 + UPPER_TOLERANCE):
+            verdicts.append(Verdict(claim.what, REJECTED, f"a pair attains 10^{max(inside):.6f}"))
+        else:
+            verdicts.append(check_upper(claim, network, norms))
+    return verdicts
+
+
+def _same(one: Ball, other: Ball | None) -> bool:
+    return other is not None and other.radius <= one.radius and bool((one.centre == other.centre).all())
+
+
+def _listed(words: Iterable[str]) -> str:
+    found = list(words)
+    return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def shown(text: str) -> str:
+    """Return a line that no terminal acts on."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:2000])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check files and print one line per claim; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Check what Normscope claims, without Normscope.",
+        epilog="Exit code: 0 all verified, 1 something rejected, 2 a file cannot be used, 3 something not re-verified.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a proof that bracket.save(path) wrote")
+    seen: set[str] = set()
+    bad = False
+    for path in parser.parse_args(arguments).files:
+        try:
+            verdicts = check(path)
+        except BadFile as error:
+            print(shown(f"{path}: {error}"), file=sys.stderr)
+            bad = True
+            continue
+        except Exception as error:  # a file that nobody foresaw must not pass for one that was checked
+            print(shown(f"{path}: cannot be checked: {type(error).__name__}: {error}"), file=sys.stderr)
+            bad = True
+            continue
+        for verdict in verdicts:
+            print(shown(f"{path}: {verdict}"))
+            seen.add(verdict.status)
+    if bad:
+        return 2
+    return 1 if REJECTED in seen else 3 if UNVERIFIED in seen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
