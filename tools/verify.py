@@ -52,8 +52,8 @@ MOST_BYTES, MOST_HEADER, MOST_NODES, MOST_ENTRIES, MOST_DEPTH = 4 << 30, 64 << 2
 """Limits on a file: bytes unpacked, bytes of JSON, nodes, entries of one value, maps inside maps."""
 DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK = 3000, 3 * 10**7, 1e11
 """Maps are written out up to this short side, this many entries and multiplications."""
-STATE_SIDE, TORUS_WORK = 5000, 2e11
-"""Largest ellipsoid, and multiplications spent on the torus of one convolution."""
+STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
+"""Largest ellipsoid, multiplications spent on the torus of one convolution, and in extended precision."""
 
 
 class BadFile(Exception):
@@ -184,7 +184,7 @@ GELU_BEND, GELU_TANH_BEND = math.sqrt(2.0), 1.418504008790828355548
 SILU_BEND, MISH_BENDS = 2.399357280515467667833, (-2.256376396360793120006, 1.490571179485428459294)
 GELU_TANH = math.sqrt(2.0 / math.pi), 0.044715
 FAR = 1e3
-"""Derivatives of the smooth functions have reached their limits, in float64, long before this."""
+"""x times a bell or a step has reached its limit, in float64, long before this; at infinity it would be 0 * inf."""
 
 
 def sigmoid(x: Array) -> Array:
@@ -202,21 +202,25 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _gelu_slope(x: Array) -> Array:
+    x = np.clip(x, -FAR, FAR)
     return 0.5 * (1.0 + erf(x / math.sqrt(2.0))) + x * np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
 
 
 def _gelu_tanh_slope(x: Array) -> Array:
     scale, cubic = GELU_TANH
+    x = np.clip(x, -FAR, FAR)
     inner = scale * (x + cubic * x**3)
     bell = 4.0 * sigmoid(2.0 * inner) * sigmoid(-2.0 * inner)
     return sigmoid(2.0 * inner) + 0.5 * x * bell * scale * (1.0 + 3.0 * cubic * x * x)
 
 
 def _silu_slope(x: Array) -> Array:
+    x = np.clip(x, -FAR, FAR)
     return sigmoid(x) * (1.0 + x * sigmoid(-x))
 
 
 def _mish_slope(x: Array) -> Array:
+    x = np.clip(x, -FAR, FAR)
     inner = softplus(x)
     return np.tanh(inner) + x * 4.0 * sigmoid(2.0 * inner) * sigmoid(-2.0 * inner) * sigmoid(x)
 
@@ -282,7 +286,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x, p: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
         lambda p: [(-INF, -3.0, 0.0), (-3.0, 3.0, lambda x: x / 3.0 + 0.5), (3.0, INF, 1.0)],
     ),
-    "elu": Function(_elu_value, _elu, {"alpha": ANY, "scale": ANY, "input_scale": (0.0, 1e300)}),
+    "elu": Function(_elu_value, _elu, {"alpha": ANY, "scale": ANY, "input_scale": (1e-9, 1e9)}),
     "gelu": Function(
         lambda x, p: 0.5 * x * (1.0 + erf(x / math.sqrt(2.0))), lambda p: _smooth(_gelu_slope, -GELU_BEND, GELU_BEND)
     ),
@@ -340,9 +344,8 @@ def slopes(name: str, parameters: dict[str, Any], low: Array, high: Array) -> tu
         first, last = np.maximum(low, start), np.minimum(high, end)
         met = (first < last) | ((first == last) & (low == high))
         if callable(slope):
-            far = INF if name in ("exp", "power") else FAR
             with np.errstate(all="ignore"):
-                ends = [slope(np.clip(np.where(met, x, 0.0), -far, far)) for x in (first, last)]
+                ends = [slope(np.where(met, x, 0.0)) for x in (first, last)]
             pair = np.minimum(*ends), np.maximum(*ends)
             pair = tuple(x + sign * 1e-13 * (1.0 + np.abs(x)) for x, sign in zip(pair, (-1.0, 1.0)))
         else:
@@ -486,7 +489,7 @@ class Sparse(Map):
 
     def apply(self, x: Array) -> Array:
         """Multiply and add up by row."""
-        found = np.zeros((len(x), math.prod(self.outside)))
+        found = np.zeros((len(x), math.prod(self.outside)), x.dtype)
         if self.row.size:
             found[:, self.filled] = np.add.reduceat(
                 x.reshape(len(x), -1)[:, self.column] * self.entry, self.starts, axis=1
@@ -700,7 +703,7 @@ class Convolution(Map):
             source, held = axis.source(self.mode)
             x = np.take(x, source, axis=number) * held.reshape(-1, *(1,) * (x.ndim - number - 1))
         batch, outputs = len(x), self.small_shape[1:]
-        found = np.zeros((batch, self.groups, self.weight.shape[0] // self.groups, math.prod(outputs)))
+        found = np.zeros((batch, self.groups, self.weight.shape[0] // self.groups, math.prod(outputs)), x.dtype)
         for read, matrix in self.taps():
             part = x[(slice(None), slice(None), *read)].reshape(batch, self.groups, -1, math.prod(outputs))
             found += matrix @ part
@@ -708,14 +711,14 @@ class Convolution(Map):
 
     def _backward(self, y: Array) -> Array:
         batch, padded = len(y), tuple(axis.size + axis.left + axis.right for axis in self.axes)
-        found = np.zeros((batch, self.large_shape[0], *padded))
+        found = np.zeros((batch, self.large_shape[0], *padded), y.dtype)
         parts = y.reshape(batch, self.groups, self.weight.shape[0] // self.groups, -1)
         for read, matrix in self.taps():
             moved = np.swapaxes(matrix, 1, 2) @ parts
             found[(slice(None), slice(None), *read)] += moved.reshape(batch, -1, *self.small_shape[1:])
         for number, axis in enumerate(self.axes, start=2):
             source, held = axis.source(self.mode)
-            sums = np.zeros((*found.shape[:number], axis.size, *found.shape[number + 1 :]))
+            sums = np.zeros((*found.shape[:number], axis.size, *found.shape[number + 1 :]), y.dtype)
             moved = np.moveaxis(found * held.reshape(-1, *(1,) * (found.ndim - number - 1)), number, 0)
             np.add.at(np.moveaxis(sums, number, 0), source, moved)
             found = sums
@@ -1154,6 +1157,7 @@ class Network:
                 stack.extend(self.nodes[name].operands)
         self.order = [node for node in self.nodes.values() if node.name in needed or node.kind == "input"]
         self.input_size = sum(node.size for node in self.inputs)
+        self.work = sum(linear.work for node in self.order for linear in node.maps)
 
     def _name(self, item: dict[str, Any]) -> str:
         name = item.get("name")
@@ -1475,14 +1479,19 @@ class Prover:
 
     # ---- what single nodes do
 
-    def box(self, name: str) -> tuple[Array, Array]:
-        """Return the least and the most each entry of a value can be."""
-        reach = self.range(name)[0]
-        return np.full((), -reach), np.full((), reach)
-
     def slopes(self, node: Node) -> tuple[Array, Array]:
-        """Return the least and the largest slope of an activation, per entry, over what its operand can be."""
-        low, high = self.box(node.operands[0])
+        """Return the least and the largest slope of an activation, per entry: over all numbers, or over its range.
+
+        Multipliers are made for the slopes over all numbers; narrower ones would not suit them.
+        """
+        for reach in (INF, self.range(node.operands[0])[0]):
+            found = self.slopes_between(node, np.full((), -reach), np.full((), reach))
+            if np.isfinite(found).all():
+                break
+        return found
+
+    def slopes_between(self, node: Node, low: Array, high: Array) -> tuple[Array, Array]:
+        """Return the least and the largest slope of an activation over intervals."""
         data = node.data
         least, most = slopes(data["function"], data["parameters"], np.broadcast_to(low, node.shape), high)
         return np.broadcast_to(least, node.shape), np.broadcast_to(most, node.shape)
@@ -1638,6 +1647,7 @@ class BallProver(Prover):
         self.boxes = {name: (np.full(v.shape, -INF), np.full(v.shape, INF)) for name, v in self.centre.items()}
         self.entries = {name: np.full(value.shape, INF) for name, value in self.centre.items()}
         self.magnitudes: dict[str, list[Map]] = {}
+        self.rounding = {name: np.zeros(value.shape) for name, value in self.centre.items()}
         self.kinds: list[bool] = []
 
     def sweep(self, *, fold: bool, loop: bool = False, steps: Sequence[Step] = ()) -> float:
@@ -1647,9 +1657,9 @@ class BallProver(Prover):
         self.kinds = [False] * fold + [True] * loop
         return super().sweep(fold=fold, loop=loop, steps=steps)
 
-    def box(self, name: str) -> tuple[Array, Array]:
-        """Return the least and the most each entry of a value can be over the ball."""
-        return self.boxes[name]
+    def slopes(self, node: Node) -> tuple[Array, Array]:
+        """Return the least and the largest slope of an activation, per entry, over the box of its operand."""
+        return self.slopes_between(node, *self.boxes[node.operands[0]])
 
     def range(self, name: str) -> tuple[float, float]:
         """Return bounds on the size of every entry and on the norm of every row of a value over the ball."""
@@ -1769,26 +1779,30 @@ class BallProver(Prover):
 
     def _intersect(self, name: str, low: Array, high: Array) -> None:
         centre, old = self.centre[name], self.boxes[name]
-        slack = 1e-11 * np.abs(centre)
+        slack = 1e-11 * np.abs(centre) + self.rounding[name]
         low, high = np.maximum(low - slack, old[0]), np.minimum(high + slack, old[1])
         self.boxes[name] = np.minimum(low, centre), np.maximum(high, centre)
 
     def settle(self, node: Node) -> None:
         """Enclose a value: by its constant, by constants of its entries, by intervals."""
-        best = power10(self.best[node.name])
-        self.confine(node.name, np.full(node.shape, best))
-        if node.kind == "input":
-            return
+        pairs: list[tuple[Map, str]] = []
         if node.kind == "linear":
             if node.name not in self.magnitudes:
                 self.magnitudes[node.name] = [linear.absolute() for linear in node.maps]
             pairs = list(zip(self.magnitudes[node.name], node.operands))
+            noise = [linear.apply((1e-13 * np.abs(self.centre[x]) + self.rounding[x])[None])[0] for linear, x in pairs]
+            self.rounding[node.name] = sum(noise, np.zeros(node.shape))
+        elif node.kind == "entrywise":
+            low, high = self.slopes(node)
+            steep = np.minimum(np.maximum(np.abs(low), np.abs(high)), 1e300)
+            self.rounding[node.name] = steep * self.rounding[node.operands[0]] + 1e-13 * np.abs(self.centre[node.name])
+        self.confine(node.name, np.full(node.shape, power10(self.best[node.name])))
+        if node.kind == "linear":
             if all(np.isfinite(self.entries[name]).all() for name in node.operands):
                 self.confine(node.name, sum(linear.apply(self.entries[name][None])[0] for linear, name in pairs))
             for loop in self.kinds if node.name in self.ends else ():
                 self._confine_rows(node, loop)
         elif node.kind == "entrywise":
-            low, high = self.slopes(node)
             with np.errstate(invalid="ignore"):
                 moved = np.maximum(np.abs(low), np.abs(high)) * self.entries[node.operands[0]]
             self.confine(node.name, np.where(np.isnan(moved), INF, moved))
@@ -1796,10 +1810,12 @@ class BallProver(Prover):
             lead, index = node.data["leading"], node.data["index"]
             entries = self.entries[node.operands[0]].reshape(*node.shape[:lead], -1)
             self.confine(node.name, np.where(index >= 0, entries[..., index], 0.0).max(-1))
-        found = self._interval(node)
+        found = None if node.kind == "input" else self._interval(node)
         if found is not None:
             self._intersect(node.name, *found)
         total = length(self.entries[node.name]) if np.isfinite(self.entries[node.name]).all() else INF
+        if node.kind == "input":
+            return
         self.best[node.name] = min(self.best[node.name], log10(total) + 1e-12 if total < INF else INF)
 
     def _confine_rows(self, node: Node, loop: bool) -> None:
@@ -1992,7 +2008,7 @@ class Ellipsoid:
         constants = self._constants()
         if constants is None:
             return
-        self.base, scales = constants
+        self.claimed, self.base, scales = constants
         self.bases = {node.name: size[node.name] for node in self.sources}
         self.forms: dict[str, dict[str, Array | None]] = {name: {name: None} for name in self.bases}
         self.q: Array | None = None
@@ -2038,8 +2054,11 @@ class Ellipsoid:
         """Return the entries of the slice that is looked at."""
         return values.reshape(-1)[: math.prod(self.shapes[node.name])]
 
-    def _constants(self) -> tuple[float, dict[str, float]] | None:
-        """Return log10 of a scale, and Q's diagonal on each source in that scale: sum_j (L_j/C_j)^2 <= 1 must hold."""
+    def _constants(self) -> tuple[float, float, dict[str, float]] | None:
+        """Return log10 of the scale the file means, of the one that holds, and Q's diagonal on each source in it.
+
+        sum_j (L_j/C_j)^2 <= 1 must hold for the constants C_j of the file; where it does not they are all raised.
+        """
         best, start, inputs = self.prover.best, self.step.start, []
         claimed: dict[str, float] = {}
         for node in self.sources:
@@ -2056,7 +2075,11 @@ class Ellipsoid:
         top = max([claimed[name] for name in groups], default=0.0)
         factor = max(excess, 0.0)
         moving = {name: best[name] > -INF for name in claimed}
-        return top + factor, {name: power10(2.0 * (claimed[name] - top)) if moving[name] else 0.0 for name in claimed}
+        return (
+            top,
+            top + factor,
+            {name: power10(2.0 * (claimed[name] - top)) if moving[name] else 0.0 for name in claimed},
+        )
 
     def _linear(self, node: Node) -> dict[str, Array | None]:
         """Write a linear value as matrices over the state's values."""
@@ -2195,10 +2218,12 @@ class Ellipsoid:
         """Return one multiplier per block: those of the file, or good ones."""
         blocks = int(known.outer.max()) + 1
         if not self.step.auto:
-            sigma = self._here(node, self._sigma(node)) * power10(2.0 * self.base)
+            sigma = self._here(node, self._sigma(node)) * power10(2.0 * self.claimed)
             if (sigma != sigma[0]).any() and blocks == 1:
                 raise Refuted(f"{node.name} takes one multiplier")
             sigma = sigma[:blocks]
+            if known.middle is None and blocks == 1:  # the largest that is feasible is the best
+                sigma = np.minimum(sigma, (1.0 - 1e-9) / max(float(np.linalg.eigvalsh(own)[-1]), 1e-300))
         else:
             # one open block of variance q: spread/(spread + slope)/q is best; several share their correlation
             ratio = np.zeros(blocks)
@@ -2393,13 +2418,16 @@ def check_lower(claim: Claim, network: Network) -> tuple[Verdict, float]:
         values = network.values(u)
         first = values[network.output.name].reshape(-1)
         second, nudged = (network.values(x)[network.output.name].reshape(-1) for x in (v, u * (1.0 + 2.0**-51)))
+        exact = [network.values(x.astype(np.longdouble))[network.output.name] for x in (u, v) if network.work <= FINER]
     except Unproven as error:
         return Verdict(claim.what, UNVERIFIED, str(error)), -INF
     change = length(first - second)
-    # what rounding can fake: seen when the input moves in its last bits, and from the size of the values met
+    # what rounding can fake: seen in longer arithmetic, and when the input moves in its last bits
     largest = max(float(np.max(np.abs(x), where=np.abs(x) < 1e30, initial=0.0)) for x in values.values())
     noise = 2.0 * length(nudged - first) + 2.0**-50 * largest
     noise += 2.0**-46 * (length(first) + length(second))
+    for fine, coarse in zip(exact, (first, second)):
+        noise = max(noise, 4.0 * length(np.asarray(fine.reshape(-1) - coarse, np.float64)))
     slope = log10(change / distance) if math.isfinite(change) else -INF
     certain = log10(max(change - noise, 0.0) / distance) if math.isfinite(change) else -INF
     shown = f"the pair attains {power10(slope):.9g}" if slope < 300 else f"the pair attains 10^{slope:.6f}"

@@ -85,7 +85,13 @@ ACTIVATIONS: dict[str, Callable[[Sheet, Ref], Ref]] = {
 }
 
 
-def random_graph(seed: int, *, steps: int = 10, widest: int = 7) -> Graph:
+PIECEWISE = ("relu", "leaky", "bent leaky", "steep leaky", "abs")
+KINDS = ("linear", "linear", "linear", "act", "act", "act", "act", "add", "add", "cat", "mul", "norm")
+
+
+def random_graph(
+    seed: int, *, steps: int = 10, widest: int = 7, activations: Sequence[str] = (*ACTIVATIONS,), kinds: Sequence[str] = KINDS
+) -> Graph:
     """Draw a graph: values are read again later, added, laid side by side, multiplied where bounded, normalized."""
     draw = random.Random(seed)
     widths = [draw.randint(1, widest) for _ in range(draw.choice([1, 1, 1, 2]))]
@@ -94,25 +100,25 @@ def random_graph(seed: int, *, steps: int = 10, widest: int = 7) -> Graph:
     for _ in range(steps):
         x = draw.choice(values[-3:] if draw.random() < 0.7 else values)
         y = draw.choice(values)
-        kind = draw.choice(["linear", "linear", "linear", "act", "act", "act", "act", "add", "add", "cat", "mul", "norm"])
+        same = [value for value in values if value.shape == x.shape]
+        kind = draw.choice(kinds)
         if kind == "linear":
-            scale = draw.choice([1e-3, 0.3, 1.0, 1.0, 3.0, 1e3])
-            values.append(sheet.linear(x, draw.randint(1, widest), scale=scale))
+            scale, size = draw.choice([1e-3, 0.3, 1.0, 1.0, 3.0, 1e3]), draw.randint(1, widest)
+            weight = scale * sheet.normal(size, x.shape[-1]) / math.sqrt(x.shape[-1])
+            values.append(sheet.linear(x, weight, 0.5 * sheet.normal(size)))
         elif kind == "act":
-            values.append(draw.choice(list(ACTIVATIONS.values()))(sheet, x))
+            values.append(ACTIVATIONS[draw.choice(activations)](sheet, x))
         elif kind == "add":
-            same = [value for value in values if value.shape == x.shape]
             values.append(sheet.add(x, draw.choice(same)))
         elif kind == "cat" and x.shape[-1] + y.shape[-1] <= 2 * widest:
             values.append(sheet.call(aten.cat.default, [x, y], -1))
         elif kind == "mul":
-            same = [value for value in values if value.shape == x.shape]
             gate = sheet.call(aten.sigmoid.default, draw.choice(same))
             values.append(sheet.call(aten.mul.Tensor, sheet.call(aten.tanh.default, x), gate))
         elif kind == "norm" and x.shape[-1] > 1:
-            width = x.shape[-1]
-            weight, bias = sheet.normal(width), sheet.normal(width)
-            values.append(sheet.call(aten.layer_norm.default, x, [width], weight, bias, draw.choice([1e-3, 0.1, 1.0])))
+            size = x.shape[-1]
+            weight, bias, eps = sheet.normal(size), sheet.normal(size), draw.choice([1e-3, 0.1, 1.0])
+            values.append(sheet.call(aten.layer_norm.default, x, [size], weight, bias, eps))
     return sheet.graph(values[-1])
 
 

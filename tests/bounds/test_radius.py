@@ -1,6 +1,7 @@
 """Certified radii: exact where the truth is known, never refuted by an attack, and bugs that are planted are caught."""
 
 import copy
+import itertools
 import json
 import math
 
@@ -48,7 +49,8 @@ FAMILIES = {
     "batch norm": lambda: nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),
     "layer norm": lambda: nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3)),
     "convolution": lambda: nn.Sequential(
-        nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16, 3),
     ),
     "attention": Tokens,
 }  # fmt: skip
@@ -80,7 +82,8 @@ def linear(weight, bias) -> nn.Linear:
 
 def distances(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     """The exact distance of each sample to the nearest boundary of a linear classifier."""
-    weight, logits = layer.weight.double(), layer(x).double()
+    weight = layer.weight.double()
+    logits = x.double() @ weight.T + layer.bias.double()
     gaps = (logits.gather(1, y[:, None]) - logits) / (weight[y][:, None] - weight[None]).norm(dim=2)
     return gaps.scatter(1, y[:, None], math.inf).amin(1).clamp(min=0.0).detach()
 
@@ -114,19 +117,29 @@ def test_a_linear_classifier_has_its_exact_radii_from_both_sides(effort):
     assert radii.clean_accuracy == radii.certified_accuracy(0.0) == pytest.approx(11 / 12)
 
 
+def steep(activation) -> nn.Module:
+    """A network of the plane whose classes change within a few units."""
+    layers = [nn.Linear(2, 8), activation(), nn.Linear(8, 8), activation(), nn.Linear(8, 3)]
+    for layer in layers[::2]:
+        nn.init.normal_(layer.weight)
+        nn.init.normal_(layer.bias)
+    return nn.Sequential(*layers)
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU], ids=lambda a: a.__name__)
 def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activation):
-    model = made(lambda: nn.Sequential(nn.Linear(2, 8), activation(), nn.Linear(8, 8), activation(), nn.Linear(8, 3)))
-    x = 0.7 * drawn(5, 2)
+    model, x = made(lambda: steep(activation)), drawn(6, 2)
     radii = certified_radius(model, x, effort="tight")
-    axis = torch.linspace(-4, 4, 1601)
+    axis = torch.linspace(-6, 6, 1201)
     grid = torch.cartesian_prod(axis, axis)
     classes = model(grid).argmax(1)
+    assert len(classes.unique()) > 1
     for sample, label, radius, attacked in zip(x, radii.label, radii.radius, radii.attacked):
         nearest = float((grid[classes != label] - sample).norm(dim=1).min())
+        assert nearest < 4  # well inside the grid
         assert 0 < radius <= nearest
-        assert attacked <= nearest * 1.001
-        assert radius > 0.2 * attacked  # eight units leave little room
+        assert nearest - 0.01 < attacked <= nearest * 1.001
+        assert radius > 0.15 * attacked
 
 
 def test_on_a_line_the_nearest_root_of_the_margin_is_found():
@@ -220,12 +233,13 @@ def test_on_trained_digits_the_attack_is_stronger_than_plain_pgd_and_the_curves_
     assert (attacked[right] <= 1.01 * high[right].double()).all()
     assert attacked[right].mean() < 0.98 * high[right].mean()
     points = radii.curve(np.linspace(0, 1.2, 30))
-    for before, after in zip(points, points[1:]):
+    for before, after in itertools.pairwise(points):
         assert after.certified <= before.certified
         assert after.attacked <= before.attacked
     assert all(point.certified <= point.attacked for point in points)
     assert points[0].certified == radii.clean_accuracy > 0.8
-    assert 0 < radii.certified_accuracy(0.05) and radii.attacked_accuracy(3.0) == 0
+    assert radii.certified_accuracy(0.05) > 0
+    assert radii.attacked_accuracy(3.0) == 0
 
 
 def test_the_attack_stays_where_no_class_can_win():
@@ -270,13 +284,14 @@ def test_the_search_finds_the_root_in_few_tests(power, start):
     gaps = torch.stack([torch.full_like(true, math.inf), torch.ones_like(true)], 1)
     rates = torch.stack([torch.zeros_like(true), (1 / true if power == 1 else 0 * true)], 1)
 
-    def test(radius: Tensor) -> Tensor:
-        return torch.stack([torch.full_like(radius, math.inf), 1 - (radius / true) ** power], 1)
+    def test(rows: Tensor, radius: Tensor) -> Tensor:
+        return torch.stack([torch.full_like(radius, math.inf), 1 - (radius / true[rows]) ** power], 1)
 
     found = widest(test, gaps, rates, torch.full_like(true, start), torch.zeros_like(true), rtol=1e-2)
     assert found.settled.all()
-    assert found.tests <= 22
-    assert (found.radius <= true).all() and (found.radius >= true / 1.01).all()
+    assert found.tests <= (7 if power == 1 else 30)
+    assert (found.radius <= true).all()
+    assert (found.radius >= true / 1.01).all()
 
 
 def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
@@ -284,14 +299,22 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
     gaps = torch.stack([one * math.inf, one], 1)
     floor = torch.tensor([0.0, 0.25], dtype=torch.float64)
     found = widest(
-        lambda radius: gaps.new_tensor([[math.inf, -math.inf]] * 2), gaps, gaps * 0 + 1, one, floor, rtol=1e-2
+        lambda rows, radius: gaps.new_tensor([[math.inf, -math.inf]] * 2)[rows],
+        gaps,
+        gaps * 0 + 1,
+        one,
+        floor,
+        rtol=1e-2,
     )
     assert found.radius.tolist() == [0.0, 0.25]
     assert found.settled.all()
-    nan = widest(lambda radius: gaps.new_full((2, 2), math.nan), gaps, gaps * 0 + 1, one, floor, rtol=1e-2)
+    nan = widest(
+        lambda rows, radius: gaps.new_full((len(rows), 2), math.nan), gaps, gaps * 0 + 1, one, floor, rtol=1e-2
+    )
     assert nan.radius.tolist() == [0.0, 0.25]
-    hurried = widest(lambda r: gaps, gaps, gaps * 0 + 1, one, floor, rtol=1e-2, until=lambda: True)
-    assert hurried.tests == 1 and not hurried.settled.any()
+    hurried = widest(lambda rows, r: gaps[rows], gaps, gaps * 0 + 1, one, floor, rtol=1e-2, until=lambda: True)
+    assert hurried.tests == 3
+    assert not hurried.settled.any()
 
 
 def test_difference_constants_hold_and_beat_the_constant_of_the_output():
@@ -302,7 +325,8 @@ def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     step = 1e-2 * drawn(400, 16, seed=1)
     moved = (model.double()((x + step).double()) - model(x.double())).detach() / step.double().norm(dim=1, keepdim=True)
     steepest = (moved[:, :, None] - moved[:, None, :]).abs().amax(0)
-    assert (steepest <= tight).all() and (tight <= fast * (1 + 1e-6)).all()
+    assert (steepest <= tight).all()
+    assert (tight <= fast * (1 + 1e-6)).all()
     assert float(fast.max()) <= math.sqrt(2) * work.rungs()["best"].upper * (1 + 1e-9)
     assert float(fast[0, 1]) < math.sqrt(2) * work.rungs()["best"].upper
 
@@ -321,7 +345,8 @@ def test_batches_loaders_and_labels_left_out_give_the_same():
         assert radii.label == whole.label
         assert radii.radius == pytest.approx(whole.radius, rel=0.02)
     as_list = certified_radius(model, x, y.tolist(), attack=False)
-    assert as_list.attacked == (None,) * 6 and as_list.attacked_accuracy(0.1) is None
+    assert as_list.attacked == (None,) * 6
+    assert as_list.attacked_accuracy(0.1) is None
     assert as_list.radius == pytest.approx(whole.radius, rel=0.02)
     assert as_list.curve()[0].attacked is None
     assert "under attack" not in str(as_list)
@@ -377,7 +402,7 @@ REFUSED = {
     "an unknown effort": (nn.Linear(5, 3).eval(), X, Y, {"effort": "exact"}, "effort"),
     "several outputs": (Several().eval(), X, Y, {}, "output"),
     "a wrong shape": (nn.Linear(5, 3).eval(), drawn(4, 6), Y, {}, "shapes"),
-    "masks by sample": (Masked().eval(), (X, torch.eye(4, 5)), Y, {}, "one at a time"),
+    "masks by sample": (Masked().eval(), {"x": X, "mask": torch.eye(4, 5)}, Y, {}, "one at a time"),
 }
 
 
@@ -421,10 +446,13 @@ def test_the_model_is_left_as_found():
 def test_a_budget_ends_the_search_with_radii_that_hold():
     model, x = made(FAMILIES["layer norm"]), drawn(6, 16)
     free, short = certified_radius(model, x), certified_radius(model, [(x, None), (x, None)], max_seconds=0.0)
-    assert free.converged and free.advice is None
-    assert not short.converged and "max_seconds" in short.advice
-    assert len(short) == 6 and "first 6 samples" in short.notes[0]
-    assert all(0 <= a <= 1.02 * b for a, b in zip(short.radius, free.radius))
+    assert free.converged
+    assert free.advice is None
+    assert not short.converged
+    assert "max_seconds" in short.advice
+    assert len(short) == 6
+    assert "first 6 samples" in short.notes[0]
+    assert all(0 < a <= 1.02 * b for a, b in zip(short.radius, free.radius))
     assert "did not end" in str(short)
 
 
@@ -436,7 +464,8 @@ def test_tight_reaches_further_than_fast():
 
 def test_an_audit_asks_for_radii_of_classifiers_alone():
     found = audited_radii(Work(made(FAMILIES["relu"]), drawn(20, 16)), samples=5)
-    assert len(found) == 5 and found.label == found.predicted
+    assert len(found) == 5
+    assert found.label == found.predicted
     assert audited_radii(Work(nn.Linear(5, 1).eval(), X)) is None
     assert audited_radii(Work(nn.Linear(5, 3).train(), X)) is None
     assert audited_radii(Work(nn.Unflatten(1, (5, 1)).eval(), X)) is None
@@ -495,7 +524,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_radii_are_refused(case):
-    with pytest.raises(InputError, match="radii|schema_version"):
+    with pytest.raises(InputError, match=r"radii|schema_version"):
         Radii.from_json(result().to_json() | DAMAGED[case])
 
 
@@ -503,10 +532,13 @@ def test_radii_show_themselves(tmp_path):
     radii = result(name="<script>alert(1)</script>")
     page = radii.to_html(tmp_path / "r.html")
     assert (tmp_path / "r.html").read_text() == page
-    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
     assert page.count('<svg class="chart') == 1
-    assert "under attack" in page and "a note" in page
+    assert "under attack" in page
+    assert "a note" in page
     assert "NUMERICAL" in radii._repr_html_()
     assert "33.3 %" in str(radii)
     frame = radii.to_pandas()
-    assert list(frame["radius"]) == [0.1, 0.25, 0.0] and list(frame["evidence"]) == ["NUMERICAL"] * 3
+    assert list(frame["radius"]) == [0.1, 0.25, 0.0]
+    assert list(frame["evidence"]) == ["NUMERICAL"] * 3

@@ -8,6 +8,7 @@ def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "EPOCHS", 1)
     monkeypatch.setattr(demo, "SECONDS", 1.0)
+    monkeypatch.setattr(demo, "CERTIFIED", 8)
     done = run("demo")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("report: normscope-demo/report.html\n")
@@ -20,3 +21,5 @@ def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypat
         assert (audit.name, audit.mode) == (name, "eval")
         assert audit.samples > 1000
     assert "accuracy" in done.out
+    assert "Accuracy within a radius" in done.out
+    assert "Certified accuracy by radius" in page

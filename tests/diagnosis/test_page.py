@@ -64,6 +64,7 @@ def test_the_report_has_its_parts_in_order():
         "Findings",
         "Bounds",
         "Gain by layer",
+        "Sensitivity to the weights",
         "Variance at the normalizers",
         "Layers",
         "Normalizers",
@@ -75,6 +76,7 @@ def test_the_report_has_its_parts_in_order():
         "From the printed product to what was observed",
         "Gain of each layer",
         "Gain from the input to each layer",
+        "How far the output moves with each weight",
         "Variance at the input of each normalizer",
     ]
 
@@ -228,6 +230,24 @@ def test_the_tables_show_the_rows():
         *("var, min", "var, median", "var, max", "below 1", "near eps")
     ]
     assert all(column.help for column in (*layers.columns[1:], *normalizers.columns[1:]))
+
+
+def test_sensitivities_are_drawn_with_the_sides_they_have():
+    layers = (
+        weight("a", sensitivity=bracket(0.5, 2.0, scope=Scope.POINT)),
+        weight("b", sensitivity=bracket(-math.inf, 3.0, scope=Scope.POINT)),
+        weight("c"),
+    )
+    document = audit_document(audit(layers=layers))
+    chart = next(chart for chart in of(document, Chart) if chart.title.startswith("How far the output moves"))
+    assert chart.labels == ("a", "b")
+    spans, marks = chart.series
+    assert (spans.values, spans.until, marks.values) == ((0.5, None), (2.0, None), (None, 3.0))
+    table = next(table for table in of(document, Table) if table.columns[0].title == "layer")
+    assert column(table, "sensitivity, lower") == [0.5, None, None]
+    assert column(table, "sensitivity, upper") == [2.0, 3.0, None]
+    brief = next(t for t in of(audit_document(audit(layers=layers), brief=True), Table) if "layers" in t.title)
+    assert column(brief, "sensitivity") == [0.5, None, None]
 
 
 def test_the_first_figures_are_those_that_matter():

@@ -15,6 +15,7 @@ from normscope.bounds.ball import Balls, Over
 from normscope.bounds.ball_attack import strongest_pairs
 from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
+from normscope.rules.local import flat
 
 from .attacker import Flat, as_function, double_twin, jacobian, secant
 from .networks import Function, Network, Residual, network
@@ -179,24 +180,28 @@ def case(seed: int) -> Case:
     return Case(drawn, 10.0 ** draw.uniform(-6, 2), "tight" if draw.random() < 0.4 else "fast")
 
 
-def try_ball(drawn: Case, *, samples: int = 6, seconds: float = 0.15) -> Found:
+def try_ball(
+    drawn: Case, *, samples: int = 6, seconds: float = 0.15, work: Work | None = None, twin: bool = True
+) -> Found:
     """Bound a network over balls and attack the bound from two sides, and every value on the way.
+
+    Without a `twin` (the model itself in float64) only the package's own graph is attacked.
 
     Raises:
         SoundnessError: a constant, a limit, a margin or a centre map does not hold.
     """
-    work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = work or Work(drawn.network.model, drawn.network.batch, on_missing="inf")
     balls = Balls(work)
     over = balls.over(drawn.radius, effort=drawn.effort)
     generator = torch.Generator().manual_seed(drawn.network.seed % 2**31)
     points = inside(balls.centres, over.radius, generator, samples)
     check_values(over, points, drawn)
     check_outputs(over, points, drawn)
-    function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape))
+    function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape)) if twin else None
     pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=drawn.network.seed)
     lowers = []
     for i, centre in enumerate(balls.centres):
-        theirs = outside_attack(function, centre, drawn.radius, points[:, i])
+        theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0
         lowers.append(max(theirs, 10 ** pairs[i][0] if pairs[i][1] is not None else 0.0))
         upper = float(over.constant[i])
         if lowers[-1] > upper * (1 + ROUNDING):
@@ -234,17 +239,15 @@ def check_values(over: Over, points: Tensor, drawn: Case) -> None:
             _check_speed(name, box, values[k], values[k + 1], points[k], points[k + 1], drawn)
     for name, found in seen.locals.items():
         operands = unrolled.steps[name].operands
-        maps = [part.pull(_identity(values[0][name])).flatten(2) for part in found.parts]
+        maps = [flat(part.pull(_identity(values[0][name])), 2) for part in found.parts]
         for k in rows:
             changes = [_change(values[k][op], values[k + 1][op]) for op in operands]
-            move = (values[k][name] - values[k + 1][name]).flatten(1)
-            noise = 1e-12 * (
-                values[k][name].flatten(1).abs().amax(1, True) + sum(c.abs().amax(1, True) for c in changes)
-            )
+            move = _change(values[k][name], values[k + 1][name])
+            noise = 1e-12 * (flat(values[k][name]).abs().amax(1, True) + sum(c.abs().amax(1, True) for c in changes))
             if not bool(move.isfinite().all()) or any(not bool(m.isfinite().all()) for m in maps):
                 continue
             rest = move - sum((m @ c[..., None])[..., 0] for m, c in zip(maps, changes))
-            weights = [part.weight.flatten(1) for part in found.parts]
+            weights = [flat(part.weight) for part in found.parts]
             reach = sum(w.nan_to_num(0.0) * c.norm(dim=1, keepdim=True) for w, c in zip(weights, changes))
             ok = [(rest.abs() <= reach * (1 + ROUNDING) + noise) | (sum(w.isinf() for w in weights) > 0)]
             if len(weights) == 1 and bool(weights[0].isfinite().all()):
@@ -261,7 +264,7 @@ def check_values(over: Over, points: Tensor, drawn: Case) -> None:
 
 
 def _change(first: Tensor, second: Tensor) -> Tensor:
-    return torch.where(first == second, 0.0, first - second).flatten(1)  # masks are -inf on both sides
+    return flat(torch.where(first == second, 0.0, first - second))  # masks are -inf on both sides
 
 
 def _identity(value: Tensor) -> Tensor:
@@ -274,9 +277,9 @@ def _identity(value: Tensor) -> Tensor:
 def _check_speed(name: str, box, first: dict, second: dict, u: Tensor, v: Tensor, drawn: Case) -> None:
     distance = (u - v).norm(dim=1)
     move = _change(first[name], second[name])
-    noise = 1e-12 * (first[name].flatten(1).abs().amax(1) + 1e-3)
+    noise = 1e-12 * (flat(first[name]).abs().amax(1) + 1e-3)
     fast = move.norm(dim=1) > box.constant * distance * (1 + ROUNDING) + noise
-    entries = move.abs() > box.entries.flatten(1) * distance[:, None] * (1 + ROUNDING) + noise[:, None]
+    entries = move.abs() > flat(box.entries) * distance[:, None] * (1 + ROUNDING) + noise[:, None]
     if bool(fast.any() or entries.any()):
         raise SoundnessError(f"{name} moves faster than its constants: {drawn}")
 
@@ -294,7 +297,7 @@ def check_outputs(over: Over, points: Tensor, drawn: Case) -> None:
     """Limits, differences and margins hold at the points."""
     unrolled = over.balls.unrolled
     with torch.no_grad():
-        outputs = torch.stack([unrolled.values(x)[unrolled.output].flatten(1) for x in points])
+        outputs = torch.stack([flat(unrolled.values(x)[unrolled.output]) for x in points])
     if not bool(outputs.isfinite().all()):
         return
     top = over.balls.values.argmax(1)

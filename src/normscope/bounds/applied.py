@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.bracket import Evidence
-from ..core.rounding import Upper, root_sum_squares
 from ..graph.ir import Graph, Input, Node, Ref, Unit, leaves, map_leaves
 from ..linalg.convolution import Convolution
 from ..linalg.linear_map import Repeated
@@ -37,6 +35,7 @@ class Applied:
     Attributes:
         name: of the weight as an input of a graph.
         value: the tensor as applied, in float64 (behind a reparametrisation: what it makes).
+        tensor: the same in the memory and precision of the model.
         nodes: names of the nodes that apply it, in order; several for a module that runs several times.
         turned: which of them apply its transpose.
         chained: whether one of them is reached from another: the output is then no Lipschitz function of the weight.
@@ -45,6 +44,7 @@ class Applied:
 
     name: str
     value: Tensor
+    tensor: Tensor
     nodes: tuple[str, ...]
     turned: frozenset[str] = frozenset()
     chained: bool = False
@@ -104,6 +104,7 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
         Applied(
             name=f"{WEIGHT}{first.name}",
             value=wide[first.name].detach(),
+            tensor=weight,
             nodes=tuple(names),
             turned=frozenset(turned),
             chained=len(names) > 1 and _chained(graph, names),
@@ -139,22 +140,20 @@ def _chained(graph: Graph, names: list[str]) -> bool:
 
 def _also(graph: Graph, weight: Tensor, names: list[str]) -> tuple[str, ...]:
     """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
-    memory = weight.untyped_storage().data_ptr()
     others = [
         node.where
         for node in graph
         if node.name not in names
         for leaf in leaves((node.args, node.kwargs))
-        if isinstance(leaf, Tensor)
-        and leaf.numel()
-        and leaf.untyped_storage().data_ptr() == memory
-        and _meet(leaf, weight)
+        if isinstance(leaf, Tensor) and same_memory(leaf, weight)
     ]
     return tuple(dict.fromkeys(others))
 
 
-def _meet(first: Tensor, second: Tensor) -> bool:
-    """Whether the addresses of two tensors overlap."""
+def same_memory(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors lie on common memory."""
+    if first.device != second.device or not first.numel() or not second.numel():
+        return False
     (start, end), (other, last) = _span(first), _span(second)
     return start < last and other < end
 
@@ -164,10 +163,10 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
-def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> tuple[Read, float] | None:
-    """Return what a node reads with its weight at the data, and a factor; None for a form that is not known.
+def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> Read | None:
+    """Return what a node reads with its weight at the data; None for a form that is not known.
 
-    The norm of the map from the weight (Frobenius) to the node's value is the norm of the first times the second.
+    Its norm is that of the map from the weight (Frobenius) to the node's value.
     """
     factors = factors_of(node)
     assert factors is not None
@@ -175,13 +174,12 @@ def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> tuple[R
     x = values[ref.name]
     if node.op in PRODUCTS:
         matrix = _rows_right(x, weight) if weight_first else _rows_left(x, weight)
-        scale = abs(float(node.bound().get("alpha", 1)))
-        return None if matrix is None else (Read.of(matrix), scale)
+        return None if matrix is None else Read.of(matrix * abs(float(node.bound().get("alpha", 1))))
     if node.op is aten.linear.default:
-        return Read.of(x.reshape(-1, x.shape[-1])), 1.0
+        return Read.of(x.reshape(-1, x.shape[-1]))
     linear = effect.maps[0] if isinstance(effect, Linear) else None
     inner = linear.inner if isinstance(linear, Repeated) else linear
-    return (patches(inner, x), 1.0) if isinstance(inner, Convolution) else None
+    return patches(inner, x) if isinstance(inner, Convolution) else None
 
 
 def _rows_left(x: Tensor, weight: Tensor) -> Tensor | None:
@@ -202,10 +200,14 @@ def _rows_right(x: Tensor, weight: Tensor) -> Tensor | None:
     return None
 
 
-def joint(norms: Sequence[Upper]) -> Upper:
-    """Bound the move of all outputs of a shared weight together, from the norms of what each use reads."""
-    found = root_sum_squares(norms)
-    return Upper(found.log10, min(found.evidence, Evidence.NUMERICAL), norms[0].method)
+def joint(reads: Mapping[str, Read], weight: Applied) -> list[Read]:
+    """Join what the uses of a shared weight read, so that the norm speaks of all their outputs together.
+
+    Uses of the weight and of its transpose stay apart: the root of the sum of their squares is a bound.
+    """
+    upright = [read for name, read in reads.items() if name not in weight.turned]
+    turned = [read for name, read in reads.items() if name in weight.turned]
+    return [Read.together(found) for found in (upright, turned) if found]
 
 
 def opened(graph: Graph, weights: Sequence[Applied]) -> Graph:

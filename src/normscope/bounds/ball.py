@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from functools import cached_property
 
 import torch
@@ -17,6 +18,7 @@ from .ball_attack import strongest_pairs
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
 from .folded import propagate
+from .reach_search import search
 from .reach_state import Reach
 from .relaxation import Relaxation, lowest
 from .unrolled import Unrolled
@@ -26,8 +28,10 @@ OUTPUTS = 1024
 """Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""
 AT_ONCE, AT_MOST = 2e7, 1.2e8
 """Entries of the largest tensor carried backwards for several centres together, and for a single one."""
-WIDEST, NARROW = 1024, 128
+WIDEST, NARROW = 1024, 256
 """Largest state of the ellipsoid engine with `effort="tight"`, and without."""
+SEARCH_SECONDS, SEARCH_STEPS = 20.0, 24
+"""Time for the search of multipliers when no budget is given, and its steps."""
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
 
@@ -117,7 +121,18 @@ class Over:
                     helpers.append(Relaxation(balls.work.deadline))
                 norm, ceilings = balls.work.norm, balls.ceilings
                 result.append(enclose(balls.unrolled, values, radius, norm, ceilings=ceilings, helpers=helpers))
+                if self.effort == "tight":
+                    self._search(result[-1], len(balls.chunks))
         return result
+
+    def _search(self, seen: Enclosures, chunks: int) -> None:
+        """Look for better multipliers of the ellipsoid, within a share of the time."""
+        left = self.balls.work.left()
+        seconds = (SEARCH_SECONDS if left is None else min(0.5 * left, SEARCH_SECONDS)) / chunks
+        search(self.reaches[-1], deadline=time.monotonic() + seconds, steps=SEARCH_STEPS)
+        found = self.reaches[-1].look(seen, self.balls.unrolled.output)
+        if found is not None:
+            seen.known[self.balls.unrolled.output] = found
 
     @cached_property
     def composed(self) -> Tensor:

@@ -158,7 +158,7 @@ class Certificate:
         self.start, self.method, self.device, self.deadline = start, method, device, deadline
         self.links: dict[str, Link] = {}
         self.blocks: dict[int, Block | None] = {}
-        self.runs: dict[tuple[str, str], Multipliers] = {}
+        self.runs: dict[tuple[str, str, str], Multipliers] = {}
 
     def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
         """Bound a single-source form by its chain's certificate and tie the next link."""
@@ -185,7 +185,7 @@ class Certificate:
 
     def _note(self, source: str, name: str, *, ends: bool, cores: dict[str, Upper]) -> None:
         """Keep the multipliers of the chain into `name`; a chain that goes on holds the one up to there."""
-        origin, sigma = self.links[source].origin, {}
+        last, origin, sigma = source, self.links[source].origin, {}
         shift = cores[origin].log10
         while source != origin:
             state = self.links[source].certificate()
@@ -196,7 +196,7 @@ class Certificate:
             source = self.links[source].previous
         self.runs = {key: run for key, run in self.runs.items() if key[0] != origin or run.into not in sigma}
         at, into = (name, None) if ends else (None, name)
-        self.runs[origin, name] = Multipliers(sigma=sigma, start={origin: shift}, cores=True, at=at, into=into)
+        self.runs[origin, last, name] = Multipliers(sigma=sigma, start={origin: shift}, cores=True, at=at, into=into)
 
     def proof(self) -> tuple[Multipliers, ...]:
         """Return the multipliers of every chain that was carried, for a proof; none for LipLT, which needs none."""

@@ -199,9 +199,12 @@ class Certifier:
         start = _start(balls.centres, gaps, rates, None if attacked is None else attacked[kept])
         for effort in EFFORTS[: 1 + EFFORTS.index(self.effort)]:
 
-            def test(radii: Tensor, effort: str = effort) -> Tensor:
-                bounds = balls.over(radii, effort=effort).margins(top)
-                return bounds.scatter(1, top[:, None], math.inf)
+            def test(some: Tensor, radii: Tensor, effort: str = effort) -> Tensor:
+                nonlocal balls
+                if len(some) != len(balls.centres):  # samples that are settled are left out
+                    balls = Balls(self.work, rows[kept[some]])
+                bounds = balls.over(radii, effort=effort).margins(top[some])
+                return bounds.scatter(1, top[some, None], math.inf)
 
             found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, until=late)
             radius[kept] = found.radius

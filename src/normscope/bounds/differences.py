@@ -8,8 +8,9 @@ import time
 import torch
 from torch import Tensor
 
-from .folded import propagate
+from ..core.log10 import power10
 from .optimised import Certified, optimise
+from .outputs import directions
 from .plan import plan
 from .work import TIGHT_SECONDS, Work
 
@@ -38,9 +39,11 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
         5.0
     """
     size, device = math.prod(work.graph.output_shape), work.double.inputs[0].value.device
-    whole = work.rungs()["best"]
-    bound = torch.full((size, size), math.sqrt(2) * whole.upper, dtype=torch.float64, device=device)
-    found = _certificate(work, effort, size) if math.isfinite(whole.log10_upper) else None
+    if not work.values:
+        work.rungs()
+    whole = work.values[work.graph.output].log10
+    bound = torch.full((size, size), math.sqrt(2) * power10(whole), dtype=torch.float64, device=device)
+    found = _certificate(work, effort, size) if math.isfinite(whole) else None
     if found is not None:
         diagonal = found.q.diagonal()
         both = diagonal[:, None] + diagonal[None, :]
@@ -53,20 +56,12 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
 def _certificate(work: Work, effort: str, size: int) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one."""
     with torch.no_grad():
-        steps = plan(work.segments, propagate(work.segments, work.norm, fold=True))
+        steps = plan(work.segments, work.values)
     if steps is None:
         return None
     if effort == "fast":
         return optimise(steps, steps=1)
     left = work.left()
     until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.3 * left)
-    return optimise(
-        steps, deadline=until, directions=_pairs(size, steps.output) if size <= PAIRED else None, steps=STEPS
-    )
-
-
-def _pairs(size: int, like: Tensor) -> Tensor:
-    """Return one row e_a - e_b per pair."""
-    first, second = torch.triu_indices(size, size, 1, device=like.device)
-    eye = torch.eye(size, dtype=like.dtype, device=like.device)
-    return eye[first] - eye[second]
+    pairs = directions("difference", size).to(steps.output.device) if size <= PAIRED else None
+    return optimise(steps, deadline=until, directions=pairs, steps=STEPS)

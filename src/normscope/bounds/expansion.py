@@ -11,6 +11,7 @@ and R_s dw is also at most abs(R_s) (what every entry of dw can be), row by row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,9 +116,20 @@ def largest_singular(rows: Tensor) -> Tensor:
         top = unit.norm(dim=2)[:, 0]
     else:
         gram = unit @ unit.mT if count <= size else unit.mT @ unit
-        top = torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0.0).sqrt()
+        top = largest_eigenvalue(gram).sqrt()
     pad = 1e-12 + 2.0**-50 * (count + size)
     return torch.where(known, top * scale * (1 + pad), torch.inf)
+
+
+def largest_eigenvalue(matrix: Tensor) -> Tensor:
+    """Return the largest eigenvalue of positive semidefinite matrices `[B, n, n]`; NaN where there is NaN."""
+    known = flat(matrix).isfinite().all(1)
+    safe = torch.where(known[:, None, None], matrix, 0.0)
+    try:
+        top = torch.linalg.eigvalsh(safe)[:, -1].clamp(min=0.0)
+    except torch.linalg.LinAlgError:  # no convergence: a norm is never below
+        top = torch.linalg.matrix_norm(safe)
+    return torch.where(known, top, math.nan)
 
 
 def adjoint(transpose: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -24,9 +24,14 @@ from .logits import Logits, margins
 RIVALS = 9
 """Rival classes attacked one by one; with more classes, the strongest ones."""
 OUTSIDE_STEPS = 25
+SLIDES = (1.0, 0.5, 0.2, 0.05)
+"""Shares of the way along the boundary, from the best change to where the nearest point of its tangent plane lies."""
+SLIDE_STEPS = 6
 INSIDE_STEPS = 40
 HALVINGS = 24
 """Of a found change: its length is settled to 1e-7."""
+DIRECTIONS = 32
+"""Random directions tried around each sample: of use where the input has few entries."""
 FAR = (2.0, 8.0, 32.0, 128.0)
 """Radii tried where nothing was found, in units of the linearised distance to the nearest rival."""
 
@@ -112,6 +117,7 @@ class Attack:
         if len(rows):
             self._outside(owners, self.rivals[rows].reshape(-1), self.points[owners])
             self._far()
+            self._around(rows)
         for number, how in enumerate(rounds):
             found = (self.right & self.distance.isfinite()).nonzero()[:, 0]
             if self._late() or not len(found):
@@ -119,6 +125,7 @@ class Attack:
             self._inside(found, how.share * self.distance[found], how)
             if number % 2 == 1:
                 self._outside(found, self._winners(found), self.point[found])
+                self._slide(found)
         return self.result()
 
     def challenge(self, radius: Tensor, rounds: tuple[Round, ...] = ROUNDS[:3]) -> Attacked:
@@ -182,15 +189,48 @@ class Attack:
 
     def _far(self) -> None:
         """Look further out where nothing was found."""
-        assert self.near is not None
-        size = self.points.norm(dim=1).clamp(min=1e-3)
-        near = torch.where(self.near.isfinite(), self.near, 0.1 * size)
+        sizes = self.points.norm(dim=1)
+        typical = float(sizes.mean()) or 1.0
+        near = torch.full_like(sizes, 0.1 * typical) if self.near is None else self.near
+        near = torch.where(near.isfinite() & (near > 0), near, 0.1 * typical)
         for times in FAR:
             rows = (self.right & self.distance.isinf()).nonzero()[:, 0]
             if self._late() or not len(rows):
                 return
             self._inside(rows, times * near[rows], ROUNDS[0])
             self._inside(rows, times * near[rows], ROUNDS[1])
+
+    def _around(self, rows: Tensor) -> None:
+        """Look in random directions at the length of the best change so far, and go on from what is found."""
+        rows = rows[self.distance[rows].isfinite()]
+        owners = rows.repeat_interleave(DIRECTIONS)
+        if self._late() or not len(owners):
+            return
+        before = self.distance[rows].clone()
+        length = 0.995 * self.distance[owners]
+        change = self._random_directions(self.points[owners].shape).to(self.points) * length[:, None]
+        centre = self.points[owners]
+        wins = margins(self.search(centre + change), self.labels[owners]) <= 0
+        self._offer((centre + change)[wins], owners[wins])
+        better = rows[self.distance[rows] < before]
+        if len(better):
+            self._outside(better, self._winners(better), self.point[better])
+
+    def _slide(self, rows: Tensor) -> None:
+        """Move the best changes along the boundary towards the sample, in float64."""
+        for _ in range(SLIDE_STEPS):
+            if self._late():
+                return
+            centre, u = self.points[rows], self.point[rows]
+            _, gap, slope = self.exact.gradient(u, _rival_gap(self.labels[rows], self._winners(rows)))
+            steep = slope.pow(2).sum(1)
+            scale = torch.where((steep > 0) & steep.isfinite(), 1.0 / steep.clamp(min=1e-300), 0.0)[:, None]
+            nearest = centre - (gap + (slope * (centre - u)).sum(1))[:, None] * scale * slope
+            change = torch.cat([u + share * (nearest - u) - centre for share in SLIDES])
+            owners = rows.repeat(len(SLIDES))
+            length = change.norm(dim=1, keepdim=True)
+            change = change / length.clamp(min=1e-300) * 0.9999 * self.distance[owners][:, None]
+            self._offer(self.points[owners] + change, owners)
 
     def _inside(self, owners: Tensor, radius: Tensor, how: Round) -> None:
         """Ascend within balls around the samples, and offer the best point met."""
@@ -228,6 +268,8 @@ class Attack:
 
     def _offer(self, candidates: Tensor, owners: Tensor) -> None:
         """Confirm candidates in float64, shorten them by bisection, and keep those that beat the best so far."""
+        if not len(owners):
+            return
         centre = self.points[owners]
         change = candidates.double() - centre
         length = change.norm(dim=1)

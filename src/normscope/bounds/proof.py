@@ -14,10 +14,13 @@ from torch import Tensor
 from ..core.archive import Archive
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from ..graph.ir import Graph, leaves
+from ..core.log10 import power10
+from ..core.rounding import Upper
+from ..graph.ir import Graph, Node, Unit, leaves
 from ..linalg.script import Unchanged, claims
 from ..rules.effects import Effect, Gain
 from .script import Script, scripted
+from .segments import Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,27 @@ class Multipliers:
     into: str | None = None
 
 
+def shares(segments: Segments, values: Mapping[str, Upper]) -> dict[str, tuple[float, ...]]:
+    """Return the weights of the operands of every node that reads several, by what each can move.
+
+    norm(du)^2 <= sum of (gain_j^2/p_j) norm(dv_j)^2 for any p that sum to 1; p is proportional to gain_j L_j.
+
+    Args:
+        segments: the graph with its effects.
+        values: a bound on the map from the input to every node.
+    """
+    found = {}
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if not isinstance(effect, Gain) or len(effect.gains) < 2 or effect.joint:
+            continue
+        reach = [power10(g.log10 + values[ref].log10) for g, ref in zip(effect.gains, node.refs, strict=True)]
+        total = sum(reach)
+        if math.isfinite(total):
+            found[node.name] = tuple(r / total if total > 0 else 1.0 / len(reach) for r in reach)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """The network, the certificate of the upper side and, for a ball, its centre and radius.
@@ -53,6 +77,7 @@ class Proof:
         graph: in float64, as it was measured.
         effects: of its nodes, by name.
         multipliers: runs of the ellipsoid engine that the upper side rests on.
+        given: what else it rests on that the file brings no proof of, in words.
         centre: flat centre of the ball; None for a GLOBAL bracket.
         radius: of the ball.
     """
@@ -60,12 +85,13 @@ class Proof:
     graph: Graph
     effects: Mapping[str, Effect]
     multipliers: tuple[Multipliers, ...] = ()
+    given: tuple[str, ...] = ()
     centre: Tensor | None = None
     radius: float | None = None
     unchanged: Unchanged = field(init=False)
 
     def __post_init__(self) -> None:
-        constants = [leaf for node in self.graph for leaf in leaves((node.args, node.kwargs))]
+        constants = [leaf for node in self.graph for leaf in leaves(_read(node))]
         kept = Unchanged.of(*(leaf for leaf in constants if isinstance(leaf, Tensor) and not leaf.is_complex()))
         object.__setattr__(self, "unchanged", kept)
 
@@ -96,6 +122,13 @@ class Proof:
         return {"input": archive.put(point), "output": archive.put(value)}
 
 
+def _read(node: Node) -> Any:
+    """Return a node's arguments without statistics that it updates but does not read."""
+    if isinstance(node.op, Unit) or not node.bound().get("use_input_stats"):
+        return node.args, node.kwargs
+    return {name: value for name, value in node.bound().items() if not name.startswith("running_")}
+
+
 def _claims(proof: Proof, bracket: Bracket, script: Script, archive: Archive) -> list[dict[str, Any]]:
     ball = None
     if proof.centre is not None:
@@ -103,7 +136,7 @@ def _claims(proof: Proof, bracket: Bracket, script: Script, archive: Archive) ->
             raise InputError("a proof about a ball needs its radius")
         ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
     steps = [step for run in proof.multipliers for step in _steps(run, proof, script, archive)]
-    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=steps)
+    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=steps, given=proof.given)
 
 
 def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
@@ -115,6 +148,12 @@ def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
     return first, second
 
 
+def _spread(weights: Sequence[float], script: Script, name: str) -> list[float]:
+    """Return one weight per operand of the script's node: constants, which the graph's operands leave out, have none."""
+    varying = iter(weights)
+    return [0.0 if operand in script.constants else float(next(varying)) for operand in script.read[name]]
+
+
 def _steps(run: Multipliers, proof: Proof, script: Script, archive: Archive) -> list[dict[str, Any]]:
     """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
     cores, inputs = script.cores, {item.name for item in script.graph.inputs}
@@ -124,6 +163,6 @@ def _steps(run: Multipliers, proof: Proof, script: Script, archive: Archive) -> 
     step = {
         "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},
         "sigma": {cores[name]: archive.put(sigma) for name, sigma in run.sigma.items() if name in cores},
-        "weights": {cores[name]: list(map(float, weights)) for name, weights in run.weights.items() if name in cores},
+        "weights": {cores[name]: _spread(run.weights[name], script, name) for name in run.weights if name in cores},
     }
     return [{"at": name, **step} for name in (script.read.get(at, ()) if inner else (at,))]

@@ -92,7 +92,7 @@ class Radii:
         for row, (radius, attacked) in enumerate(zip(self.radius, self.attacked, strict=True)):
             if not radius >= 0 or (attacked is not None and not attacked >= 0):
                 raise ValueError(f"sample {row}: a radius is a number >= 0")
-            if attacked is not None and radius > 0 and attacked <= radius:
+            if attacked is not None and radius > 0 and attacked <= radius and attacked < math.inf:
                 raise SoundnessError(
                     f"sample {row}: another class wins at a distance of {attacked:.6g}, inside the certified radius "
                     f"{radius:.6g} ({self.method[row]}). This is a bug: please report the model that shows it."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ..report.cells import format_cell
@@ -18,6 +18,9 @@ LISTED = 2000
 """Samples in the table of a page; more are in the JSON file alone."""
 FEW = 16
 """Up to this many samples are listed on a terminal."""
+
+FRAME = (("none", 0.0), ("all", 1.0))
+"""What a share of samples lies between."""
 
 READING_THE_CURVE = (
     "Certified: the share of samples that are right and provably stay so however they are changed within the radius. "
@@ -79,6 +82,49 @@ def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: st
         columns.append(Column(title="under attack", kind="percent", help="no change within the radius was found"))
         rows = [(*row, point.attacked) for row, point in zip(rows, points, strict=True)]
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE)
+
+
+def compared_radii(radii: Mapping[str, Radii], at: Sequence[float]) -> Table:
+    """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
+
+    Args:
+        radii: by the name of the network, for the same samples.
+        at: the radii.
+    """
+    columns = [Column(title="network"), Column(title="accuracy", kind="percent", help="of the samples certified")]
+    for word, note in (
+        ("certified", "right, and provably right within"),
+        ("attacked", "still right under attack within"),
+    ):
+        columns += [Column(title=f"{word} {tick_text(r)}", kind="percent", help=f"{note} {tick_text(r)}") for r in at]
+    rows: list[tuple[Cell, ...]] = []
+    for name, found in radii.items():
+        points = found.curve(at)
+        certified, attacked = (point.certified for point in points), (point.attacked for point in points)
+        rows.append((name, found.clean_accuracy, *certified, *attacked))
+    title = "Accuracy within a radius: certified, and under attack"
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE)
+
+
+def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
+    """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
+    widest = max(radii.values(), key=lambda found: found.reach(STEPS)[-1])
+    places = widest.reach(STEPS)
+    labels = tuple(tick_text(place) for place in places)
+    certified = [
+        Series(name=n, style="line", values=tuple(p.certified for p in r.curve(places))) for n, r in radii.items()
+    ]
+    attacked = [
+        Series(name=n, style="line", values=tuple(p.attacked for p in r.curve(places))) for n, r in radii.items()
+    ]
+    return tuple(
+        Chart(title=title, labels=labels, series=tuple(series), axis="share of the samples", rules=FRAME)
+        for title, series in (
+            ("Certified accuracy by radius", certified),
+            ("Accuracy under attack by radius", attacked),
+        )
+        if any(value is not None for item in series for value in item.values)
+    )
 
 
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
@@ -145,7 +191,7 @@ def _chart(radii: Radii) -> list[Block]:
             labels=tuple(tick_text(place) for place in places),
             series=tuple(series),
             axis="share of the samples",
-            rules=(("none", 0.0), ("all", 1.0)),
+            rules=FRAME,
         )
     ]
 

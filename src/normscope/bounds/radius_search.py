@@ -11,15 +11,18 @@ from torch import Tensor
 
 MOST = 40
 """Tests at most; half a dozen is usual."""
+LEAST = 3
+"""Tests that are run even when time is up: by then a radius has passed, as a rule."""
 SMALLEST = 1e-9
 """Relative to the first radius tried: below it nothing is certified."""
 LARGEST = 1e9
 """Relative to the first radius tried: the search stops there."""
-FACTOR = 8.0
+FACTOR = 4.0
 """Where the tests give no hint, the next radius is larger or smaller by this."""
 
-Test = Callable[[Tensor], Tensor]
-"""From radii `[B]` to lower bounds of the gaps `[B, K]` over the balls; +inf at the label."""
+Test = Callable[[Tensor, Tensor], Tensor]
+"""From the numbers of samples `[m]` and their radii `[m]` to lower bounds of the gaps over the balls `[m, K]`; +inf at
+the label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +65,24 @@ def widest(
         until: says when time is up.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
-    near, far = _Seen(torch.zeros_like(floor), rates), _Seen(high, torch.full_like(rates, math.inf))
-    probe, count = start, 0
+    near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
+    probe, count = start.clone(), 0
     settled = torch.zeros_like(floor, dtype=torch.bool)
-    while count < MOST and not bool(settled.all()) and not (count and until()):
-        left = test(probe)
+    while count < MOST and not bool(settled.all()) and (count < LEAST or not until()):
+        rows = (~settled).nonzero()[:, 0]
+        at = probe[rows]
+        left = test(rows, at)
         left = torch.where(left.isnan(), -math.inf, left)
         count += 1
-        passed, open_ = left.amin(1) > 0, ~settled
-        now = _Seen(probe, torch.where(left == math.inf, 0.0, (gaps - left) / probe[:, None]))
-        near = near.replaced(now, passed & open_ & (probe > near.radius))
-        far = far.replaced(now, ~passed & open_ & (probe < far.radius))
-        low = torch.where(passed & open_, torch.maximum(low, probe), low)
-        high = torch.where(passed | settled, high, torch.minimum(high, probe))
+        passed = left.amin(1) > 0
+        seen = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
+        near.update(rows, at, seen, passed & (at > near.radius[rows]))
+        far.update(rows, at, seen, ~passed & (at < far.radius[rows]))
+        low[rows] = torch.where(passed, torch.maximum(low[rows], at), low[rows])
+        high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
         expected = _expected(gaps, near, far) if count % 4 else torch.full_like(low, math.nan)
-        probe = torch.where(settled, torch.where(low > 0, low, start), _next(low, high, expected, rtol))
+        probe = _next(low, high, expected, rtol)
     return Widest(low, settled, count)
 
 
@@ -88,27 +93,34 @@ class _Seen:
     radius: Tensor
     rates: Tensor
 
-    def replaced(self, other: _Seen, where: Tensor) -> _Seen:
-        """Return the other one for some samples."""
-        radius = torch.where(where, other.radius, self.radius)
-        return _Seen(radius, torch.where(where[:, None], other.rates, self.rates))
+    def update(self, rows: Tensor, radius: Tensor, rates: Tensor, where: Tensor) -> None:
+        """Take what was seen for some of the rows."""
+        self.radius[rows[where]], self.rates[rows[where]] = radius[where], rates[where]
 
 
 def _expected(gaps: Tensor, near: _Seen, far: _Seen) -> Tensor:
-    """Return where the first gap closes if rates grow linearly between what was seen; NaN where nothing tells."""
-    growth = (far.rates - near.rates) / (far.radius - near.radius)[:, None]
+    """Return where the first gap closes if rates grow geometrically between what was seen; NaN where nothing tells."""
+    known = far.radius.isfinite()
+    span = torch.where(known, far.radius - near.radius, 1.0)[:, None]
+    growth = torch.where(known[:, None], (far.rates / near.rates).log() / span, 0.0)
     growth = torch.where(growth.isfinite(), growth, 0.0)
-    base = near.rates - growth * near.radius[:, None]
-    root = 2 * gaps / (base + (base.square() + 4 * growth * gaps).sqrt())
-    root = torch.where(gaps.isinf() | (near.rates + growth <= 0), math.inf, root)
-    closed = root.amin(1)
-    hopeless = far.radius.isfinite() & far.rates.isinf().any(1)  # failed, and does not say by how much
-    return torch.where(closed.isfinite() & (closed > 0) & ~hopeless, closed, math.nan)
+    rates = torch.where(near.rates > 0, near.rates, torch.where(known[:, None], far.rates, 0.0))
+    closing = torch.where(rates > 0, gaps / rates, math.inf)
+    low, high = torch.zeros_like(closing), torch.where(known[:, None], far.radius[:, None], closing).expand_as(closing)
+    high = torch.minimum(high, torch.where(growth < 0, math.inf, closing.clamp(min=near.radius[:, None])))
+    for _ in range(30):
+        middle = (low + high) / 2
+        closed = rates * torch.exp(growth * (middle - near.radius[:, None])) * middle >= gaps
+        low, high = torch.where(closed, low, middle), torch.where(closed, middle, high)
+    first = high.amin(1)
+    mute = known & far.rates.isinf().any(1)  # failed, and does not say by how much
+    first = torch.where(mute, math.nan, first)
+    return torch.where(first.isfinite() & (first > 0), first, math.nan)
 
 
 def _next(low: Tensor, high: Tensor, expected: Tensor, rtol: float) -> Tensor:
     """Return the next radii: a little below where the gap is expected to close, or the middle where nothing is."""
-    middle = torch.where(low > 0, (low * high).sqrt(), high / FACTOR)
+    middle = torch.where(low > high / FACTOR**2, (low * high).sqrt(), high / FACTOR)
     middle = torch.where(high.isinf(), FACTOR * low, middle)
     least, most = low * (1 + 0.9 * rtol), high / (1 + 0.9 * rtol)
     aimed = torch.where(expected.isnan(), middle, expected / (1 + rtol / 3))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..rules.local import Part, flat, wide
-from .ellipsoid import largest
+from .expansion import largest_eigenvalue
 
 SHRUNK = 1e-9
 """How far below the edge of feasibility multipliers stay, relatively."""
@@ -136,7 +136,6 @@ def multipliers(
     With one open block of variance q, sigma = ratio/q is the best there is; several blocks share the largest eigenvalue
     of their correlations. Any `shares` in (0, 1) and any `tilts` (logarithms of weights) are feasible.
     """
-    most = 0.5 if move.kept.numel() else 1.0  # at the edge of feasibility what is kept beside the value blows up
     variance = own.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
     variance = torch.maximum(variance, 1e-12 * variance.amax(-1, keepdim=True)).clamp(min=1e-300)
     start, scales, opened = 0, [], []
@@ -149,12 +148,17 @@ def multipliers(
         opened.append(piece.ratio > 0)
     roots = [torch.where(o, s.rsqrt(), 0.0)[:, p.inner] for o, s, p in zip(opened, scales, move.pieces, strict=True)]
     root = torch.cat(roots, 1)
-    top = largest(root[:, :, None] * own * root[:, None, :]).clamp(min=1e-300)[:, None]
-    taken = [p.ratio.clamp(max=most) for p in move.pieces] if shares is None else shares
+    top = largest_eigenvalue(root[:, :, None] * own * root[:, None, :]).clamp(min=1e-300)[:, None]
+    taken = shares_of(move) if shares is None else shares
     return [
         torch.where(o, (1 - SHRUNK) * share / (scale * top), 0.0)
         for o, share, scale in zip(opened, taken, scales, strict=True)
     ]
+
+
+def shares_of(move: Carried) -> list[Tensor]:
+    """Return a good share in (0, 1] for every block; at its edge what is kept beside the value blows up."""
+    return [piece.ratio.clamp(max=0.5 if move.kept.numel() else 1.0) for piece in move.pieces]
 
 
 def _middle(own: Tensor, inner: Tensor) -> Tensor:

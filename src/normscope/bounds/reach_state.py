@@ -12,8 +12,9 @@ from torch import Tensor
 from ..linalg.absolute import small
 from ..linalg.linear_map import Identity, LinearMap
 from ..rules.local import Affine, Enclosure, Local, Step
-from .ellipsoid import image, largest
+from .ellipsoid import image
 from .enclosure import Enclosures, tidy
+from .expansion import largest_eigenvalue
 from .reach import Afresh, Carried, Forget, Move, Piece, moved
 from .segments import Form
 from .unrolled import Unrolled
@@ -117,7 +118,7 @@ class Reach:
             return None
         own = image(self.q, form)
         entries = _root(own.diagonal(dim1=-2, dim2=-1))
-        return _root(_largest(own)), entries.reshape(self.batch, *self.unrolled.shapes[name])
+        return _root(largest_eigenvalue(own)), entries.reshape(self.batch, *self.unrolled.shapes[name])
 
     def rows(self, directions: Tensor) -> Tensor | None:
         """Return the constants of combinations `[B, rows, K]` of the output's entries, `[B, rows]`."""
@@ -190,12 +191,6 @@ def _finite(found: Local) -> bool:
 
 def _writable(linear: LinearMap) -> bool:
     return isinstance(linear, Identity) or small(linear)
-
-
-def _largest(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of each matrix, NaN where there is NaN."""
-    known = matrix.isfinite().all(-1).all(-1)
-    return torch.where(known, largest(torch.where(known[:, None, None], matrix, 0.0)), math.nan)
 
 
 def _root(value: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class Script:
         nodes: plain data.
         cores: by name of a nonlinear node of the graph, the script's node that holds its core.
         read: by the same name, the script's nodes that the core reads.
+        constants: the script's nodes that do not depend on the input.
     """
 
     def __init__(self, graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> None:
@@ -46,6 +47,7 @@ class Script:
         self.nodes: list[dict[str, Any]] = []
         self.cores: dict[str, str] = {}
         self.read: dict[str, tuple[str, ...]] = {}
+        self.constants: set[str] = set()
         for node in graph:
             effect = effects[node.name]
             if not isinstance(effect, Linear):
@@ -165,6 +167,7 @@ class Script:
             constant = torch.as_tensor(value, dtype=torch.float64, device=device).expand(shape).contiguous()
             if not bool(torch.isfinite(constant).all()):
                 return None
+            self.constants.add(name)
             return self._add(name, "constant", shape, [], value=self.archive.put(constant))
         if value.shape == shape:
             return value.name

@@ -90,7 +90,7 @@ def activation(node: Node) -> Said | None:
     function, given = said
     unusual = {
         "softplus": lambda: not (float(given["beta"]) > 0 and float(given["threshold"]) >= 14),
-        "elu": lambda: not float(given["input_scale"]) >= 0,
+        "elu": lambda: not 1e-9 <= float(given["input_scale"]) <= 1e9,
         "power": lambda: not (float(given["exponent"]).is_integer() and 2 <= float(given["exponent"]) <= 64),
     }
     return None if function in unusual and unusual[function]() else said

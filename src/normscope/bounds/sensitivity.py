@@ -33,6 +33,7 @@ class WeightRow:
 
     Attributes:
         path, kind, operator: the module that applies it, its class and what it runs.
+        parameter: the parameter's qualified name; `None` for a weight that is made from others.
         weight_shape, input_shape, output_shape: of the weight, of what it is applied to and of what comes out.
         uses: how many times it is applied.
         log10_read: log10 norm(H), the spectral norm of the matrix of what the layer reads at all its positions.
@@ -49,6 +50,7 @@ class WeightRow:
     path: str
     kind: str
     operator: str
+    parameter: str | None
     weight_shape: tuple[int, ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]

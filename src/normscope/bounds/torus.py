@@ -29,7 +29,9 @@ from .torus_run import Passed, Ready, ready, run
 
 _FIRST = 40
 """Power steps from a cold start."""
-_LEADING = 4
+import os as _os
+
+_LEADING = int(_os.environ.get("LEAD", "4"))
 """Frequencies at which the largest eigenvalue is taken exactly."""
 _MARGIN = 1e-9
 
@@ -59,7 +61,14 @@ class _Multipliers(Parameters):
             vector[lead] = torch.linalg.eigh(fixed[lead])[1][..., -1]
         chosen = vector[lead]
         values = (chosen.conj() * (matrix[lead] @ chosen[..., None])[..., 0]).sum(-1).real
-        return values.amax()
+        import os
+
+        beta = float(os.environ.get("BETA", "0"))
+        if not beta:
+            return values.amax()
+        logs = values.clamp(min=1e-300).log()
+        share = torch.softmax(beta * logs.detach(), dim=0)
+        return (logs.detach().amax() + (share * (logs - logs.detach())).sum()).exp()
 
     def _powers(self, fixed: Tensor, name: str) -> tuple[Tensor, Tensor]:
         """Return Rayleigh quotients and vectors of all frequencies, from those of the last run where there are any."""
@@ -100,3 +109,62 @@ def highest(matrices: Tensor, near: Tensor) -> Tensor:
             break
         near = torch.maximum(near, largest(matrices[failed]).amax())
     return near * (1.0 + _MARGIN)
+
+
+class _Search:
+    """Adam on the multipliers of a plan, with step sizes that halve when nothing is gained; remembers the best."""
+
+    def __init__(self, plan: Sequence[Ready], free: _Multipliers, directions: Tensor | None, lr: float = 0.1) -> None:
+        self.plan, self.free, self.directions = plan, free, directions
+        self.lr, self.seconds = lr, 0.0
+        self.value, self.since = math.inf, 0
+        self.held = [p.detach().clone() for p in free.all]
+        self.adam = self._fresh()
+
+    def _fresh(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.free.all, lr=self.lr, betas=(0.9, 0.99))
+
+    def step(self) -> bool:
+        """Try one step; say whether another may help."""
+        began = time.monotonic()
+        with torch.enable_grad():
+            now = run(self.plan, self.free.choose, self.free.top)
+            loss = objective(now, self.free, self.directions)
+        value = float(loss.detach())
+        if math.isfinite(value) and value < self.value:
+            self.since = -1 if self.value - value > SETTLED else self.since
+            self.value = value
+            self.held = [p.detach().clone() for p in self.free.all]
+        self.since += 1
+        if not math.isfinite(value) or self.since >= PATIENCE:
+            return self._calmer()
+        self.adam.zero_grad()
+        loss.backward()
+        if not all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.free.all):
+            return self._calmer()
+        self.adam.step()
+        self.seconds = max(self.seconds, time.monotonic() - began)
+        return True
+
+    def _calmer(self) -> bool:
+        """Go back to the best parameters with half the step size."""
+        self.lr, self.since = self.lr / 2, 0
+        self.restore()
+        self.adam = self._fresh()
+        return self.lr >= SMALLEST
+
+    def restore(self) -> None:
+        """Set the parameters to the best ones seen."""
+        with torch.no_grad():
+            for parameter, held in zip(self.free.all, self.held, strict=True):
+                parameter.copy_(held)
+
+
+def objective(now: Passed, free: Parameters, directions: Tensor | None) -> Tensor:
+    """Return the natural logarithm of what is minimised."""
+    value = now.peaks + now.log10_scale * math.log(10.0)
+    if now.q is None:
+        return value
+    if directions is None:
+        return value + free.top(now.q, "output").log() / 2
+    return value + ((directions @ now.q) * directions).sum(-1).log().mean() / 2

@@ -107,9 +107,7 @@ class Stage:
             turns: frequencies `[p, axes]`, in turns per entry of the stage's finest torus.
         """
         found: dict[str, dict[str, Tensor]] = {}
-        blocks = [
-            torch.cat([self._block(name, base, bases, turns, found) for base in bases], dim=2) for name in names
-        ]
+        blocks = [torch.cat([self._block(name, base, bases, turns, found) for base in bases], dim=2) for name in names]
         return torch.cat(blocks, dim=1)
 
     def _block(

@@ -204,7 +204,9 @@ def ready(stage: Stage, sizes: Grid, device: torch.device) -> Ready:
     end: Peak | Sink
     if isinstance(stage.end, Close):
         turns = last.frequencies[:, None] / finest
-        end = Peak(stage.end.operand, Rows(stage, (stage.end.operand,), bases, turns, cached=cached), stage.end.log10_gain)
+        end = Peak(
+            stage.end.operand, Rows(stage, (stage.end.operand,), bases, turns, cached=cached), stage.end.log10_gain
+        )
     else:
         end = _sink(stage, stage.end, last, device)
     top = max(stage.start.values())

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.log10 import log10
 from ..core.progress import Progress
-from ..core.rounding import ONE, ZERO, Upper, total
+from ..core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ..graph.invariance import feeds
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import upper
+from ..linalg.patches import Read
 from ..rules.effects import Elementwise, Unbounded
 from ..theory.losses import Loss
-from .applied import Applied, factors_of, joint, reading, weight_of
+from .applied import Applied, factors_of, joint, reading, same_memory
 from .certificate import Block, Certificate, ClosedForm
 from .folded import propagate
 from .loss_rows import Rows
@@ -31,6 +32,10 @@ from .tails import Tails
 from .weight_jacobian import Found, Search, weight_slopes
 from .work import Work
 
+NO_FORMULA = Bracket(
+    log10_lower=-math.inf, log10_upper=math.inf, evidence=Evidence.NUMERICAL, method="printed product", holds=False,
+    reason="the weight is applied several times",
+)  # fmt: skip
 CHAIN_COST = 3e11
 """Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
 
@@ -65,7 +70,6 @@ class _Samples:
     read: list[Upper] = field(default_factory=list)
     behind: list[Upper] = field(default_factory=list)
     whole: list[Upper] = field(default_factory=list)
-    size: list[float] = field(default_factory=list)
     printed: list[Bracket] = field(default_factory=list)
     output: list[Found] = field(default_factory=list)
     scalar: list[Found] = field(default_factory=list)
@@ -128,25 +132,29 @@ class Figures:
 
     def _upper(self, weight: Applied, values: Mapping[str, Tensor]) -> None:
         """Bound one weight's sensitivity at the data."""
-        figures = self.figures[weight.name]
-        norms, sizes = [], []
+        figures, reads, square = self.figures[weight.name], {}, 0.0
         for name in weight.nodes:
             node = self.nodes[name]
             read = reading(node, self.work.segments.effects[name], values)
             if read is None:
                 self.unknown[weight.name] = node.path or node.name
                 return
-            factor = Upper.of(read[1], Evidence.NUMERICAL)
-            norms.append(read[0].norm(rtol=self.work.rtol, deadline=self._deadline).times(factor))
-            sizes.append(float(values[_read_by(node).name].double().norm()) * read[1])
-        read_norm, (behind, formula) = joint(norms), self._behind(weight.nodes, values)
+            reads[name] = read
+            square += float(values[_read_by(node).name].double().square().sum())
         if weight.chained:
-            behind = Upper.infinite(self._chained_reason(weight, norms, values))
-        figures.read.append(read_norm)
+            norms = [self._norm_of(read) for read in reads.values()]
+            behind, formula = Upper.infinite(self._chained_reason(weight, norms, values)), NO_FORMULA
+        else:
+            norms = [self._norm_of(read) for read in joint(reads, weight)]
+            behind, formula = self._behind(weight.nodes, values)
+        found = root_sum_squares(norms)
+        figures.read.append(found)
         figures.behind.append(behind)
-        figures.whole.append(ZERO if read_norm.log10 == -math.inf else read_norm.times(behind))
-        figures.size.append(math.hypot(*sizes))
-        figures.printed.append(self._theorem12(weight, formula, read_norm, math.hypot(*sizes)))
+        figures.whole.append(ZERO if found.log10 == -math.inf else found.times(behind))
+        figures.printed.append(self._theorem12(weight, formula, found, math.sqrt(square)))
+
+    def _norm_of(self, read: Read) -> Upper:
+        return read.norm(rtol=self.work.rtol, deadline=self._deadline)
 
     def _behind(self, names: tuple[str, ...], values: Mapping[str, Tensor]) -> tuple[Upper, Bracket]:
         """Bound the network behind nodes; the same for all samples unless the data decide."""
@@ -196,9 +204,8 @@ class Figures:
         constant = None
         if self.plan.loss is not None:
             constant = self.plan.loss.upper(self.rows.classes, self.rows.count)
-        worst = max(range(len(figures.size)), key=lambda i: figures.printed[i].log10_upper)
         theorem = replace(
-            figures.printed[worst],
+            max(figures.printed, key=lambda item: item.log10_upper),
             holds=all(item.holds for item in figures.printed),
             reason=next((item.reason for item in figures.printed if item.reason), None),
         )
@@ -206,6 +213,7 @@ class Figures:
             path=first.path,
             kind=first.kind,
             operator=first.operator,
+            parameter=self._parameter(weight, first),
             weight_shape=tuple(weight.value.shape),
             input_shape=_read_by(first).shape,
             output_shape=first.shape,
@@ -263,18 +271,25 @@ class Figures:
             theorem, log10_upper=exponent, method="Corollary 14 as printed", holds=reason is None, reason=reason
         )
 
+    def _parameter(self, weight: Applied, node: Node) -> str | None:
+        """Return the name of the parameter a weight is (or is a part of), that of its module before others."""
+        held = [
+            name
+            for name, value in self.work.model.named_parameters(remove_duplicate=False)
+            if same_memory(value, weight.tensor)
+        ]
+        return next((name for name in held if name.startswith(f"{node.path}.")), held[0] if held else None)
+
     def _row_notes(self, weight: Applied) -> tuple[str, ...]:
         notes = []
         if len(weight.nodes) > 1 and not weight.chained:
             notes.append(f"applied {len(weight.nodes)} times, moved in all of them together")
         if weight.also:
             notes.append(f"its memory also serves {', '.join(weight.also[:3])}, which is held fixed")
-        applied = next(node for node in self.work.graph if node.name == weight.nodes[0])
-        tensor = weight_of(applied)
         tied = [
             path
             for path, module in self.work.model.named_modules()
-            if isinstance(module, nn.Embedding) and tensor is not None and module.weight.data_ptr() == tensor.data_ptr()
+            if isinstance(module, nn.Embedding) and same_memory(module.weight, weight.tensor)
         ]
         if tied:
             notes.append(f"also the token embedding {tied[0]!r}, which is held fixed")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
 import typer
 from torch import nn
 
+from ..bounds.radii import Radii
+from ..bounds.radius import certified_radius
+from ..bounds.radius_page import compared_curves, compared_radii
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..diagnosis.auditing import audit
@@ -20,7 +23,7 @@ from ..diagnosis.result import Audit
 from ..experiments import models
 from ..experiments.data import digits
 from ..experiments.train import accuracy, train
-from ..report.document import Block, Document, Text
+from ..report.document import Block, Document, Table, Text
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .lines import one_line
@@ -36,6 +39,12 @@ SAMPLES = 32
 BATCH_SIZE = 64
 SECONDS = 6.0
 """Budget for the bounds of one network."""
+CERTIFIED = 64
+"""Test images that radii are certified for."""
+RADIUS_SECONDS = 4.0
+"""Budget for the radii of one network."""
+RADII = (0.02, 0.05, 0.1, 0.2)
+"""Where accuracies are shown; pixels lie between 0 and 1."""
 
 NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
     "plain": ("MLP", lambda generator: models.mlp(generator=generator)),
@@ -45,13 +54,19 @@ NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
 }
 """By the name of their file: how the report calls them, and what builds them."""
 
-Measured = Mapping[str, tuple[float, Audit]]
-"""Test accuracy and audit by the name of a network's file."""
+
+class Measured(NamedTuple):
+    """Test accuracy, audit and certified radii of one network."""
+
+    accuracy: float
+    audit: Audit
+    radii: Radii
+
 
 ABOUT = (
     "Four networks of the same shape were trained on scikit-learn's 8x8 digits from the same weights; only the "
     "normalizer between each linear layer and its ReLU differs. Statistics come from the training images, bounds and "
-    f"Jacobians from {SAMPLES} test images, the accuracy from all of them."
+    f"Jacobians from {SAMPLES} test images, certified radii from {CERTIFIED} of them, the accuracy from all."
 )
 
 
@@ -73,26 +88,27 @@ def demo(
     console = Console()
     measured = measure(seed=seed, console=console)
     print_document(_comparison(measured, brief=True), console=console)
-    for name, (_, found) in measured.items():
-        found.to_json(out / f"{name}.json")
+    print_document(Document(blocks=(_certified(measured),)), console=console)
+    for name, found in measured.items():
+        found.audit.to_json(out / f"{name}.json")
     report = out / "report.html"
     write_text(report, to_html(_report(measured)))
     typer.echo(one_line(f"report: {report}"))
 
 
-def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Audit]]:
-    """Train and audit the demo's networks under a progress bar.
+def measure(*, seed: int, console: Console) -> dict[str, Measured]:
+    """Train, audit and certify the demo's networks under a progress bar.
 
     Args:
         seed: of weights, data and searches.
         console: shows the progress.
 
     Returns:
-        Test accuracy and audit by the name of the network's file.
+        What was measured by the name of the network's file.
     """
     from rich.progress import Progress
 
-    measured: dict[str, tuple[float, Audit]] = {}
+    measured: dict[str, Measured] = {}
     data = digits(generator=torch.Generator().manual_seed(seed))
     loader = data.train_images.split(BATCH_SIZE)
     with _one_thread(), Progress(console=console, transient=True) as progress:
@@ -111,22 +127,36 @@ def measure(*, seed: int, console: Console) -> dict[str, tuple[float, Audit]]:
             )
             progress.update(task, description=f"auditing {name}")
             found = audit(model, data.test_images[:SAMPLES], loader=loader, max_seconds=SECONDS, seed=seed, name=title)
-            measured[name] = (accuracy(model, data.test_images, data.test_labels), found)
+            progress.update(task, description=f"certifying {name}")
+            few, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
+            radii = certified_radius(model, few, labels, max_seconds=RADIUS_SECONDS, seed=seed)
+            measured[name] = Measured(accuracy(model, data.test_images, data.test_labels), found, radii)
             progress.advance(task, 5)
     return measured
 
 
-def _comparison(measured: Measured, *, brief: bool) -> Document:
-    audits = {found.name: found for _, found in measured.values()}
-    scores = {found.name: score for score, found in measured.values()}
+def _comparison(measured: Mapping[str, Measured], *, brief: bool) -> Document:
+    audits = {found.audit.name: found.audit for found in measured.values()}
+    scores = {found.audit.name: found.accuracy for found in measured.values()}
     return compare_document(audits, brief=brief, accuracy=scores)
 
 
-def _report(measured: Measured) -> Document:
-    """Join the comparison and the audits to one document."""
-    blocks: list[Block] = [Text(heading="What this is", body=ABOUT), *_comparison(measured, brief=False).blocks]
-    for _, found in measured.values():
-        page = audit_document(found)
+def _certified(measured: Mapping[str, Measured]) -> Table:
+    return compared_radii({found.audit.name: found.radii for found in measured.values()}, RADII)
+
+
+def _report(measured: Mapping[str, Measured]) -> Document:
+    """Join the comparison, the certified radii and the audits to one document."""
+    curves = compared_curves({found.audit.name: found.radii for found in measured.values()})
+    blocks: list[Block] = [
+        Text(heading="What this is", body=ABOUT),
+        *_comparison(measured, brief=False).blocks,
+        Text(heading="Certified radii"),
+        _certified(measured),
+        *curves,
+    ]
+    for found in measured.values():
+        page = audit_document(found.audit)
         blocks += [Text(heading=page.title), *page.blocks]
     return Document(title="Normscope demo: what normalizers do", blocks=tuple(blocks))
 

@@ -23,6 +23,7 @@ from .examined import DataSeen, Examined
 from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
+from .sensitivities import sensitivities
 from .streaming import first_names, watch_data
 
 OBSERVED_SAMPLES = 8
@@ -75,7 +76,7 @@ def audit(
         >>> [finding.code for finding in audit.findings if finding.severity == "warning"]
         []
 
-    Reference: Than et al., Lemmas 1 to 3, Theorem 9 and Corollaries 10, 11.
+    Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
     began = time.monotonic()
     if not rtol > 0:
@@ -112,7 +113,8 @@ def audit(
         norms = weight_norms(work)
         rungs = work.climb(observed, seed)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
-        places = from_graph(work, data, fed, norms, observed)
+        sensitivity = {} if data.not_finite is not None else sensitivities(work, seed, skipped)
+        places = from_graph(work, data, fed, norms, observed, sensitivity)
     examined = Examined(
         model=model,
         mode=mode,

@@ -11,7 +11,7 @@ from ..core.finding import Finding
 from ..report.document import Block, Cell, Chart, Column, Document, Notice, Series, Table, Text
 from ..report.words import counted, listed
 from .page import part
-from .page_tables import own_gain
+from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .page_words import notices, tally
 from .result import Audit, Row
 
@@ -221,6 +221,8 @@ def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, R
         ("Gain of a normalizer with the layer before it (log10)", lambda row: row.log10_folded),
         ("Bound from the input to each layer (log10)", lambda row: row.log10_cumulative),
         ("Observed from the input to each layer (log10)", lambda row: row.log10_observed),
+        ("Sensitivity of the output to each weight, attained (log10)", sensitivity_lower),
+        ("Sensitivity of the output to each weight, upper side (log10)", sensitivity_upper),
     ]
     tables = (_layer_table(audits, rows, title, read) for title, read in measures)
     return [table for table in tables if table is not None]

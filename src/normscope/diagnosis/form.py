@@ -15,7 +15,9 @@ from ..core.plain import INFINITIES
 
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""
-NOT_STORED = ("witness",)
+NOT_STORED = ("witness", "proof")
+ADDED = ("sensitivity",)
+"""Fields that audits saved by earlier versions do not have: not measured."""
 LARGEST = 2**63
 """Above every count; Python reads larger integers, that no float can hold."""
 
@@ -76,6 +78,8 @@ def _check_fields(value: Any, form: Any, where: str) -> None:
     for name, kind in _hints(form).items():
         inside = _inside(where, name)
         if name not in value:
+            if name in ADDED:
+                continue
             raise ValueError(f"{inside} is missing")
         check_form(value[name], kind, inside)
         if name in CHOICES and value[name] not in CHOICES[name]:

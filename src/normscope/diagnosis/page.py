@@ -9,7 +9,18 @@ from ..core.bracket import Bracket
 from ..report.brackets import bracket_table
 from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figures, Series, Table, Text
-from .page_tables import BRIEF, LAYERS, NORMALIZERS, log10_eps, norm_lower, norm_upper, of_variance, row_table
+from .page_tables import (
+    BRIEF,
+    LAYERS,
+    NORMALIZERS,
+    log10_eps,
+    norm_lower,
+    norm_upper,
+    of_variance,
+    row_table,
+    sensitivity_lower,
+    sensitivity_upper,
+)
 from .page_words import figures, headline, nothing_found, notices
 from .result import Audit, Row
 
@@ -46,6 +57,7 @@ def _full(audit: Audit) -> list[Block]:
         *_findings(audit, heading="Findings"),
         *part("Bounds", ladder_chart(audit.ladder), _ladder(audit, "Brackets by method (log10)", READING_THE_LADDER)),
         *part("Gain by layer", _gain_chart(audit), _depth_chart(audit)),
+        *part("Sensitivity to the weights", _sensitivity_chart(audit)),
         *part("Variance at the normalizers", _variance_chart(audit)),
         *part("Layers", row_table(audit.layers, LAYERS, caption=READING_THE_LAYERS)),
         *part("Normalizers", row_table(normalizers, NORMALIZERS, caption=READING_THE_LAYERS)),
@@ -162,6 +174,28 @@ def _depth_chart(audit: Audit) -> Chart | None:
         "two part, the bound is loose or the data harmless.",
         axis="log10 of the gain",
     )
+
+
+def _sensitivity_chart(audit: Audit) -> Chart | None:
+    rows = [row for row in audit.layers if row.sensitivity is not None]
+    series = (
+        *row_series("from the attained to the upper side", "spans", rows, sensitivity_lower, _upper_if(True)),
+        *row_series("upper side alone", "marks", rows, _upper_if(False)),
+    )
+    return _row_chart(
+        rows,
+        series,
+        title="How far the output moves with each weight",
+        caption="Per unit (Frobenius) of change of the weight, at the first samples of the batch, everything else "
+        "fixed. The attained side is that of the weight as it is; the upper side holds for every value of it. Scaling "
+        "a weight in front of a normalizer divides the attained side by the same factor.",
+        axis="log10 of norm(h, W)",
+    )
+
+
+def _upper_if(attained: bool) -> Callable[[Row], Cell]:
+    """Return a reader of the upper side of sensitivities that have, or have not, a lower side beside it."""
+    return lambda row: sensitivity_upper(row) if (sensitivity_lower(row) is not None) is attained else None
 
 
 def _variance_chart(audit: Audit) -> Chart | None:

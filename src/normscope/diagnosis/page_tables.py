@@ -62,6 +62,19 @@ def own_gain(row: Row) -> float | None:
     return row.log10_exact if row.norm is None else row.norm.log10_upper
 
 
+def sensitivity_lower(row: Row) -> float | None:
+    """Return log10 of the attained side of a weight's sensitivity; None where nothing was looked for."""
+    found = row.sensitivity
+    if found is None or (found.log10_lower == -math.inf < found.log10_upper):
+        return None
+    return found.log10_lower
+
+
+def sensitivity_upper(row: Row) -> float | None:
+    """Return log10 of the upper side of a weight's sensitivity."""
+    return None if row.sensitivity is None else row.sensitivity.log10_upper
+
+
 def log10_eps(row: Row) -> float | None:
     """Return log10 of a normalizer's stabiliser, if it saw data and has one."""
     return math.log10(row.variance.eps) if row.variance is not None and row.variance.eps > 0 else None
@@ -122,6 +135,24 @@ OBSERVED = Field(
     value=lambda row: row.log10_observed,
     help="log10 of the gain from the input to here at the data, along the direction the network stretches most.",
 )
+SENSITIVITY = Field(
+    title="sensitivity",
+    value=lambda row: sensitivity_lower(row),
+    help="log10 of how far the output moves per unit of change of the layer's weight, at the batch: the side that is "
+    "attained.",
+)
+SENSITIVITY_LOWER = Field(
+    title="sensitivity, lower",
+    value=lambda row: sensitivity_lower(row),
+    help="log10 of how far the output moves per unit (Frobenius) of change of the layer's weight, at the first samples "
+    "of the batch: the side that is attained.",
+)
+SENSITIVITY_UPPER = Field(
+    title="sensitivity, upper",
+    value=lambda row: sensitivity_upper(row),
+    help="log10 of the same for every value of the weight, all others as they are: norm(H) of what the layer reads "
+    "times the constant of the network behind it.",
+)
 MINIMUM = Field(
     title="var, min",
     value=of_variance(lambda seen: seen.log10_min),
@@ -175,8 +206,8 @@ NOTES = Field(
 )
 
 LAYERS = (
-    *(PATH, KIND, UPPER, LOWER, EXACT, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, MEDIAN, DEAD, CHANNELS, EVIDENCE),
-    *(PARAMETERS, INPUT, OUTPUT, OPERATOR, NOTES),
+    *(PATH, KIND, UPPER, LOWER, EXACT, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, SENSITIVITY_UPPER, SENSITIVITY_LOWER),
+    *(MEDIAN, DEAD, CHANNELS, EVIDENCE, PARAMETERS, INPUT, OUTPUT, OPERATOR, NOTES),
 )
 """Every weight layer and normalizer, in the order they run."""
 
@@ -186,5 +217,5 @@ NORMALIZERS = (
 )
 """What the normalizers saw and do."""
 
-BRIEF = (PATH, KIND, GAIN, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, MEDIAN, BELOW_ONE, DEAD)
+BRIEF = (PATH, KIND, GAIN, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, SENSITIVITY, MEDIAN, BELOW_ONE, DEAD)
 """One table for a terminal."""

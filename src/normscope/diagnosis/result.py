@@ -14,7 +14,7 @@ from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
 from ..core.finding import Finding
 from ..core.plain import plain, revived
-from .form import check_form
+from .form import ADDED, check_form
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
+
+BRACKETS = ("norm", "sensitivity")
+"""The fields of a row that hold brackets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,9 @@ class Row:
         folded_with: the path of that linear map; `None` if a normalizer stands alone.
         log10_cumulative: the bound on the map from the input to here.
         log10_observed: the gain from the input to here at the data, along the direction the network stretches most.
+        sensitivity: norm(h, W) of a weight layer at the first samples of the batch: how far the output moves per unit
+            (Frobenius) of change of its weight, the upper side for all values of the weight. A weight that several
+            layers share has the same figure in each of their rows.
         channels, dead_channels: output channels, and those that carry nothing (scale or filter negligible beside the
             largest of the layer, constant input).
         notes: what was not measured here, and why.
@@ -94,6 +100,7 @@ class Row:
     folded_with: str | None = None
     log10_cumulative: float | None = None
     log10_observed: float | None = None
+    sensitivity: Bracket | None = None
     channels: int | None = None
     dead_channels: int | None = None
     notes: tuple[str, ...] = ()
@@ -101,7 +108,8 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
-        data["norm"] = None if self.norm is None else self.norm.to_json()
+        for name in BRACKETS:
+            data[name] = None if data[name] is None else data[name].to_json()
         data["variance"] = (
             None
             if self.variance is None
@@ -112,13 +120,15 @@ class Row:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """Return the row that `to_json` wrote."""
-        given = {item.name: data[item.name] for item in fields(cls)}
+        whole: dict[str, Any] = {**dict.fromkeys(ADDED), **data}
+        given = {item.name: whole[item.name] for item in fields(cls)}
         for name, value in given.items():
             if name in ("input_shape", "output_shape", "notes") and value is not None:
                 given[name] = tuple(value)
             elif name.startswith("log10_"):
                 given[name] = revived(value)
-        given["norm"] = None if given["norm"] is None else Bracket.from_json(given["norm"])
+        for name in BRACKETS:
+            given[name] = None if given[name] is None else Bracket.from_json(given[name])
         given["variance"] = None if given["variance"] is None else Variance(**revived(given["variance"]))
         return cls(**given)
 
@@ -244,11 +254,13 @@ class Audit:
             raise InputError("to_pandas needs pandas: pip install pandas") from error
         lines = []
         for row in self.layers:
-            line = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("norm", "variance")}
-            norm, variance = row.norm, row.variance
-            line["log10_norm_lower"] = None if norm is None else norm.log10_lower
-            line["log10_norm_upper"] = None if norm is None else norm.log10_upper
-            line["norm_evidence"] = None if norm is None else norm.evidence.name
+            apart = (*BRACKETS, "variance")
+            line = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in apart}
+            for name in BRACKETS:
+                bracket, variance = getattr(row, name), row.variance
+                line[f"log10_{name}_lower"] = None if bracket is None else bracket.log10_lower
+                line[f"log10_{name}_upper"] = None if bracket is None else bracket.log10_upper
+                line[f"{name}_evidence"] = None if bracket is None else bracket.evidence.name
             for item in fields(Variance):
                 line[f"variance_{item.name}"] = None if variance is None else getattr(variance, item.name)
             lines.append(line)

@@ -59,9 +59,14 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
 
 @torch.no_grad()
 def from_graph(
-    work: Work, data: DataSeen, fed: Sequence[Feed], norms: Mapping[str, Bracket], observed: Bracket | None
+    work: Work,
+    data: DataSeen,
+    fed: Sequence[Feed],
+    norms: Mapping[str, Bracket],
+    observed: Bracket | None,
+    sensitivity: Mapping[str, Bracket],
 ) -> tuple[Place, ...]:
-    """Return the rows of a captured model, in the order they run."""
+    """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
     nodes = [node for node in work.double if is_weight(node) or is_normalizer(node)]
     where = sites(work.model, work.double, data.order)
     certified = propagate(work.segments, work.norm, fold=True)
@@ -89,7 +94,8 @@ def from_graph(
                 row = Row(role="normalizer", **common, **found)
                 places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
             else:
-                row = Row(role="weight", norm=norms.get(node.name), **common, **_filters(node, node.name in feeders))
+                common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
+                row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
     return tuple(places)
 

@@ -8,8 +8,9 @@ columns of H are its patches, padding included; with groups every group has its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -47,6 +48,13 @@ class Read:
         """Return what a layer reads if all positions are given as `[positions, entries]`, or per group."""
         whole = matrix if matrix.ndim == 3 else matrix[None]
         return cls(iter([whole]), whole.shape[1], whole.shape[2], _largest(whole))
+
+    @classmethod
+    def together(cls, reads: Sequence[Read]) -> Read:
+        """Return what layers with one weight read, one after the other: their groups and columns must be the same."""
+        pieces = chain.from_iterable(read.pieces for read in reads)
+        largest = max(read.largest for read in reads)
+        return cls(pieces, sum(read.rows for read in reads), reads[0].columns, largest)
 
     def norm(self, *, rtol: float = 1e-3, deadline: float | None = None) -> Upper:
         """Bound the largest spectral norm over the groups; exact up to rounding unless both sides are large.

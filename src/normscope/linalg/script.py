@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,6 +199,7 @@ def claims(
     *,
     ball: dict[str, Any] | None = None,
     steps: list[dict[str, Any]] | None = None,
+    given: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing.
 
@@ -207,6 +209,7 @@ def claims(
         pair: two flat inputs that attain the lower side.
         ball: centre and radius, for a claim about a ball.
         steps: what the certificate of the upper side needs.
+        given: what else the upper side rests on, in words.
 
     Raises:
         InputError: nothing is claimed.
@@ -216,7 +219,7 @@ def claims(
     if bracket.log10_upper < math.inf:
         upper = bracket.log10_upper if bracket.log10_upper > -math.inf else -1e6
         words = {"method": bracket.method, "evidence": bracket.evidence.name}
-        found.append({"side": "upper", "log10": upper, **about, **words, "steps": steps or []})
+        found.append({"side": "upper", "log10": upper, **about, **words, "steps": steps or [], "given": list(given)})
     if bracket.log10_lower > -math.inf and pair is not None:
         witness = [archive.put(point) for point in pair]
         found.append({"side": "lower", "log10": bracket.log10_lower, **about, "witness": witness})

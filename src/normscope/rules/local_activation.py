@@ -167,6 +167,10 @@ def recognised(node: Node, build: Builder) -> str | None:
     """An activation written out in several operators: the turns of the one it was recognised as."""
     found = node.op.data["activation"]
     name = found.name.partition("(")[0]
+    if name == "hardshrink":
+        size = float(found.name.partition("(")[2].rstrip(")"))
+        jumps, reason = (Turn(-size), Turn(size)), f"hardshrink jumps within the ball, in {node.where}"
+        return scalar(node, build, Scalar(lambda x: node.evaluate([x]), jumps=jumps, margin=STRAIGHT, reason=reason))
     if found.reason is not None:
         return None
     if name in ("clamp", "hardtanh"):

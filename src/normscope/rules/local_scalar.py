@@ -145,6 +145,7 @@ class Scalar(Primitive):
         pad = self.wobble + (1e-13 + self.margin) * (ends[0].abs() + ends[1].abs() + chord.abs() * width + width)
         low_offset, high_offset = low_offset - pad, high_offset + pad
         bad = ~(low_offset.isfinite() & high_offset.isfinite() & low_slope.isfinite() & high_slope.isfinite())
+        bad = bad | a.isinf() | b.isinf()
         return Lines(
             (torch.where(bad, 0.0, low_slope),),
             torch.where(bad, -torch.inf, low_offset),

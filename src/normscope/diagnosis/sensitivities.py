@@ -1,0 +1,62 @@
+"""The sensitivity to every weight as an audit shows it: a few samples, within a share of the time."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from ..bounds.applied import applied_weights
+from ..bounds.weight_figures import Plan
+from ..bounds.weight_jacobian import Search
+from ..bounds.weights import measure
+from ..bounds.work import Work
+from ..core.bracket import Bracket
+from ..core.errors import InputError, JacobianError, said
+
+SAMPLES = 2
+"""Samples of the batch that are measured."""
+SECONDS = 4.0
+"""Time for what the bounds of the audit do not know yet; then cheaper bounds are taken."""
+AT_LEAST = 1.0
+"""Seconds it may take even when the budget of the bounds is spent: small models need a fraction of it."""
+MULTIPLICATIONS = 3e8
+"""Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
+CHAIN_COST = 1e10
+"""Operations for certificates behind the weights: small networks alone."""
+WHAT = "sensitivity to the weights"
+
+
+def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+    """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
+
+    To be called when the audit has bounded the network, whose norms are used again.
+    """
+    left = work.left()
+    deadline = time.monotonic() + (SECONDS if left is None else min(max(left, AT_LEAST), SECONDS))
+    large = _multiplications(work) > MULTIPLICATIONS
+    if large:
+        skipped.append(
+            (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
+        )
+    search = Search(rtol=work.rtol, refine=False, seed=seed, deadline=-math.inf if large else deadline)
+    plan = Plan(
+        search=search, samples=1 if large else SAMPLES, chain_cost=CHAIN_COST, deadline=deadline, witnesses=False
+    )
+    try:
+        result, rows = measure(work, plan)
+    except (InputError, JacobianError, RuntimeError, NotImplementedError) as error:
+        skipped.append((WHAT, said(error)))
+        return {}
+    skipped.extend((f"{WHAT} of {path}", why) for path, why in result.skipped)
+    return {name: replace(row.bracket_h, per_sample=None, notes=row.notes) for name, row in rows.items()}
+
+
+def _multiplications(work: Work) -> float:
+    """About how many multiplications one pass through the weight layers takes."""
+    shapes = {node.name: node.shape for node in work.double}
+    return sum(
+        float(weight.value.numel()) * math.prod(shapes[name]) / max(weight.value.shape[0], 1)
+        for weight in applied_weights(work.graph, work.double)
+        for name in weight.nodes
+    )

@@ -1,0 +1,272 @@
+"""BALL brackets: exact for small balls, below GLOBAL for large ones, witnessed from below, honest where infinite."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.bounds import ball as module
+from normscope.bounds.ball import Balls, ball_bracket
+from normscope.bounds.work import Work
+from normscope.core.bracket import Evidence, Scope
+from normscope.core.errors import InputError
+from normscope.core.rounding import Upper
+
+
+class Block(nn.Module):
+    """A transformer block with a gated feed-forward part."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.RMSNorm(width, eps=1e-5)
+        self.mixing = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.up, self.gate, self.down = nn.Linear(width, 12), nn.Linear(width, 12), nn.Linear(12, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        x = x + self.mixing(y, y, y, need_weights=False)[0]
+        y = self.second(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Skip(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.body(x)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.Tanh(),
+        nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3),
+    )  # fmt: skip
+
+
+def residual() -> nn.Module:
+    return nn.Sequential(
+        Skip(nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 6))), nn.LayerNorm(6),
+        Skip(nn.Sequential(nn.Linear(6, 8), nn.ELU(), nn.Linear(8, 6))), nn.Softmax(-1),
+    )  # fmt: skip
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (mlp, (6,)),
+    "cnn": (cnn, (1, 8, 8)),
+    "residual": (residual, (6,)),
+    "transformer": (Block, (3, 8)),
+}
+
+
+def made(name: str, samples: int = 3) -> tuple[nn.Module, Tensor]:
+    build, shape = MODELS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = build().double().eval()
+        return model, torch.randn(samples, *shape, dtype=torch.float64)
+
+
+def jacobian_norms(model: nn.Module, batch: Tensor) -> Tensor:
+    rows = []
+    for x in batch:
+        dense = torch.func.jacrev(lambda v: model(v[None])[0].reshape(-1))(x)
+        rows.append(torch.linalg.matrix_norm(dense.reshape(dense.shape[0], -1), 2))
+    return torch.stack(rows)
+
+
+@pytest.fixture(autouse=True)
+def short_search(monkeypatch) -> None:
+    monkeypatch.setattr(module, "SEARCH_STEPS", 3)
+    monkeypatch.setattr(module, "ATTACK_SECONDS", 0.3)
+
+
+@pytest.fixture(scope="module")
+def works() -> dict[str, tuple[Work, nn.Module, Tensor]]:
+    result = {}
+    for name in MODELS:
+        model, batch = made(name)
+        result[name] = (Work(model, batch), model, batch)
+    return result
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestRadii:
+    def test_small_balls_give_the_jacobian(self, name: str, works) -> None:
+        """Within 1 % at 1e-6, exact at 0, and never below."""
+        work, model, batch = works[name]
+        exact = jacobian_norms(model, batch)
+        balls = Balls(work)
+        assert balls.unrolled.opaque == []
+        for radius, within in ((0.0, 1e-9), (1e-6, 1e-2)):
+            found = balls.over(radius).constant
+            assert bool((found >= exact * (1 - 1e-9)).all())
+            assert bool((found <= exact * (1 + within)).all())
+
+    def test_balls_grow_with_the_radius_and_stay_below_global(self, name: str, works) -> None:
+        work, _, _ = works[name]
+        top = work.rungs()["best"]
+        balls = Balls(work)
+        constants = [balls.over(radius).constant for radius in (1e-4, 1e-2, 1.0, 100.0)]
+        for before, after in itertools.pairwise(constants):
+            assert bool((before <= 1.05 * after).all())
+        ceiling = balls.ceilings[work.graph.output]
+        assert bool((constants[-1] <= ceiling * (1 + 1e-9)).all())
+        assert top.upper <= ceiling * (1 + 1e-9)
+
+    def test_tight_is_never_looser_where_it_matters(self, name: str, works) -> None:
+        balls = Balls(works[name][0])
+        for radius in (0.03, 0.3):
+            fast, tight = balls.over(radius), balls.over(radius, effort="tight")
+            assert bool((tight.constant <= 1.02 * fast.constant).all())
+            top = balls.values.argmax(1)
+            assert bool((tight.margins(top) >= fast.margins(top) - 0.02 * balls.values.abs().amax()).all())
+            assert bool(((tight.high - tight.low) <= 1.02 * (fast.high - fast.low) + 1e-9).all())
+
+
+class TestBracket:
+    def test_both_sides_and_the_witness(self, works) -> None:
+        work, model, batch = works["mlp"]
+        best = work.rungs()["best"]
+        bracket = ball_bracket(work, radius=0.05, global_upper=None)
+        assert bracket.scope is Scope.BALL
+        assert bracket.evidence is Evidence.NUMERICAL
+        assert len(bracket.per_sample) == len(batch)
+        assert bracket.upper == max(b.upper for b in bracket.per_sample)
+        assert bracket.lower == max(b.lower for b in bracket.per_sample)
+        assert bracket.upper <= best.upper
+        for one, centre in zip(bracket.per_sample, batch):
+            (u,), (v,) = one.witness
+            for point in (u, v):
+                assert float((point.reshape(-1) - centre.reshape(-1)).norm()) <= 0.05
+            with torch.no_grad():
+                slope = float((model(u.reshape(1, -1)) - model(v.reshape(1, -1))).norm() / (u - v).norm())
+            assert one.lower <= slope * (1 + 1e-9)
+            assert one.lower > 0.8 * one.upper, "a small ball is nearly closed"
+
+    def test_no_ball_exceeds_a_given_global_bound(self, works) -> None:
+        work, _, _ = works["transformer"]
+        known = Upper.of(50.0, Evidence.NUMERICAL, "given")
+        bracket = ball_bracket(work, radius=5.0, global_upper=known)
+        assert bracket.method == "global"
+        assert bracket.log10_upper == known.log10
+
+    def test_radius_zero_is_the_jacobian(self, works) -> None:
+        work, model, batch = works["transformer"]
+        bracket = ball_bracket(work, radius=0.0)
+        for one, exact in zip(bracket.per_sample, jacobian_norms(model, batch).tolist()):
+            assert one.lower == pytest.approx(exact, rel=1e-6)
+            assert one.upper == pytest.approx(exact, rel=1e-6)
+            assert one.witness is None
+
+    @pytest.mark.parametrize("radius", [-1.0, math.nan, math.inf, None, True])
+    def test_a_radius_is_a_finite_number(self, works, radius: float) -> None:
+        with pytest.raises(InputError, match="radius"):
+            ball_bracket(works["mlp"][0], radius=radius)
+
+    def test_bad_efforts_radii_and_centres(self, works) -> None:
+        balls = Balls(works["mlp"][0])
+        with pytest.raises(InputError, match="effort"):
+            balls.over(0.1, effort="exact")
+        with pytest.raises(InputError, match="radius"):
+            balls.over(torch.tensor([0.1, -0.1, 0.1]))
+        with pytest.raises(InputError, match="centres"):
+            Balls(works["mlp"][0], torch.zeros(2, 5))
+
+    def test_an_infinite_ball_says_why(self) -> None:
+        work = Work(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
+        bracket = ball_bracket(work, radius=10.0)
+        assert bracket.upper == math.inf
+        assert "jumps within the ball" in bracket.reason
+
+
+class TestBatches:
+    def test_centres_do_not_see_each_other(self, works) -> None:
+        """All at once, a few at a time or alone: the same figures."""
+        work, _, _ = works["transformer"]
+        balls = Balls(work)
+        radius = torch.tensor([0.01, 0.1, 0.5], dtype=torch.float64)
+        together = balls.over(radius).constant
+        for i in range(3):
+            alone = Balls(work, balls.centres[i : i + 1]).over(float(radius[i])).constant
+            assert float(alone) == pytest.approx(float(together[i]), rel=1e-9)
+
+    def test_large_values_are_carried_a_few_centres_at_a_time(self, works, monkeypatch) -> None:
+        work, _, _ = works["cnn"]
+        whole = Balls(work).over(0.05)
+        top = torch.zeros(3, dtype=torch.int64)
+        expected = whole.constant, whole.margins(top), whole.low
+        monkeypatch.setattr(module, "AT_ONCE", 1.0)
+        parts = Balls(work)
+        assert len(parts.chunks) == 3
+        found = parts.over(0.05)
+        for want, got in zip(expected, (found.constant, found.margins(top), found.low)):
+            assert torch.allclose(want, got, rtol=1e-9)
+
+    def test_many_outputs_fall_back_to_composition(self, works, monkeypatch) -> None:
+        work, model, batch = works["transformer"]
+        monkeypatch.setattr(module, "OUTPUTS", 3)
+        over = Balls(work).over(1e-3)
+        assert over.expanded is None
+        assert bool((over.constant >= jacobian_norms(model, batch)).all())
+        assert over.differences(torch.zeros(3, dtype=torch.int64)).shape == (3, 24)
+        assert ball_bracket(work, radius=1e-3).advice
+
+    def test_wide_networks_do_without_the_engine(self, works, monkeypatch) -> None:
+        work, model, batch = works["mlp"]
+        for widest in (3, 8, 20):
+            monkeypatch.setattr(module, "NARROW", widest)
+            found = Balls(work).over(0.01).constant
+            assert bool((found >= jacobian_norms(model, batch)).all())
+
+    def test_several_inputs_are_one_ball(self) -> None:
+        class Pair(nn.Module):
+            def forward(self, x: Tensor, y: Tensor) -> Tensor:
+                return (2 * x + y).relu() * y
+
+        inputs = torch.ones(1, 3), torch.full((1, 3), 2.0)
+        work = Work(Pair().eval(), inputs)
+        exact = torch.linalg.matrix_norm(torch.tensor([[4.0, 6.0]]).double(), 2)  # d/dx = 2 y, d/dy = (2x + y) + y
+        assert float(Balls(work).over(1e-7).constant[0]) == pytest.approx(float(exact), rel=1e-3)
+
+    def test_train_mode_is_one_ball_around_the_batch(self) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
+        batch = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        work = Work(model, batch)
+        balls = Balls(work)
+        assert balls.centres.shape == (1, 15)
+        twin = nn.Sequential(*model).train()
+        dense = torch.autograd.functional.jacobian(lambda x: twin(x), batch).reshape(20, 15)
+        exact = float(torch.linalg.matrix_norm(dense, 2))
+        assert float(balls.over(1e-7).constant[0]) == pytest.approx(exact, rel=1e-2)
+
+
+class TestMargins:
+    def test_a_linear_classifier_is_exact(self) -> None:
+        layer = nn.Linear(4, 3).double().eval()
+        batch = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        balls = Balls(Work(layer, batch))
+        top = balls.values.argmax(1)
+        for effort in ("fast", "tight"):
+            over = balls.over(0.3, effort=effort)
+            apart = (layer.weight[top][:, None] - layer.weight).norm(dim=2).detach()
+            margin = balls.values.gather(1, top[:, None]) - balls.values - 0.3 * apart
+            assert torch.allclose(over.differences(top), apart, rtol=1e-6)
+            assert torch.allclose(over.margins(top), margin.scatter(1, top[:, None], 0.0), atol=1e-6)
+
+    def test_relaxation_certifies_what_intervals_cannot(self, works) -> None:
+        balls = Balls(works["cnn"][0])
+        top = balls.values.argmax(1)
+        fast, tight = (balls.over(0.1, effort=effort).margins(top).amin() for effort in ("fast", "tight"))
+        assert float(tight) >= float(fast)

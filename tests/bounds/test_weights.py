@@ -1,0 +1,330 @@
+"""`weight_sensitivity`: what it says of losses, of the printed formulas, of gauges, and how it shows itself."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from normscope.bounds.loss_rows import Rows, steepest_classes
+from normscope.bounds.weights import weight_sensitivity
+from normscope.core.bracket import Scope
+from normscope.core.errors import CaptureError, InputError, MissingRuleError
+from normscope.core.log10 import log10
+from normscope.theory import losses
+from normscope.theory.losses import cross_entropy, named
+
+
+def seeded(make, *shape: int) -> tuple[nn.Module, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make().eval(), torch.randn(shape)
+
+
+def mlp(last: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, last))
+
+
+def gradients(model: nn.Module, loss, batch: Tensor, targets: Tensor) -> dict[str, float]:
+    """The norm of the gradient of a loss in every weight, in float64."""
+    model = copy.deepcopy(model).double()
+    loss(model(batch.double()), targets).backward()
+    return {name: float(p.grad.norm()) for name, p in model.named_parameters() if p.ndim > 1}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    model, batch = seeded(mlp, 2, 4)
+    return model, batch, weight_sensitivity(model, batch, loss="l1", targets=torch.full((2, 3), -100.0))
+
+
+def test_every_sample_has_its_bracket_and_the_largest_stands_for_the_batch(plain):
+    _, _, result = plain
+    for row in result:
+        brackets = row.bracket_h.per_sample
+        assert len(brackets) == result.samples == 2
+        assert row.bracket_h.log10_upper == max(b.log10_upper for b in brackets)
+        assert row.bracket_h.log10_lower == max(b.log10_lower for b in brackets)
+        assert {b.scope for b in (row.bracket_h, *brackets)} == {Scope.POINT}
+
+
+def test_the_witness_attains_the_lower_side(plain):
+    model, batch, result = plain
+    wide = copy.deepcopy(model).double()
+    for row in result:
+        change = row.bracket_h.witness
+        weight = dict(wide.named_parameters())[row.parameter].detach()
+        ends = [functional_call(wide, {row.parameter: weight + s * change}, (batch.double(),)) for s in (1, -1)]
+        slope = float((ends[0] - ends[1]).norm(dim=1).max() / (2 * change.norm()))
+        assert slope == pytest.approx(row.bracket_h.lower, rel=1e-6)
+
+
+def test_the_printed_figure_is_the_product_of_the_theorem(plain):
+    model, batch, result = plain
+    with torch.no_grad():
+        norms = [float(torch.linalg.matrix_norm(layer.weight, ord=2)) for layer in model if hasattr(layer, "weight")]
+        reads = [batch, model[:2](batch), model[:4](batch)]
+    for index, row in enumerate(result):
+        expected = float(reads[index].norm(dim=1).max()) * math.prod(norms[index + 1 :])
+        assert row.printed_h.upper == pytest.approx(expected, rel=1e-4)
+        assert row.printed_h.holds
+        assert row.bracket_h.log10_upper <= row.printed_h.log10_upper + 1e-9
+
+
+def test_the_printed_corollary_takes_the_l1_loss_for_less_than_it_is(plain):
+    # targets far below every output: the gradient of the loss is a vector of ones, of norm sqrt(3)
+    model, batch, result = plain
+    for row in result:
+        assert not row.printed_f.holds
+        assert "sqrt(3)" in row.printed_f.reason
+    last = result.rows[-1]
+    with torch.no_grad():
+        read = float(model[:4](batch).norm(dim=1).max())
+    assert last.bracket_f.lower == pytest.approx(math.sqrt(3) * read, rel=1e-4)
+    assert last.bracket_f.gap < 1e-6
+    assert last.bracket_f.log10_lower > last.printed_f.log10_upper + 0.1
+    assert weight_sensitivity(*seeded(lambda: mlp(1), 1, 4), loss="l1").rows[0].printed_f.holds
+
+
+def test_formulas_say_where_they_are_no_bounds():
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return x + self.second(x.relu())
+
+    rows = weight_sensitivity(*seeded(Skip, 1, 4))
+    assert not rows["first"].printed_h.holds
+    assert "not a chain" in rows["first"].printed_h.reason
+    conv = nn.Conv2d(1, 1, 3, padding=1)
+    [row] = weight_sensitivity(conv, torch.ones(1, 1, 6, 6))
+    assert not row.printed_h.holds
+    assert "norm(H) is above" in row.printed_h.reason
+    assert row.bracket_h.log10_lower > row.printed_h.log10_upper  # it is not one
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("cross_entropy", F.cross_entropy),
+        ("hinge", lambda h, y: losses.hinge().rows(h, y).mean()),
+        ("probability", lambda h, y: losses.probability().rows(h, y).mean()),
+    ],
+)
+def test_the_lower_side_of_a_loss_is_its_gradient_at_the_targets(name, call):
+    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), 2, 4)
+    targets = torch.tensor([2, 0])
+    result = weight_sensitivity(model, batch, loss=name, targets=targets)
+    assert result.log10_loss == pytest.approx(log10(named(name).constant(3)))
+    for index in range(2):
+        expected = gradients(model, call, batch[index : index + 1], targets[index : index + 1])
+        for row in result:
+            bracket = row.bracket_f.per_sample[index]
+            assert bracket.lower == pytest.approx(expected[row.parameter], rel=2e-3)
+            assert bracket.lower <= bracket.upper
+    for row in result:
+        assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + result.log10_loss, abs=1e-9)
+
+
+def test_a_pair_gives_the_targets_too():
+    model, batch = seeded(mlp, 2, 4)
+    labels = torch.tensor([1, 2])
+    paired = weight_sensitivity(model, (batch, labels), loss="cross_entropy")
+    given = weight_sensitivity(model, batch, loss="cross_entropy", targets=labels)
+    assert [row.bracket_f.log10_lower for row in paired] == [row.bracket_f.log10_lower for row in given]
+
+
+def test_without_targets_the_steepest_class_is_taken():
+    model, batch = seeded(mlp, 1, 4)
+    result = weight_sensitivity(model, batch, loss="cross_entropy")
+    each = [gradients(model, F.cross_entropy, batch, torch.tensor([label])) for label in range(3)]
+    last = result.rows[-1]
+    assert last.bracket_f.lower == pytest.approx(max(found[last.parameter] for found in each), rel=2e-3)
+    logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    chosen = steepest_classes(cross_entropy(), logits)
+    assert torch.equal(chosen, logits.argmin(-1))  # of the cross entropy: the least likely
+
+
+def test_numbers_as_targets_cannot_be_guessed():
+    result = weight_sensitivity(*seeded(mlp, 1, 4), loss="l1")
+    assert {row.bracket_f.log10_lower for row in result} == {-math.inf}
+    assert any("needs targets" in note for note in result.notes)
+
+
+def test_the_squared_error_has_no_constant():
+    model, batch = seeded(mlp, 1, 4)
+    row = weight_sensitivity(model, batch, loss="mse", targets=torch.zeros(1, 3)).rows[0]
+    assert row.bracket_f.log10_upper == math.inf
+    assert "bounded sets only" in row.bracket_f.reason
+    assert row.bracket_f.log10_lower > -math.inf
+    assert row.bracket_h.log10_upper < math.inf
+
+
+def test_a_loss_of_many_rows_is_their_mean():
+    model, batch = seeded(lambda: nn.Linear(3, 4), 1, 5, 3)
+    [row] = weight_sensitivity(model, batch, loss="cross_entropy", targets=torch.zeros(1, 5, dtype=torch.long))
+    assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + log10(math.sqrt(2 / 5)), abs=1e-9)
+    assert (Rows((1, 5, 4)).classes, Rows((1, 5, 4)).count) == (4, 5)
+    assert (Rows((2, 7, 3, 3)).classes, Rows((2, 7, 3, 3)).count) == (7, 18)
+
+
+def test_a_weight_in_front_of_a_normalizer_has_a_gauge():
+    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=1e-12), nn.Linear(8, 3)), 1, 4)
+    before = weight_sensitivity(model, batch)["0"]
+    with torch.no_grad():
+        model[0].weight *= 7
+        model[0].bias *= 7
+    after = weight_sensitivity(model, batch)["0"]
+    assert before.scale_invariant
+    assert after.bracket_h.log10_lower == pytest.approx(before.bracket_h.log10_lower - math.log10(7), abs=1e-6)
+    assert after.log10_relative == pytest.approx(before.log10_relative, abs=1e-6)
+    assert not weight_sensitivity(model, batch)["2"].scale_invariant
+
+
+def test_a_layer_that_reads_nothing_moves_nothing():
+    model, batch = seeded(mlp, 1, 4)
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.fill_(-1.0)
+    row = weight_sensitivity(model, batch)["2"]
+    assert (row.log10_read, row.bracket_h.log10_lower, row.bracket_h.log10_upper) == (-math.inf,) * 3
+
+
+def test_many_outputs_are_searched_by_iteration():
+    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 60)), 1, 4)
+    wide = copy.deepcopy(model).double()
+    for row in weight_sensitivity(model, batch):
+        weight = dict(wide.named_parameters())[row.parameter].detach()
+        name = row.parameter
+        jacobian = torch.autograd.functional.jacobian(
+            lambda w, name=name: functional_call(wide, {name: w}, (batch.double(),)).reshape(-1), weight
+        )
+        truth = float(torch.linalg.matrix_norm(jacobian.reshape(60, -1), ord=2))
+        assert row.bracket_h.lower == pytest.approx(truth, rel=2e-3)
+
+
+class Kink(nn.Module):
+    """x - (relu(x) - relu(-x)) of a layer: zero, with a Jacobian of one where autograd looks at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return y - (y.relu() - (-y).relu())
+
+
+def test_a_jacobian_at_a_kink_is_no_lower_side():
+    model = Kink().eval()
+    nn.init.zeros_(model.layer.weight)
+    [row] = weight_sensitivity(model, torch.ones(1, 2))
+    assert row.bracket_h.log10_lower == -math.inf
+    assert row.bracket_h.log10_upper < math.inf
+
+
+class Restless(nn.Module):
+    """Buffers that move, dropout, a hook's worth of state, and trouble on request."""
+
+    def __init__(self, trouble: str | None = None) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        self.register_buffer("calls", torch.zeros(()))
+        self.trouble = trouble
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        x = self.body(x)
+        if self.trouble == "branch" and x.sum() > 0:
+            return 2 * x
+        return x.std(1) if self.trouble == "rule" else x
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", None])
+@pytest.mark.parametrize(
+    ("trouble", "error"), [(None, None), ("branch", CaptureError), ("rule", MissingRuleError), ("loss", InputError)]
+)
+def test_the_model_is_left_as_found(mode, trouble, error):
+    torch.manual_seed(0)
+    model = Restless(trouble).train()
+    model.body[0].eval()
+    model(torch.randn(8, 4)).square().sum().backward()
+    batch = torch.randn(8, 4)
+
+    def state():
+        return {
+            "tensors": {k: v.clone() for k, v in model.state_dict().items()},
+            "grads": {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()},
+            "flags": [m.training for m in model.modules()],
+            "random": (torch.get_rng_state(), torch.tensor(random.getstate()[1]), torch.tensor(np.random.rand())),
+            "batch": batch.clone(),
+        }
+
+    np.random.seed(0)
+    before = state()
+    np.random.seed(0)
+    options = {"loss": "cross_entropy", "targets": torch.full((8,), 99 if trouble == "loss" else 0)}
+    if error is None:
+        assert len(weight_sensitivity(model, batch, mode=mode, **options)) == 1
+    else:
+        with pytest.raises(error):
+            weight_sensitivity(model, batch, mode=mode, **options)
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+
+
+def test_it_prints_saves_and_shows_itself(plain):
+    _, _, result = plain
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert (data["schema_version"], data["type"], len(data["rows"])) == (1, "weight_sensitivity", 3)
+    assert data["rows"][0]["bracket_h"]["scope"] == "point"
+    text = str(result)
+    assert "Sensitivity of the output and of the loss (l1) to 3 weights, eval mode, at 2 samples." in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "norm(h, W)" in result._repr_html_()
+    frame = result.to_pandas()
+    assert list(frame["path"]) == ["0", "2", "4"]
+    assert (frame["log10_h_lower"] <= frame["log10_h_upper"]).all()
+    assert not frame["printed_f_holds"].any()
+    without = weight_sensitivity(*seeded(mlp, 1, 4))
+    assert "norm(f, W)" not in str(without)
+    assert {row.bracket_f for row in without} == {None}
+    with pytest.raises(KeyError):
+        result["nowhere"]
+
+
+def test_without_time_the_bounds_still_hold():
+    model, batch = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), 1, 2, 8, 8)
+    hurried, calm = weight_sensitivity(model, batch, max_seconds=0.0), weight_sensitivity(model, batch)
+    for quick, row in zip(hurried, calm, strict=True):
+        assert not quick.bracket_h.converged
+        assert "max_seconds" in quick.bracket_h.advice
+        assert quick.bracket_h.log10_upper >= row.bracket_h.log10_lower
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loss": "focal"}, "known are cross_entropy"),
+        ({"targets": torch.zeros(1)}, "without a loss"),
+        ({"loss": "cross_entropy", "targets": torch.tensor([3])}, "classes from 0 to 2"),
+        ({"loss": "cross_entropy", "targets": torch.tensor([0.5])}, "classes from 0 to 2"),
+        ({"loss": "cross_entropy", "targets": torch.tensor([], dtype=torch.long)}, r"0 target\(s\) for 1 samples"),
+        ({"loss": "l1", "targets": torch.zeros(1, 2)}, r"needs 3 target\(s\)"),
+        ({"loss": "l1", "targets": [1.0]}, "targets is a list"),
+        ({"on_missing": "guess"}, "on_missing"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        weight_sensitivity(*seeded(mlp, 1, 4), **options)

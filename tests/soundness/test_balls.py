@@ -1,0 +1,358 @@
+"""Random balls: no attack from inside gets above a bound; and bugs planted one by one are caught."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import multiprocessing
+import os
+import platform
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds import enclosure, expansion, reach
+from normscope.bounds.trial import shaken
+from normscope.bounds.work import Work
+from normscope.core.errors import SoundnessError
+from normscope.linalg import absolute
+from normscope.linalg.linear_map import LinearMap, Matrix
+from normscope.rules import local_products, local_sets, local_windows
+from normscope.rules.local import Enclosure, Part
+from normscope.rules.local_scalar import Scalar, Turn
+from normscope.rules.registry import rules
+
+from .balls import Case, Found, Gate, Mixed, case, try_ball
+from .networks import Function, Network, Residual
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("seed", [3, 5, 14, 28, 37, 46, 60, 61, 63, 66, 70, 77])
+def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
+    monkeypatch.setattr("normscope.bounds.ball.SEARCH_STEPS", 3)
+    try_ball(case(seed), seconds=0.05)
+
+
+@pytest.mark.slow
+def test_a_thousand_balls() -> None:
+    """Writes `docs/results/balls.json` and `.md`, whatever comes, and fails on any violation."""
+    count = int(os.environ.get("NORMSCOPE_BALLS", "1000"))
+    base = int(os.environ.get("NORMSCOPE_SEED", random.SystemRandom().randrange(2**31)))
+    began = time.monotonic()
+    found: dict[int, Found] = {}
+    drawn: dict[int, tuple[float, str]] = {}
+    violations: dict[int, str] = {}
+    seen: Counter[str] = Counter()
+    seeds = range(base, base + count)
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        for seed, parts, what, outcome in pool.map(tried, seeds, chunksize=8):
+            seen.update(parts)
+            drawn[seed] = what
+            if isinstance(outcome, str):
+                violations[seed] = outcome
+            else:
+                found[seed] = outcome
+    write_results(found, drawn, violations, seen, base=base, seconds=time.monotonic() - began)
+    assert not violations
+    assert seen["attention"] > 0.03 * count
+
+
+def tried(seed: int) -> tuple[int, set[str], tuple[float, str], Found | str]:
+    """Try one case; a violation comes back as its message."""
+    one = case(seed)
+    parts = {*one.network.parts, one.network.mode, one.effort}
+    if parts & {"layer", "rms", "bare", "causal", "masked", "biased", "scaled", "grouped", "softmax attention"}:
+        parts.add("attention")
+    try:
+        return seed, parts, (one.radius, one.effort), try_ball(one)
+    except (SoundnessError, AssertionError) as error:
+        return seed, parts, (one.radius, one.effort), f"{type(error).__name__}: {error}"
+
+
+def write_results(
+    found: dict[int, Found],
+    drawn: dict[int, tuple[float, str]],
+    violations: dict[int, str],
+    seen: Counter[str],
+    *,
+    base: int,
+    seconds: float,
+) -> None:
+    """Write what came as data, and a page made from the data."""
+    ratios: dict[str, list[float]] = {}
+    for seed, outcome in found.items():
+        decade = f"1e{math.floor(math.log10(drawn[seed][0]))}"
+        for upper, lower in zip(outcome.upper, outcome.lower):
+            if math.isfinite(upper) and lower > 0:
+                ratios.setdefault(decade, []).append(upper / lower)
+    result = {
+        "schema_version": 1,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {"normscope": ns.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "seed_base": base,
+        "seconds": round(seconds),
+        "networks": len(drawn),
+        "balls": sum(len(outcome.upper) for outcome in found.values()),
+        "violations": {str(seed): text for seed, text in sorted(violations.items())},
+        "infinite_with_reason": sum(upper == math.inf for o in found.values() for upper in o.upper),
+        "not_attacked": sum(lower == 0 for o in found.values() for lower in o.lower),
+        "bound_over_attack": {
+            decade: {"balls": len(values), "median": _at(values, 0.5), "nine_tenths": _at(values, 0.9)}
+            for decade, values in sorted(ratios.items(), key=lambda item: float(item[0]))
+        },
+        "networks_with": dict(sorted(seen.items(), key=lambda item: (-item[1], item[0]))),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "balls.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / "balls.md").write_text(page(result))
+
+
+def _at(values: list[float], share: float) -> float:
+    return float(f"{sorted(values)[int(share * (len(values) - 1))]:.4g}")
+
+
+def page(result: dict[str, Any]) -> str:
+    """The result as a short page."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    lines = [
+        "# Random balls against their bounds",
+        "",
+        "Written by `make test-slow` (`tests/soundness/test_balls.py`) from `balls.json`.",
+        "",
+        f"{result['networks']} random networks and radii, {result['balls']} balls, {len(result['violations'])} "
+        f"violations; {result['date']}, {versions}, seed base {result['seed_base']}, {result['seconds']} s.",
+        "",
+        "Every bound was compared with pairs of inputs inside its ball: from the package's own ascent and from dense "
+        "Jacobians of the model at points of the ball. Every value on the way was compared with its limits and with "
+        "how fast it may move, and every nonlinear step with its centre map. "
+        f"{result['infinite_with_reason']} balls have no finite bound, and the result says why.",
+        "",
+        "| radius | balls | bound over attack, median | nine in ten below |",
+        "|---|---|---|---|",
+    ]
+    for decade, row in result["bound_over_attack"].items():
+        lines.append(
+            f"| {decade} to {10 * float(decade):g} | {row['balls']} | {row['median']} | {row['nine_tenths']} |"
+        )
+    lines += ["", "| with | networks |", "|---|---|"]
+    lines += [f"| {name} | {number} |" for name, number in result["networks_with"].items()]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.slow
+def test_every_example_of_every_rule_over_balls() -> None:
+    """What the global rules are tried on, over a small and a large ball; nothing fails, whatever is bounded holds."""
+    met = set()
+    for rule in rules():
+        for index, (function, *shapes) in enumerate(rule.examples):
+            if len(shapes) != 1 or id(function) in met:
+                continue
+            met.add(id(function))
+            generator = torch.Generator().manual_seed(index)
+            model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
+            network = Network(index, model, torch.randn(shapes[0], generator=generator), "eval", ())
+            work = Work(model, network.batch, on_missing="inf")
+            for radius, effort in ((1e-4, "tight"), (0.3, "fast")):
+                try_ball(Case(network, radius, effort), seconds=0.05, work=work, twin=False)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and the network and radius that show it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    net: str
+    radius: float
+    effort: str = "fast"
+    quick: bool = False
+
+
+@cache
+def planted(name: str) -> tuple[Network, Work]:
+    build, shape = NETS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = build().double().eval()
+        batch = torch.randn(2, *shape, dtype=torch.float64)
+    network = Network(0, model, batch, "eval", ())
+    return network, Work(model, batch)
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), (3,)),
+    "smooth": (lambda: nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)), (3,)),
+    "norm": (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=1e-4), nn.Linear(4, 3)), (4,)),
+    "attention": (lambda: Mixed(4, 2, "bare"), (3, 4)),
+    "gate": (lambda: Residual(Gate(3, "bilinear"), nn.Identity()), (3,)),
+    "pool": (lambda: nn.Sequential(nn.Linear(6, 6), nn.MaxPool1d(3, 1), nn.Linear(4, 2)), (2, 6)),
+}
+
+
+def no_distance(patch: Patch) -> None:
+    patch.setattr(Enclosure, "distance", lambda self, dims: torch.zeros(self.centre.shape[: self.centre.ndim - dims]))
+
+
+def early_slopes(patch: Patch) -> None:
+    real = Scalar.slopes
+
+    def slopes(self: Any, low: Tensor, high: Tensor) -> Any:
+        return real(self, low + 0.4 * (high - low), high - 0.4 * (high - low))
+
+    patch.setattr(Scalar, "slopes", slopes)
+
+
+def missed_turns(patch: Patch) -> None:
+    patch.setattr(Turn, "inside", lambda self, low, high: torch.zeros_like(low, dtype=torch.bool))
+
+
+def no_operand_factor(patch: Patch) -> None:
+    real = expansion._uncertain
+
+    def forgetful(found: Tensor, part: Part, seen: Any, name: str) -> Any:
+        x = seen.known[name]
+        slow = Enclosure(x.centre, x.low, x.high, x.constant.clamp(max=0.05), x.entries.clamp(max=0.05), x.radius)
+        small = dataclasses.replace(seen, known={name: slow})
+        return real(found, dataclasses.replace(part, operand=None), small, name)
+
+    patch.setattr(expansion, "_uncertain", forgetful)
+
+
+def rows_of_the_transpose(patch: Patch) -> None:
+    real = absolute._row_norms
+
+    def transposed(linear: LinearMap) -> Tensor | None:
+        if isinstance(linear, Matrix) and linear.weight.shape[0] == linear.weight.shape[1]:
+            return linear.weight.double().norm(dim=0).expand(linear.out_shape)
+        return real(linear)
+
+    patch.setattr(absolute, "_row_norms", transposed)
+
+
+def signs_kept(patch: Patch) -> None:
+    real = absolute._absolute
+    patch.setattr(absolute, "_absolute", lambda linear: linear if isinstance(linear, Matrix) else real(linear))
+
+
+def one_factor(patch: Patch) -> None:
+    real = local_products.Multiply.local
+
+    def local(self: Any, operands: Any) -> Any:
+        found = real(self, operands)
+        still = dataclasses.replace(
+            found.parts[1], pull=lambda rows: 0 * rows, weight=0 * found.parts[1].weight,
+            gain=0 * found.parts[1].gain, entries=0 * found.parts[1].entries,
+        )  # fmt: skip
+        return dataclasses.replace(found, parts=(found.parts[0], still))
+
+    patch.setattr(local_products.Multiply, "local", local)
+
+
+def weights_of_the_centre(patch: Patch) -> None:
+    real = local_sets._simplex
+
+    def still(x: Enclosure) -> Any:
+        p = real(x)
+        return dataclasses.replace(p, low=p.centre, high=p.centre, distance=0 * p.distance)
+
+    patch.setattr(local_sets, "_simplex", still)
+
+
+def winner_of_the_centre(patch: Patch) -> None:
+    real = local_windows.Largest.local
+
+    def local(self: Any, operands: Any) -> Any:
+        (x,) = operands
+        return real(self, [Enclosure(x.centre, x.centre, x.centre, x.constant, x.entries, x.radius)])
+
+    patch.setattr(local_windows.Largest, "local", local)
+
+
+def half_the_ball(patch: Patch) -> None:
+    real = enclosure.tidy
+
+    def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor) -> Enclosure:
+        return real(centre, low, high, constant, entries, radius / 2)
+
+    patch.setattr(enclosure, "tidy", tidy)
+
+
+def crossed_lines(patch: Patch) -> None:
+    real = Scalar._lines
+
+    def lines(self: Any, x: Any, a: Any, b: Any) -> Any:
+        found = real(self, x, a, b)
+        return dataclasses.replace(found, low_offset=found.low_offset + 0.2 * (x.high - x.low))
+
+    patch.setattr(Scalar, "_lines", lines)
+
+
+def light_pieces(patch: Patch) -> None:
+    real = reach.Piece.of.__func__
+
+    def of(cls: Any, part: Part, operand: Any, value: Any) -> Any:
+        piece = real(cls, part, operand, value)
+        return dataclasses.replace(piece, weight=0.3 * piece.weight)
+
+    patch.setattr(reach.Piece, "of", classmethod(of))
+
+
+BUGS = [
+    Bug("the distance from the centre forgotten", no_distance, "norm", 0.5, quick=True),
+    Bug(
+        "the second derivative of a normalizer too small",
+        lambda p: p.setattr(local_sets, "_CURVATURE", 0.05),
+        "norm",
+        0.02,
+    ),
+    Bug("slopes fixed too early", early_slopes, "mlp", 1.0, quick=True),
+    Bug("extrema of a smooth slope missed", missed_turns, "smooth", 2.0),
+    Bug("the operand's constant forgotten", no_operand_factor, "gate", 1.0),
+    Bug("row norms of the transpose", rows_of_the_transpose, "smooth", 0.1, quick=True),
+    Bug("absolute maps with signs", signs_kept, "smooth", 0.1),
+    Bug("a product of one factor", one_factor, "gate", 0.1, quick=True),
+    Bug("softmax weights as at the centre", weights_of_the_centre, "attention", 0.5),
+    Bug("windows decided by the centre", winner_of_the_centre, "pool", 0.5),
+    Bug("half the radius", half_the_ball, "mlp", 0.3),
+    Bug("lines that cross the function", crossed_lines, "smooth", 0.5, "tight"),
+    Bug("ellipsoids of lighter pieces", light_pieces, "smooth", 1.0),
+]
+
+
+@pytest.fixture
+def fresh() -> Any:
+    """Absolute maps and row norms are remembered with their maps: forget them around a planted bug."""
+
+    def clear() -> None:
+        absolute._absolutes.clear()
+        absolute._rows.clear()
+
+    clear()
+    yield clear
+    clear()
+
+
+@pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=[] if b.quick else [pytest.mark.slow]) for b in BUGS])
+def test_a_planted_bug_is_caught(bug: Bug, fresh, monkeypatch) -> None:
+    network, work = planted(bug.net)
+    one = Case(network, bug.radius, bug.effort)
+    try_ball(one, seconds=0.05, samples=12, work=work)
+    fresh()
+    bug.plant(monkeypatch)
+    with pytest.raises((SoundnessError, AssertionError)):
+        try_ball(one, seconds=0.05, samples=12, work=work)
