@@ -2044,11 +2044,11 @@ class Ellipsoid:
             self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
 
     def _sigma(self, node: Node) -> Array:
-        """Return the multipliers of a node, one per entry; a shorter list is repeated."""
-        sigma = self.step.sigma[node.name].reshape(-1)
-        if node.size % sigma.size:
-            raise Refuted(f"the multipliers of {node.name} do not fit")
-        return np.tile(sigma, node.size // sigma.size)
+        """Return the multipliers of a node, one per entry: spread out like a tensor, or a list that is repeated."""
+        sigma = self.step.sigma[node.name]
+        if sigma.ndim == len(node.shape) > 1 and _broadcasts(sigma.shape, node.shape):
+            return np.broadcast_to(sigma, node.shape).reshape(-1)
+        return np.tile(sigma.reshape(-1), node.size // sigma.size)
 
     def _here(self, node: Node, values: Array) -> Array:
         """Return the entries of the slice that is looked at."""
@@ -2257,13 +2257,18 @@ class Ellipsoid:
         return [gain - log10(w) / 2.0 if w > 0 else -INF for gain, w in zip(gains, weights)]
 
     def _factor(self, own: Array, sigma: Array, known: _Known, node: Node) -> tuple[Array, Array]:
-        """Return the Cholesky factor of I - S Q S and sigma, shrunk a little where rounding wants it."""
-        for shrink in (1.0, 1.0 - 1e-9, 1.0 - 1e-8, 1.0 - 1e-7):
-            root = np.sqrt(shrink * sigma)[known.inner]
-            found = factor(np.eye(len(own)) - root[:, None] * own * root)
-            if found is not None:
-                return found, shrink * sigma
-        raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        """Return the Cholesky factor of I - S Q S, and sigma, which is shrunk a little if it lies at the very edge."""
+        root = np.sqrt(sigma)[known.inner]
+        reduced = root[:, None] * own * root
+        found = factor(np.eye(len(own)) - reduced)
+        if found is not None:
+            return found, sigma
+        top = float(np.linalg.eigvalsh(reduced)[-1]) if np.isfinite(reduced).all() else INF
+        shrink = (1.0 - 1e-9 - 8.0 * (len(own) + 4.0) ** 2 * UNIT) / top
+        found = factor(np.eye(len(own)) - shrink * reduced) if top <= 1.0 + 1e-5 else None
+        if found is None:
+            raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        return found, shrink * sigma
 
 
 def _symmetric(matrix: Array) -> Array:
@@ -2360,7 +2365,9 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     sigma = {name: reader.array(value) for name, value in parts["sigma"].items()}
     for name, value in sigma.items():
         require(network.nodes[name].kind not in ("input", *LINEAR), f"{name} takes no multipliers")
-        require(bool(value.size) and network.nodes[name].size % value.size == 0, f"multipliers of {name} do not fit")
+        shape = network.nodes[name].shape
+        fits = bool(value.size) and network.nodes[name].size % value.size == 0
+        require(fits or _broadcasts(value.shape, shape), f"the multipliers of {name} do not fit")
         require(bool((value >= 0.0).all()), f"a multiplier of {name} is negative")
     weights = {}
     for name, value in parts["weights"].items():

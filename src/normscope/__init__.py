@@ -2,6 +2,10 @@
 
 from .bounds.ladder import Ladder, ladder
 from .bounds.lipschitz import lipschitz
+from .bounds.radii import Radii
+from .bounds.radius import certified_radius
+from .bounds.sensitivity import WeightSensitivity
+from .bounds.weights import weight_sensitivity
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity
@@ -21,13 +25,17 @@ __all__ = [
     "Graph",
     "Ladder",
     "NormscopeError",
+    "Radii",
     "Scope",
     "Severity",
+    "WeightSensitivity",
     "__version__",
     "audit",
     "capture",
+    "certified_radius",
     "ladder",
     "lipschitz",
     "rule",
     "spectral_norm",
+    "weight_sensitivity",
 ]

@@ -62,7 +62,8 @@ def test_the_witness_attains_the_lower_side(plain):
     for row in result:
         change = row.bracket_h.witness
         weight = dict(wide.named_parameters())[row.parameter].detach()
-        ends = [functional_call(wide, {row.parameter: weight + s * change}, (batch.double(),)) for s in (1, -1)]
+        with torch.no_grad():
+            ends = [functional_call(wide, {row.parameter: weight + s * change}, (batch.double(),)) for s in (1, -1)]
         slope = float((ends[0] - ends[1]).norm(dim=1).max() / (2 * change.norm()))
         assert slope == pytest.approx(row.bracket_h.lower, rel=1e-6)
 
@@ -89,7 +90,7 @@ def test_the_printed_corollary_takes_the_l1_loss_for_less_than_it_is(plain):
     with torch.no_grad():
         read = float(model[:4](batch).norm(dim=1).max())
     assert last.bracket_f.lower == pytest.approx(math.sqrt(3) * read, rel=1e-4)
-    assert last.bracket_f.gap < 1e-6
+    assert last.bracket_f.gap < 1e-5
     assert last.bracket_f.log10_lower > last.printed_f.log10_upper + 0.1
     assert weight_sensitivity(*seeded(lambda: mlp(1), 1, 4), loss="l1").rows[0].printed_f.holds
 
@@ -251,7 +252,7 @@ class Restless(nn.Module):
         return x.std(1) if self.trouble == "rule" else x
 
 
-@pytest.mark.parametrize("mode", ["train", "eval", None])
+@pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
     ("trouble", "error"), [(None, None), ("branch", CaptureError), ("rule", MissingRuleError), ("loss", InputError)]
 )

@@ -107,7 +107,7 @@ def test_slopes_limits_and_lines_of_a_function(name: str) -> None:
     slack = 1e-11 * (1 + values.abs().amax(0))
     assert bool((values >= found.low - slack).all() and (values <= found.high + slack).all())
     assert found.lines is not None
-    lines = found.lines
+    lines = found.lines()
     assert bool((values >= lines.low_slopes[0] * grid + lines.low_offset - slack).all())
     assert bool((values <= lines.high_slopes[0] * grid + lines.high_offset + slack).all())
     assert bool((lines.low_offset.isfinite() & lines.high_offset.isfinite()).all())

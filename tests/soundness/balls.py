@@ -260,7 +260,7 @@ def check_values(over: Over, points: Tensor, drawn: Case) -> None:
             if not all(bool(o.all()) for o in ok):
                 raise SoundnessError(f"{unrolled.steps[name].operation} at {name} leaves its centre map: {drawn}")
         if found.lines is not None:
-            _check_lines(found.lines, values, name, operands, drawn)
+            _check_lines(found.lines(), values, name, operands, drawn)
 
 
 def _change(first: Tensor, second: Tensor) -> Tensor:

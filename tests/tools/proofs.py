@@ -1,4 +1,4 @@
-"""What the tests of the checker share: the checker itself, brackets with their proofs, and files that were tampered with."""
+"""What the tests of the checker share: the checker, brackets with their proofs, and files to tamper with."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.attack import lower_bound
+from normscope.bounds.ball import Balls, ball_bracket
 from normscope.bounds.certificate import Certificate, ClosedForm
 from normscope.bounds.folded import propagate
-from normscope.bounds.proof import Multipliers, Proof
+from normscope.bounds.optimised import optimise
+from normscope.bounds.plan import plan
+from normscope.bounds.proof import Multipliers, Proof, shares
 from normscope.bounds.work import Work
 from normscope.core.bracket import Bracket, Evidence
 
@@ -71,6 +74,30 @@ def proven(model: nn.Module, batch: Tensor) -> Bracket:
     """Return the closed-form bracket of a model with its proof."""
     work = Work(model, batch)
     return bracket_of(work, *closed_form(work))
+
+
+def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
+    """Return a bracket whose upper side rests on optimised multipliers: nothing cheaper proves it."""
+    work = Work(model, batch)
+    with torch.no_grad():
+        values = propagate(work.segments, work.norm, fold=True)
+    planned = plan(work.segments, values)
+    assert planned is not None
+    found = optimise(planned, steps=steps)
+    assert found is not None
+    run = Multipliers(sigma=found.sigma, start=planned.start, weights=shares(work.segments, values))
+    return bracket_of(work, found.log10 + 1e-9, [run], method="tight")
+
+
+def ball_of(work: Work, radius: float) -> Bracket:
+    """Return the bracket over the balls around the samples of a batch, each with its proof."""
+    bracket = ball_bracket(work, radius=radius)
+    about = {"graph": work.double, "effects": work.segments.effects, "radius": radius}
+    samples = tuple(
+        replace(one, proof=Proof(centre=centre, **about))
+        for one, centre in zip(bracket.per_sample or (), Balls(work).centres, strict=True)
+    )
+    return replace(bracket, per_sample=samples, proof=samples[0].proof)
 
 
 def seeded(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:

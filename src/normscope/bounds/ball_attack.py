@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from .attack import confirmed, gradients
 from .unrolled import Unrolled
 
 Function = Callable[[Tensor], Tensor]
-WIDTHS = (1.0, 0.3, 0.05, 0.005)
+WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
 """Half distances between the two points, relative to the radius."""
 INSIDE = 1 - 1e-6
 """How much of the radius is used: rounding must not carry a point out of its ball."""
@@ -60,16 +60,28 @@ class _Search:
         self.best: list[list[tuple[float, Tensor, Tensor]]] = [[] for _ in centres]
 
     def run(self) -> None:
-        direction = self.top_direction(torch.zeros_like(self.centres))
-        for width in WIDTHS:
-            self.keep(torch.zeros_like(self.centres), width * self.radius * direction)
-        for start in (0.0, 0.5, 1.0, 0.9):
-            offset = self.noise()
-            offset = start * self.radius * offset / offset.norm(dim=1, keepdim=True).clamp(min=1e-300)
-            along = direction if start == 0.0 else self.top_direction(offset)
-            self.climb(offset, along, width=0.1 if start in (0.0, 1.0) else 0.01)
+        """Look along the top direction at every start, then climb from each of them."""
+        starts = []
+        for offset, width in self.starts():
+            direction = self.top_direction(offset)
+            for half in WIDTHS:
+                self.keep(offset, half * self.radius * direction)
+            starts.append((offset, direction, width))
             if time.monotonic() > self.deadline:
                 break
+        for offset, direction, width in starts:
+            self.climb(offset, direction, width=width)
+            if time.monotonic() > self.deadline:
+                break
+
+    def starts(self) -> Iterator[tuple[Tensor, float]]:
+        """Yield the centre, then towards zero (normalizers are steepest there), then points on and in the sphere."""
+        yield torch.zeros_like(self.centres), 0.1
+        size = self.centres.norm(dim=1, keepdim=True) / math.sqrt(self.centres.shape[1])
+        yield self.drawn_in(1e-2 * size * self.noise() - self.centres), 1e-3
+        for far, width in ((1.0, 0.05), (0.5, 0.01)):
+            offset = self.noise()
+            yield far * self.radius * offset / offset.norm(dim=1, keepdim=True).clamp(min=1e-300), width
 
     def noise(self) -> Tensor:
         return torch.randn(self.centres.shape, generator=self.generator, dtype=torch.float64).to(self.centres)

@@ -94,8 +94,9 @@ def enclose(
             _ask(result, name, helpers, step)
         operands = [result.known[name] for name in step.operands]
         local = result.locals[step.name] = step.operation.local(operands)
-        if local.reason is not None:
-            result.reasons[step.name] = local.reason
+        fast = any(not bool(part.gain.isfinite().all()) for part in local.parts)
+        if local.reason is not None or (fast and all(bool(x.constant.isfinite().all()) for x in operands)):
+            result.reasons[step.name] = local.reason or f"{step.name} has no finite limits over the ball"
         constant = sum((times(p.gain, o.constant) for p, o in zip(local.parts, operands, strict=True)), 0.0 * one)
         constant = constant.clamp(max=most.get(step.name, torch.inf))
         entries = sum((part.entries for part in local.parts[1:]), local.parts[0].entries)

@@ -28,8 +28,9 @@ class Multipliers:
     """A run of the ellipsoid engine: its multipliers, where it starts and what it bounds.
 
     Attributes:
-        sigma: by name of a nonlinear node, one number per entry (of one slice, where slices are treated alike), or one
-            for all where the node is known as a whole; in units of the input's change.
+        sigma: by name of a nonlinear node, one number per entry (of one slice, where slices are treated alike; or in a
+            shape that broadcasts to the node's and has as many dimensions), or one for all where the node is known as
+            a whole; in units of the input's change.
         start: the values the state starts from, with log10 of C_j such that the changes ds_j of these values obey
             sum norm(ds_j)^2/C_j^2 <= norm(dx)^2; empty for the inputs.
         cores: whether `start` names the cores of nonlinear nodes, before their scale, rather than their values.
@@ -149,7 +150,7 @@ def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _spread(weights: Sequence[float], script: Script, name: str) -> list[float]:
-    """Return one weight per operand of the script's node: constants, which the graph's operands leave out, have none."""
+    """Return one weight per operand of the script's node; constants, which are no operands of the graph, have none."""
     varying = iter(weights)
     return [0.0 if operand in script.constants else float(next(varying)) for operand in script.read[name]]
 
@@ -158,7 +159,7 @@ def _steps(run: Multipliers, proof: Proof, script: Script, archive: Archive) -> 
     """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
     cores, inputs = script.cores, {item.name for item in script.graph.inputs}
     at = run.into or run.at or script.graph.output
-    inner = run.into is not None or isinstance(proof.effects.get(at), Gain)
+    inner = run.into is not None or (run.at is not None and isinstance(proof.effects.get(at), Gain))
     start = {(cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
     step = {
         "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},

@@ -9,7 +9,7 @@ from statistics import median
 from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from ..report.scale import tick_text
-from ..report.words import counted, shape
+from ..report.words import counted, listed, shape
 from .radii import COLUMNS, Radii
 
 STEPS = 36
@@ -103,7 +103,9 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float]) -> Table:
         certified, attacked = (point.certified for point in points), (point.attacked for point in points)
         rows.append((name, found.clean_accuracy, *certified, *attacked))
     title = "Accuracy within a radius: certified, and under attack"
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE)
+    hurried = [name for name, found in radii.items() if not found.converged]
+    more = f" The budget ran out for {listed(hurried)}: more may be certified there." if hurried else ""
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE + more)
 
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:

@@ -20,6 +20,9 @@ LARGEST = 1e9
 FACTOR = 4.0
 """Where the tests give no hint, the next radius is larger or smaller by this."""
 
+FLAT = 1e-4
+"""Rates are not taken to grow by more than the inverse of this between two radii."""
+
 Test = Callable[[Tensor, Tensor], Tensor]
 """From the numbers of samples `[m]` and their radii `[m]` to lower bounds of the gaps over the balls `[m, K]`; +inf at
 the label."""
@@ -67,7 +70,7 @@ def widest(
     low, high = floor.clone(), torch.full_like(floor, math.inf)
     near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
     probe, count = start.clone(), 0
-    settled = torch.zeros_like(floor, dtype=torch.bool)
+    settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
     while count < MOST and not bool(settled.all()) and (count < LEAST or not until()):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]
@@ -81,8 +84,9 @@ def widest(
         low[rows] = torch.where(passed, torch.maximum(low[rows], at), low[rows])
         high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
-        expected = _expected(gaps, near, far) if count % 4 else torch.full_like(low, math.nan)
-        probe = _next(low, high, expected, rtol)
+        widths.append((high / torch.maximum(low, SMALLEST * start)).log())
+        slow = widths[-1] > widths[max(len(widths) - 3, 0)] / 2  # guesses that do not pay are followed by the middle
+        probe = _next(low, high, torch.where(slow, math.nan, _expected(gaps, near, far)), rtol)
     return Widest(low, settled, count)
 
 
@@ -100,22 +104,20 @@ class _Seen:
 
 def _expected(gaps: Tensor, near: _Seen, far: _Seen) -> Tensor:
     """Return where the first gap closes if rates grow geometrically between what was seen; NaN where nothing tells."""
-    known = far.radius.isfinite()
-    span = torch.where(known, far.radius - near.radius, 1.0)[:, None]
-    growth = torch.where(known[:, None], (far.rates / near.rates).log() / span, 0.0)
+    known, start = far.radius.isfinite(), near.radius[:, None]
+    later = torch.where(known[:, None], far.rates, near.rates)
+    rates = torch.maximum(near.rates, FLAT * later)
+    growth = (later / rates).log() / torch.where(known, far.radius - near.radius, 1.0)[:, None]
     growth = torch.where(growth.isfinite(), growth, 0.0)
-    rates = torch.where(near.rates > 0, near.rates, torch.where(known[:, None], far.rates, 0.0))
-    closing = torch.where(rates > 0, gaps / rates, math.inf)
-    low, high = torch.zeros_like(closing), torch.where(known[:, None], far.radius[:, None], closing).expand_as(closing)
-    high = torch.minimum(high, torch.where(growth < 0, math.inf, closing.clamp(min=near.radius[:, None])))
+    low = start.expand_as(rates)
+    high = torch.where(known[:, None], far.radius[:, None], torch.where(rates > 0, gaps / rates, math.inf))
     for _ in range(30):
         middle = (low + high) / 2
-        closed = rates * torch.exp(growth * (middle - near.radius[:, None])) * middle >= gaps
+        closed = rates * torch.exp(growth * (middle - start)) * middle >= gaps
         low, high = torch.where(closed, low, middle), torch.where(closed, middle, high)
     first = high.amin(1)
     mute = known & far.rates.isinf().any(1)  # failed, and does not say by how much
-    first = torch.where(mute, math.nan, first)
-    return torch.where(first.isfinite() & (first > 0), first, math.nan)
+    return torch.where(first.isfinite() & (first > 0) & ~mute, first, math.nan)
 
 
 def _next(low: Tensor, high: Tensor, expected: Tensor, rtol: float) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -111,14 +111,18 @@ class Reach:
             matrix[:, place.start : place.start + place.size] = self._block(linear, rows, place.size)
         return matrix
 
-    def constants(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Return the constant `[B]` of a value that is read, and those of its entries `[B, *shape]`."""
+    def constants(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return the constant of a value that is read, `[B]`, of its entries `[B, *shape]` and of its sets, if any."""
         form = self.form(name)
         if form is None or form.shape[0] > self.widest:
             return None
-        own = image(self.q, form)
-        entries = _root(own.diagonal(dim1=-2, dim2=-1))
-        return _root(largest_eigenvalue(own)), entries.reshape(self.batch, *self.unrolled.shapes[name])
+        own, shape = image(self.q, form), self.unrolled.shapes[name]
+        entries = _root(own.diagonal(dim1=-2, dim2=-1)).reshape(self.batch, *shape)
+        sets = None
+        if len(shape) == 2 and shape[0] > 1:
+            blocks = own.reshape(self.batch, *shape, *shape).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+            sets = _root(largest_eigenvalue(blocks.reshape(-1, shape[1], shape[1]))).reshape(self.batch, shape[0])
+        return _root(largest_eigenvalue(own)), entries, sets
 
     def rows(self, directions: Tensor) -> Tensor | None:
         """Return the constants of combinations `[B, rows, K]` of the output's entries, `[B, rows]`."""
@@ -164,7 +168,7 @@ class Reach:
             return None
         x = seen.known[name]
         constant, entries = torch.minimum(x.constant, found[0]), torch.minimum(x.entries, found[1])
-        return tidy(x.centre, x.low, x.high, constant, entries, x.radius)
+        return replace(tidy(x.centre, x.low, x.high, constant, entries, x.radius), sets=found[2])
 
     def learn(self, seen: Enclosures, index: int, step: Step) -> None:
         """Carry the state over a primitive."""

@@ -10,11 +10,12 @@ Reference: Zhang et al. 2018 (CROWN); Singh et al. 2018 (DeepZ).
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..rules.local import Affine, Enclosure, Local, Step, flat, times
+from ..rules.local import Affine, Enclosure, Lines, Step, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint
 
@@ -52,11 +53,12 @@ def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
                 total = total - _remainder(found, part.weight, part.blocks, x)
             continue
         low, high = found.clamp(min=0.0), found.clamp(max=0.0)
-        offsets = _offsets(local, operands, seen.known[step.name])
+        lines = local.lines()
+        offsets = _offsets(lines, operands, seen.known[step.name])
         for weights, offset in zip((low, high), offsets, strict=True):
             total = total + flat(times(weights, offset[:, None]), 2).sum(2)
         for j, operand in enumerate(step.operands):
-            slopes = local.lines.low_slopes[j], local.lines.high_slopes[j]
+            slopes = lines.low_slopes[j], lines.high_slopes[j]
             accumulate(gradients, operand, low * slopes[0][:, None] + high * slopes[1][:, None])
     names = [item.name for item in seen.unrolled.graph.inputs]
     first = [flat(gradients[name], 2) for name in names if name in gradients]
@@ -65,13 +67,12 @@ def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
     return total.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
 
 
-def _offsets(local: Local, operands: list[Enclosure], value: Enclosure) -> tuple[Tensor, Tensor]:
+def _offsets(lines: Lines, operands: list[Enclosure], value: Enclosure) -> tuple[Tensor, Tensor]:
     """Return how far the lines are from the value at the centre: at most 0 below, at least 0 above."""
-    assert local.lines is not None
-    low, high = local.lines.low_offset - value.centre, local.lines.high_offset - value.centre
-    for x, slope in zip(operands, local.lines.low_slopes, strict=True):
+    low, high = lines.low_offset - value.centre, lines.high_offset - value.centre
+    for x, slope in zip(operands, lines.low_slopes, strict=True):
         low = low + slope * x.centre
-    for x, slope in zip(operands, local.lines.high_slopes, strict=True):
+    for x, slope in zip(operands, lines.high_slopes, strict=True):
         high = high + slope * x.centre
     return low.nan_to_num(nan=-torch.inf), high.nan_to_num(nan=torch.inf)
 
@@ -122,7 +123,9 @@ class Relaxation:
             low.scatter_(1, some, torch.maximum(low.gather(1, some), here + below))
             high.scatter_(1, some, torch.minimum(high.gather(1, some), here + above))
         shape = x.centre.shape
-        return tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
+        return replace(
+            tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius), sets=x.sets
+        )
 
     def learn(self, seen: Enclosures, index: int, step: Step) -> None:
         """Nothing is kept between primitives."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from ..core.rounding import numerical
 from ..graph.ir import Input, Node, Ref
 from ..linalg.folding import add, compose
 from ..linalg.linear_map import Identity, LinearMap
+from ..linalg.patches import Read
 from ..rules import ranges
 from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
 from ..rules.registry import effect_of
@@ -27,6 +29,8 @@ from .segments import Atom, Form, Segments
 aten = torch.ops.aten
 
 PRODUCTS = {aten.matmul.default, aten.mm.default, aten.bmm.default}
+WRITTEN = 256
+"""Matrices at the data with a side up to this have their norm computed; of larger ones a cheap bound is taken."""
 ATTENTION = aten.scaled_dot_product_attention.default
 
 
@@ -50,6 +54,7 @@ class Tails:
             names: the nodes whose values range over everything.
             values: every node's value at the data.
         """
+        composed, added = len(self._composed), len(self._added)
         moving, fixed = set(names), set()
         sizes = dict.fromkeys(names, UNKNOWN)
         forms = {name: self._start(name) for name in names}
@@ -74,6 +79,9 @@ class Tails:
                 forms[node.name] = self._own(node, effect)
             moving.add(node.name)
             nodes.append(node)
+        if particular:  # what was folded for these data serves nobody else
+            _forget(self._composed, composed)
+            _forget(self._added, added)
         inputs = tuple(Input(name=name, value=values[name]) for name in (*names, *sorted(fixed)))
         graph = dataclasses.replace(self.graph, inputs=inputs, nodes=tuple(nodes), samples=None)
         return Segments(graph, effects, forms, atoms), particular
@@ -179,6 +187,12 @@ class Tails:
                         self._composed[id(effect.before), id(first)] = (effect.before, first, read[source])
 
 
+def _forget(cache: dict[Any, Any], size: int) -> None:
+    """Drop the latest entries of a cache."""
+    while len(cache) > size:
+        cache.popitem()
+
+
 def _same(effect: Effect, known: Effect) -> bool:
     """Whether an effect claims what a known one does, so that the maps around it may be taken over."""
     if not (isinstance(effect, Gain) and isinstance(known, Gain)):
@@ -235,5 +249,10 @@ def _stacked(node: Node, matrices: Tensor) -> Effect:
     """A value multiplied by stacked matrices; one that is broadcast enters several times."""
     [ref] = node.operands
     copies = math.prod(node.shape[:-2]) / max(math.prod(ref.shape[:-2]), 1)
-    norm = float(torch.linalg.matrix_norm(matrices.double(), ord=2).amax()) * math.sqrt(copies)
-    return Gain(gains=(numerical(norm * (1.0 + 1e-10), "matrices at the data"),))
+    whole = matrices.double().flatten(0, -3)
+    if min(whole.shape[-2:]) <= WRITTEN:
+        norm = Read.of(whole).norm()
+    else:  # the Schur test: rows of attention weights sum to one
+        sums = whole.abs().sum(-1).amax(-1) * whole.abs().sum(-2).amax(-1)
+        norm = numerical(math.sqrt(float(sums.amax())) * (1.0 + 1e-10))
+    return Gain(gains=(norm.times(numerical(math.sqrt(copies))).named("matrices at the data"),))

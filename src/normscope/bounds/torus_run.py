@@ -1,271 +1,24 @@
-"""Running stages on tori of a chosen size: one Hermitian matrix per frequency, multipliers shared by all of them.
-
-On the stage's own torus (or any larger one of fit sizes) the result is a bound. On a smaller torus the same steps see a
-sample of the frequencies: no bound, but a cheap guide to good multipliers.
-"""
+"""Running stages on tori: one Hermitian matrix per frequency, multipliers shared by all of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .ellipsoid import Uncertain, advance, image
+from .ellipsoid import advance, image
 from .optimised import Choose
-from .plan import Plan, Step, Turn
-from .torus_plan import Bend, Close, Move, Stage, Tail
-from .torus_stencil import Grid
+from .plan import Turn
+from .torus_ready import Peak, Ready, Rows, Shift, Sink, Wave
 
 _PIECE = {"cpu": 6e7, "cuda": 2e9}
 """Bytes of the largest intermediate value where no gradient is taken."""
-_CACHED = {"cpu": 1e9, "cuda": 2e10}
-"""Bytes of linear maps that are kept between runs; beyond, they are computed anew."""
 
 Top = Callable[[Tensor, str], Tensor]
 """The largest eigenvalue over all frequencies of `[F, n, n]`, for the named node."""
-
-
-class Torus:
-    """Frequencies of a torus, one of each conjugate pair, and where to find all of them.
-
-    Attributes:
-        sizes: entries per axis.
-        frequencies: `[F, axes]`, integers.
-        weights: `[F]`, 2 where a frequency stands for a pair.
-        place, flip: for all frequencies in row-major order, the index of the one kept, and whether it is the conjugate.
-    """
-
-    def __init__(self, sizes: Grid, device: torch.device) -> None:
-        self.sizes = sizes
-        lines = [torch.arange(size, device=device) for size in sizes]
-        points = torch.cartesian_prod(*lines).reshape(-1, len(sizes))
-        code, mirrored = self.code(points), self.code(-points)
-        kept = code <= mirrored
-        self.frequencies = points[kept]
-        self.weights = 2.0 - (code == mirrored)[kept].double()
-        self.flip = ~kept
-        rank = kept.cumsum(0) - 1
-        self.place = rank[torch.minimum(code, mirrored)]
-
-    def code(self, points: Tensor) -> Tensor:
-        """Return the row-major place of integer frequencies `[*, axes]`."""
-        result = torch.zeros_like(points[..., 0])
-        for axis, size in enumerate(self.sizes):
-            result = result * size + points[..., axis] % size
-        return result
-
-
-class Rows:
-    """Fields as linear maps of a state, at the frequencies of a torus: `[F, aliases, rows, columns]`.
-
-    Args:
-        stage: where the fields are.
-        names: the fields.
-        bases: the fields of the state.
-        turns: `[F, aliases, axes]`, per entry of the stage's finest torus.
-        cached: whether to keep the result.
-    """
-
-    def __init__(
-        self, stage: Stage, names: Sequence[str], bases: Sequence[str], turns: Tensor, *, cached: bool
-    ) -> None:
-        self.stage, self.names, self.bases, self.turns, self.cached = stage, tuple(names), tuple(bases), turns, cached
-        self._kept: Tensor | None = None
-        self.height = sum(stage.fields[name].channels for name in names)
-        self.width = sum(stage.fields[name].channels for name in bases)
-
-    @property
-    def same(self) -> bool:
-        """Whether this is the state itself."""
-        return self.names == self.bases
-
-    def __call__(self, part: slice) -> Tensor:
-        """Return the matrices of some frequencies."""
-        if not self.cached:
-            return self._compute(self.turns[part])
-        if self._kept is None:
-            self._kept = self._compute(self.turns)
-        return self._kept[part]
-
-    def _compute(self, turns: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.stage.rows(self.names, self.bases, turns.flatten(0, 1)).unflatten(0, turns.shape[:2])
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """The state goes over to other fields; every frequency reads its aliases `[F, aliases]`, some as conjugates."""
-
-    rows: Rows
-    index: Tensor
-    flip: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """A nonlinear step at every frequency (its own form is `rows`)."""
-
-    step: Step
-    rows: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The stage ends with the largest eigenvalue of a field."""
-
-    name: str
-    rows: Rows
-    log10_gain: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """The stage ends in a dense plan.
-
-    Attributes:
-        plan: the plan, without its first matrix.
-        rows: that matrix at the frequencies of the last torus, `[F, K, n]`.
-        weights: `[F]`, how many frequencies each stands for.
-        index, flip: the frequencies of the state that are read, and which as conjugates.
-        ends: whether the first matrix gives the output itself.
-    """
-
-    plan: Plan
-    rows: Tensor
-    weights: Tensor
-    index: Tensor
-    flip: Tensor
-    ends: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A stage on tori of a chosen size."""
-
-    frequencies: int
-    start: Tensor
-    log10_start: float
-    operations: tuple[Shift | Wave, ...]
-    end: Peak | Sink
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The nonlinear steps, those of the dense plan included."""
-        own = tuple(operation.step for operation in self.operations if isinstance(operation, Wave))
-        return own + (self.end.plan.steps if isinstance(self.end, Sink) else ())
-
-    @property
-    def cost(self) -> float:
-        """About how many multiplications of real numbers one run takes."""
-        total = 0.0
-        for operation in self.operations:
-            rows = operation.rows
-            if isinstance(operation, Shift):
-                total += operation.index.numel() * rows.height * rows.width * (rows.height + rows.width)
-            else:
-                n, kept = rows.height, operation.step.kept.numel()
-                total += rows.turns.shape[0] * (2.0 * n**3 + n * rows.width**2 + 3.0 * n * n * kept + 2.0 * n * kept**2)
-        last = self.end.rows
-        if isinstance(last, Rows):
-            return 4.0 * (total + last.turns.shape[0] * last.height * (last.width**2 + last.height**2))
-        return 4.0 * (total + last.numel() * (last.shape[-1] + last.shape[-2]))
-
-
-def ready(stage: Stage, sizes: Grid, device: torch.device) -> Ready:
-    """Put a stage on a torus of the given sizes (multiples of its largest level, per axis)."""
-    tori: dict[Grid, Torus] = {}
-
-    def torus(level: Grid) -> Torus:
-        if level not in tori:
-            tori[level] = Torus(tuple(n // step for n, step in zip(sizes, level, strict=True)), device)
-        return tori[level]
-
-    finest = torch.tensor(sizes, dtype=torch.float64, device=device)
-    memory = sum(torus(stage.fields[name].level).frequencies.shape[0] * 16.0 * w for name, w in _widths(stage))
-    cached = memory <= _CACHED[device.type]
-    operations: list[Shift | Wave] = []
-    for operation in stage.operations:
-        here = torus(stage.fields[operation.bases[0]].level)
-        if isinstance(operation, Move):
-            there = torus(stage.fields[operation.names[0]].level)
-            aliases = _aliases(there, here)
-            code = here.code(aliases)
-            rows = Rows(stage, operation.names, operation.bases, aliases / finest, cached=cached)
-            operations.append(Shift(rows, here.place[code], here.flip[code]))
-        else:
-            turns = here.frequencies[:, None] / finest
-            rows = Rows(stage, (operation.operand,), operation.bases, turns, cached=cached)
-            operations.append(Wave(_step(stage, operation, device), rows))
-    bases = stage.end.bases
-    last = torus(stage.fields[stage.end.bases[0]].level)
-    end: Peak | Sink
-    if isinstance(stage.end, Close):
-        turns = last.frequencies[:, None] / finest
-        end = Peak(
-            stage.end.operand, Rows(stage, (stage.end.operand,), bases, turns, cached=cached), stage.end.log10_gain
-        )
-    else:
-        end = _sink(stage, stage.end, last, device)
-    top = max(stage.start.values())
-    start = torch.cat(
-        [
-            torch.full((stage.fields[name].channels,), 10.0 ** (2.0 * (log - top)), dtype=torch.float64, device=device)
-            for name, log in stage.start.items()
-        ]
-    )
-    return Ready(torus((1,) * len(sizes)).frequencies.shape[0], start, top, tuple(operations), end)
-
-
-def _widths(stage: Stage) -> Iterator[tuple[str, float]]:
-    """Entries of the linear maps of a stage at one frequency, with a field on its torus."""
-    for operation in stage.operations:
-        names = operation.names if isinstance(operation, Move) else (operation.operand,)
-        width = sum(stage.fields[base].channels for base in operation.bases)
-        yield operation.bases[0], float(width * sum(stage.fields[name].channels for name in names))
-
-
-def _aliases(there: Torus, here: Torus) -> Tensor:
-    """Return the frequencies `[F, aliases, axes]` of the finer torus `here` that fold onto each one of `there`."""
-    device = there.frequencies.device
-    ratios = [fine // coarse for fine, coarse in zip(here.sizes, there.sizes, strict=True)]
-    turns = torch.cartesian_prod(*(torch.arange(ratio, device=device) for ratio in ratios)).reshape(-1, len(ratios))
-    return there.frequencies[:, None] + turns * torch.tensor(there.sizes, device=device)
-
-
-def _step(stage: Stage, bend: Bend, device: torch.device) -> Step:
-    """Return what is known of an activation per channel."""
-    low, high = bend.slope
-    size = stage.fields[bend.name].channels
-    centre = torch.full((size,), (low + high) / 2, dtype=torch.float64, device=device)
-    radius = torch.full((size,), (high - low) / 2, dtype=torch.float64, device=device)
-    flags = [torch.full((stage.fields[base].channels,), base in bend.kept, device=device) for base in bend.bases]
-    kept = torch.cat(flags).nonzero()[:, 0]
-    return Step(bend.name, None, kept, Uncertain(centre, radius, size, everywhere=high > low))
-
-
-def _sink(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> Sink:
-    """Put the first matrix of a dense plan on the frequencies of the stage's own torus, read at the nearest of `last`."""
-    plan = tail.plan
-    first = plan.operations[0] if plan.operations else None
-    matrix = first.matrix if isinstance(first, Turn) else plan.output
-    level = stage.fields[tail.bases[0]].level
-    own = Torus(tuple(n // step for n, step in zip(stage.sizes, level, strict=True)), device)
-    axes = tuple(range(2, 2 + len(level)))
-    blocks, column = [], 0
-    for base in tail.bases:
-        field = stage.fields[base]
-        size = field.channels * math.prod(field.grid)
-        values = matrix[:, column : column + size].reshape(-1, field.channels, *field.grid)
-        column += size
-        waves = torch.fft.fftn(values, s=own.sizes, dim=axes, norm="ortho").flatten(2).conj()
-        blocks.append(waves[:, :, own.code(own.frequencies)])
-    ratio = torch.tensor(last.sizes, device=device) / torch.tensor(own.sizes, device=device)
-    code = last.code((own.frequencies * ratio).round().long())
-    rows = torch.cat(blocks, dim=1).movedim(2, 0).contiguous()
-    return Sink(plan, rows, own.weights, last.place[code], last.flip[code], ends=first is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +63,7 @@ class _Walk:
         self.choose = choose
         self.sigmas: dict[str, Tensor] = {}
         self.log = stage.log10_start
-        self.q = torch.diag(stage.start).to(torch.complex128).expand(stage.frequencies, -1, -1)
+        self.q = torch.diag(stage.start).expand(stage.frequencies, -1, -1)
         for operation in stage.operations:
             if isinstance(operation, Shift):
                 self.q = self._shifted(operation)
@@ -378,12 +131,9 @@ class _Walk:
             self._rescale()
         return image(self.q, sink.plan.output), self.log
 
-    @staticmethod
-    def _parts(count: int, entries: float) -> list[slice]:
+    def _parts(self, count: int, entries: float) -> list[slice]:
         """Cut frequencies into pieces of bounded memory; a run with gradients keeps everything anyway."""
-        return [slice(0, count)] if torch.is_grad_enabled() else _cut(count, entries)
-
-
-def _cut(count: int, entries: float) -> list[slice]:
-    size = max(1, int(_PIECE["cpu"] / (16.0 * entries)))
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        if torch.is_grad_enabled():
+            return [slice(0, count)]
+        size = max(1, int(_PIECE[self.q.device.type] / (16.0 * entries)))
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,13 +31,13 @@ from .segments import Segments
 from .sensitivity import WeightRow
 from .tails import Tails
 from .weight_jacobian import Found, Search, weight_slopes
-from .work import Work
+from .work import TINY, Work
 
 NO_FORMULA = Bracket(
     log10_lower=-math.inf, log10_upper=math.inf, evidence=Evidence.NUMERICAL, method="printed product", holds=False,
     reason="the weight is applied several times",
 )  # fmt: skip
-CHAIN_COST = 3e11
+CHAIN_COST = 1e11
 """Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
 
 
@@ -46,6 +47,7 @@ class Plan:
 
     Attributes:
         search: how to look from below.
+        seconds: time for that, all samples together, where the search has no deadline of its own.
         loss, targets: the loss, and what its lower side is taken at.
         samples: at most this many samples of the batch; None for all.
         chain_cost: most operations for certificates behind the weights.
@@ -55,6 +57,7 @@ class Plan:
     """
 
     search: Search
+    seconds: float = math.inf
     loss: Loss | None = None
     targets: Tensor | None = None
     samples: int | None = None
@@ -83,6 +86,7 @@ class Figures:
         self.tails = Tails(work.segments)
         self.nodes = {node.name: node for node in work.double}
         self.figures = {weight.name: _Samples() for weight in weights}
+        self.seconds, self.late = plan.seconds, False
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
         self.rows = Rows(work.double.output_shape)
@@ -105,7 +109,8 @@ class Figures:
         """Bound one map within the budget."""
         if self.plan.deadline is None:
             return self.work.norm(linear)
-        return upper(linear, rtol=self.work.rtol, deadline=self.plan.deadline)
+        tiny = linear.in_size * linear.out_size <= TINY
+        return upper(linear, rtol=self.work.rtol, deadline=None if tiny else self.plan.deadline)
 
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
@@ -122,7 +127,12 @@ class Figures:
             loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        found = weight_slopes(graph, left, values, self.plan.search, loss)
+        began, search = time.monotonic(), self.plan.search
+        if search.deadline is None and self.seconds < math.inf:
+            search = replace(search, deadline=began + self.seconds)
+        found = weight_slopes(graph, left, values, search, loss)
+        self.seconds -= time.monotonic() - began
+        self.late = self.late or search.late()
         for weight in left:
             output, scalar = found[weight.name]
             if not self.plan.witnesses:
@@ -165,7 +175,8 @@ class Figures:
         if self._chained:
             device = segments.graph.inputs[0].value.device
             chain = Certificate(ClosedForm(), "closed-form", device, self._deadline)
-            chain.blocks = self._blocks  # maps are shared between the networks behind the weights: write them out once
+            if not particular:  # maps are shared between the networks behind the weights: write them out once
+                chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
         bound = propagate(segments, self._norm, fold=True, chain=chain, start=start)[segments.graph.output]
         if bound.log10 == math.inf and not bound.reason:
@@ -233,7 +244,7 @@ class Figures:
 
     def _bracket(self, uppers: Sequence[Upper], lowers: Sequence[Found]) -> Bracket:
         """Return the brackets of all samples and, over them, that of the largest."""
-        late = self.plan.search.late() or self.work.late
+        late = self.late or self.work.late
         common: dict[str, Any] = {
             "scope": Scope.POINT,
             "mode": self.work.graph.mode,

@@ -29,7 +29,6 @@ PROBES = 8
 """Directions of the output that are tried where there are more."""
 STEPS = (1e-5, 1e-3, 1e-7, 1e-1)
 """Half distances between the two weights, relative to the weight's norm, in the order they are tried."""
-LANCZOS_STEPS = 16
 BLOCK = 25_000_000
 """Entries of Jacobian rows that are held at a time."""
 
@@ -55,13 +54,13 @@ class Search:
 
     Attributes:
         rtol: how close to the Jacobian's norm a secant shall come.
-        refine: whether to iterate weight by weight where there are too many outputs for all rows.
+        steps: of Lanczos, weight by weight, where there are too many outputs for all rows.
         deadline: a `time.monotonic()` after which nothing more is tried.
         seed: of the directions tried.
     """
 
     rtol: float = 1e-3
-    refine: bool = True
+    steps: int = 16
     deadline: float | None = None
     seed: int = 0
 
@@ -89,19 +88,26 @@ def weight_slopes(
     found = {weight.name: (Found(), Found()) for weight in weights}
     if search.late() or not weights:
         return found
-    directions = _Directions(graph, tuple(weights), values, search)
+    images: list[tuple[Applied, Tensor]] = []
     with sdpa_kernel(SDPBackend.MATH):
-        for weight, top, steepest in directions.along(loss):
+        for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
             tail = behind(opened(graph, (weight,)), {weight.name}, values)
             output, scalar = Found(), Found()
             if top is not None and not search.late():
-                guess, left = top
-                if search.refine and values[graph.output].numel() > FEW_OUTPUTS:
-                    guess = _refined(tail, weight.value, left, search) or guess
-                output = _confirmed(tail, weight.value, guess, search)
+                output = _confirmed(tail, weight.value, top[0], search)
+                images.append((weight, top[1]))
             if loss is not None and steepest is not None and not search.late():
                 scalar = _confirmed(_with_loss(tail, loss), weight.value, steepest, search)
             found[weight.name] = (output, scalar)
+        if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
+            for weight, image in images:
+                if search.late():
+                    break
+                tail = behind(opened(graph, (weight,)), {weight.name}, values)
+                guess = _refined(tail, weight.value, image, search)
+                again = Found() if guess is None else _confirmed(tail, weight.value, guess, search)
+                output, scalar = found[weight.name]
+                found[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
     return found
 
 
@@ -203,7 +209,7 @@ def _refined(tail: Graph, weight: Tensor, start: Tensor, search: Search) -> Gues
         return ((ahead - back) * (length / (2 * step)))[None]
 
     with torch.no_grad():
-        _, vectors, _ = lanczos(normal, start[None].clone(), steps=LANCZOS_STEPS, rtol=search.rtol)
+        _, vectors, _ = lanczos(normal, start[None].clone(), steps=search.steps, rtol=search.rtol)
         return _guess(pull(vectors[0]))
 
 

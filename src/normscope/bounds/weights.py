@@ -99,8 +99,8 @@ def weight_sensitivity(
     if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
         taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
         targets = batch[1] if len(taken.args) == 1 else None
-    search = Search(rtol=rtol, seed=seed, deadline=began + (SEARCH_SECONDS if max_seconds is None else max_seconds))
-    return measure(work, Plan(loss=chosen, targets=targets, search=search))[0]
+    search = Search(rtol=rtol, seed=seed, deadline=None if max_seconds is None else began + max_seconds)
+    return measure(work, Plan(loss=chosen, targets=targets, search=search, seconds=SEARCH_SECONDS))[0]
 
 
 def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:

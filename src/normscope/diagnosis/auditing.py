@@ -161,7 +161,7 @@ def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list
     try:
         return Work(model, batch, on_missing="inf", **options)
     except CaptureError as error:
-        skipped.append(("bounds over all inputs, folded and cumulative gains", str(error)))
+        skipped.append(("bounds over all inputs, folded and cumulative gains, sensitivity to the weights", str(error)))
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None

@@ -22,6 +22,8 @@ AT_LEAST = 1.0
 """Seconds it may take even when the budget of the bounds is spent: small models need a fraction of it."""
 MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
+STEPS = 4
+"""Of Lanczos, where a model has many outputs."""
 CHAIN_COST = 1e10
 """Operations for certificates behind the weights: small networks alone."""
 WHAT = "sensitivity to the weights"
@@ -39,7 +41,7 @@ def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict
         skipped.append(
             (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
         )
-    search = Search(rtol=work.rtol, refine=False, seed=seed, deadline=-math.inf if large else deadline)
+    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, deadline=-math.inf if large else deadline)
     plan = Plan(
         search=search, samples=1 if large else SAMPLES, chain_cost=CHAIN_COST, deadline=deadline, witnesses=False
     )

@@ -37,6 +37,7 @@ class Enclosure:
         constant: `[B]`, l2 Lipschitz constant of the value as a function of the input, over the ball.
         entries: `[B, *shape]`, Lipschitz constant of every entry.
         radius: `[B]`, of the balls.
+        sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
     """
 
     centre: Tensor
@@ -45,6 +46,7 @@ class Enclosure:
     constant: Tensor
     entries: Tensor
     radius: Tensor
+    sets: Tensor | None = None
 
     @property
     def deviation(self) -> Tensor:
@@ -60,10 +62,11 @@ class Enclosure:
 
     def distance(self, dims: int) -> Tensor:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
-        reach = times(self.constant, self.radius)
         deviation = self.deviation
-        sets = flat(deviation, deviation.ndim - dims).norm(dim=-1)
-        return torch.minimum(sets, wide(reach, sets))
+        apart = flat(deviation, deviation.ndim - dims).norm(dim=-1)
+        if self.sets is not None and self.sets.shape == apart.shape:
+            return torch.minimum(apart, times(self.sets, self.radius[:, None]))
+        return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class Part:
         entries: `[B, *out]`: every entry of this share moves by at most that much per unit of the input.
         slopes: for entrywise operators the interval of slopes, `[B, *out]` each.
         operand: `[B, *out]`, where the primitive acts on sets: the constant of the set behind every entry.
-        blocks: how many dimensions behind the batch number independent blocks: for each of them alone
-            norm(dw/weight) <= norm(dv), where the weight does not vary within the block.
+        blocks: how many dimensions behind the batch number independent blocks: norm(dw/weight) <= norm(dv) holds for
+            each of them alone.
     """
 
     pull: Callable[[Tensor], Tensor]
@@ -102,12 +105,19 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a primitive does over the ball: limits of its value, one part per operand, lines where it knows some."""
+    """What a primitive does over the ball.
+
+    Attributes:
+        low, high: limits of its value.
+        parts: one per operand.
+        lines: gives lines around the value, for primitives that know some; the others stay with their centre map.
+        reason: why there is no finite gain, if there is none.
+    """
 
     low: Tensor
     high: Tensor
     parts: tuple[Part, ...]
-    lines: Lines | None = None
+    lines: Callable[[], Lines] | None = None
     reason: str | None = None
 
 

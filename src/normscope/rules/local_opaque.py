@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +62,8 @@ class Opaque(Primitive):
         return Local(-limit, limit, tuple(parts), reason=reason)
 
 
-def _nothing(shape: tuple[int, ...]):  # type: ignore[no-untyped-def]
+def _nothing(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Return the transpose of the zero map, into operands of a shape `[B, *in]`."""
     return lambda rows: torch.zeros(*rows.shape[:2], *shape[1:], dtype=rows.dtype, device=rows.device)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Multiply(Primitive):
         corners = torch.stack([times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)])
         low, high = corners.amin(0), corners.amax(0)
         parts = diagonal_part(b.low, b.high, a), diagonal_part(a.low, a.high, b)
-        return Local(low, high, parts, _plane(a, b))
+        return Local(low, high, parts, cache(lambda: _plane(a, b)))
 
 
 def _plane(a: Enclosure, b: Enclosure) -> Lines:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -69,7 +70,8 @@ class Scalar(Primitive):
         value = self.function(x.centre)
         low, high = self._limits(x, value, a, b)
         broken = bool((a.isinf() | b.isinf()).any())
-        return Local(low, high, (diagonal_part(a, b, x),), self._lines(x, a, b), self.reason if broken else None)
+        lines = cache(lambda: self._lines(x, a, b))
+        return Local(low, high, (diagonal_part(a, b, x),), lines, self.reason if broken else None)
 
     def slopes(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return the range of the derivative over [low, high]: no secant inside is steeper."""
@@ -119,46 +121,40 @@ class Scalar(Primitive):
 
     def _lines(self, x: Enclosure, a: Tensor, b: Tensor) -> Lines:
         """Enclose the function by lines: chord and tangent where it bends one way, parallel lines otherwise."""
-        width = x.high - x.low
+        width, size = x.high - x.low, x.size
         ends = self.function(x.low), self.function(x.high)
         chord = torch.where(width > 0, (ends[1] - ends[0]) / width.clamp(min=1e-300), (a + b) / 2)
         chord = torch.minimum(torch.maximum(chord, a), b)
-        turned = torch.zeros_like(width, dtype=torch.bool)
-        for turn in self.turns:
-            turned = turned | turn.inside(x.low, x.high)
-        at_ends = self.derivative(x.low), self.derivative(x.high)
-        convex = ~turned & (at_ends[1] >= at_ends[0]) | self._kink_only(x) & (at_ends[1] >= at_ends[0])
-        concave = ~turned & (at_ends[1] <= at_ends[0]) | self._kink_only(x) & (at_ends[1] <= at_ends[0])
-        # f(v) - m v for m = chord has equal values at both ends; slopes in [a - m, b - m] limit it in between
         offset = ends[0] - chord * x.low
+        # f(v) - chord v has equal values at both ends and slopes between a - chord and b - chord in between
         below, above = chord - a, b - chord
         dip = _product(below, above) / (below + above).clamp(min=1e-300) * width
-        low_offset, high_offset = offset - dip, offset + dip
-        high_offset = torch.where(convex, offset, high_offset)
-        low_offset = torch.where(concave, offset, low_offset)
-        low_slope, high_slope = chord, chord
-        # a tangent is as good as the parallel line and often better: steep if most of the interval lies above the turn
-        middle = self.derivative((x.low + x.high) / 2)
-        touch = self.function((x.low + x.high) / 2) - middle * (x.low + x.high) / 2
-        low_slope, low_offset = torch.where(convex, middle, low_slope), torch.where(convex, touch, low_offset)
-        high_slope, high_offset = torch.where(concave, middle, high_slope), torch.where(concave, touch, high_offset)
-        pad = self.wobble + (1e-13 + self.margin) * (ends[0].abs() + ends[1].abs() + chord.abs() * width + width)
-        low_offset, high_offset = low_offset - pad, high_offset + pad
-        bad = ~(low_offset.isfinite() & high_offset.isfinite() & low_slope.isfinite() & high_slope.isfinite())
-        bad = bad | a.isinf() | b.isinf()
+        middle = (x.low + x.high) / 2
+        tangent = self.derivative(middle)
+        touch = self.function(middle) - tangent * middle
+        bends_up, bends_down = self._bends(x)
+        low_slope, high_slope = torch.where(bends_up, tangent, chord), torch.where(bends_down, tangent, chord)
+        low = torch.where(bends_up, touch, torch.where(bends_down, offset, offset - dip))
+        high = torch.where(bends_down, touch, torch.where(bends_up, offset, offset + dip))
+        scale = ends[0].abs() + ends[1].abs() + (chord.abs() + tangent.abs()) * size
+        pad = self.wobble + 1e-13 * scale + self.margin * width
+        good = (low - high + low_slope - high_slope).isfinite() & a.isfinite() & b.isfinite()
         return Lines(
-            (torch.where(bad, 0.0, low_slope),),
-            torch.where(bad, -torch.inf, low_offset),
-            (torch.where(bad, 0.0, high_slope),),
-            torch.where(bad, torch.inf, high_offset),
+            (torch.where(good, low_slope, 0.0),),
+            torch.where(good, low - pad, -torch.inf),
+            (torch.where(good, high_slope, 0.0),),
+            torch.where(good, high + pad, torch.inf),
         )
 
-    def _kink_only(self, x: Enclosure) -> Tensor:
-        """Where the only turn inside is one kink between two straight pieces: the function bends one way."""
+    def _bends(self, x: Enclosure) -> tuple[Tensor, Tensor]:
+        """Say where the derivative is monotone over the interval: (it rises, it falls)."""
         count = torch.zeros_like(x.low)
         for turn in self.turns:
             count = count + turn.inside(x.low, x.high)
-        return (count <= 1) & torch.tensor(self.margin == 0.0, device=x.low.device)
+        first, last = self.derivative(x.low), self.derivative(x.high)
+        # one kink between two straight pieces bends one way, too
+        one_way = count <= (1 if self.margin == 0.0 else 0)
+        return one_way & (last >= first), one_way & (last < first)
 
 
 def _product(slope: Tensor, width: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ def _nearer(moved: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sets(x: Enclosure) -> Tensor:
     """Return the constant of every set `[B, sets]`."""
-    return torch.minimum(x.constant[:, None], x.entries.norm(dim=-1) * (1 + 1e-12))
+    known = torch.minimum(x.constant[:, None], x.entries.norm(dim=-1) * (1 + 1e-12))
+    return known if x.sets is None else torch.minimum(known, x.sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,7 @@ class Softmax(Primitive):
         p = _simplex(x)
         size = p.centre.norm(dim=-1)
         worst = torch.maximum(p.high - p.centre, p.centre - p.low).amax(-1).clamp(min=0.0)
-        moved = torch.minimum(worst, p.distance) + p.distance * (
-            size + torch.minimum(size + p.distance, torch.ones(()))
-        )
+        moved = torch.minimum(worst, p.distance) + p.distance * (size + (size + p.distance).clamp(max=1.0))
         near, radius = _nearer(moved, p.top)
         entries = _row_entries(x, p)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..graph.ir import Node, Ref
-from ..linalg.linear_map import Identity
+from ..linalg.linear_map import LinearMap
 from .arithmetic import spread
 from .local import Builder, Enclosure, Local, Part, Primitive, flat, local
 from .local_scalar import Scalar, Turn
@@ -175,8 +175,8 @@ def larger(node: Node, build: Builder) -> str | None:
     values = [build.operand(argument) for argument in node.args[:2]]
     a, b = [build.moved(value, lambda x: x.expand(node.shape)) for value in values]
 
-    def scaled(name: str, factor: float) -> tuple[str, Identity]:
-        return name, spread(Ref(name, node.shape), node.shape, factor, node.device)  # type: ignore[return-value]
+    def scaled(name: str, factor: float) -> tuple[str, LinearMap]:
+        return name, spread(Ref(name, node.shape), node.shape, factor, node.device)
 
     apart = build.affine([scaled(a, sign), scaled(b, -sign)])
     kept = build.apply(Scalar(torch.relu, (Turn(0.0),), bounded=(0.0, math.inf), margin=0.0), apart, shape=node.shape)

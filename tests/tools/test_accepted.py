@@ -1,0 +1,228 @@
+"""What Normscope claims is verified by the checker, side by side, for every kind of network."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds.work import Work
+from normscope.core.errors import InputError
+
+from ..soundness.networks import Attention, Concatenated, Function, Gated, Residual, network
+from .proofs import ball_of, bracket_of, checker, only, proven, seeded, tight
+
+VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
+
+
+def mlp(*activations: nn.Module) -> nn.Module:
+    layers, width = [], 5
+    for activation in activations:
+        layers += [nn.Linear(width, 7), activation]
+        width = 7
+    return nn.Sequential(*layers, nn.Linear(width, 3))
+
+
+NETWORKS = {
+    "mlp": (lambda: mlp(nn.ReLU(), nn.ReLU()), (2, 5)),
+    "tokens": (lambda: mlp(nn.ReLU(), nn.LeakyReLU(0.2)), (2, 4, 5)),
+    "gelu": (lambda: mlp(nn.GELU(), nn.SiLU(), nn.GELU("tanh")), (2, 5)),
+    "leaky": (lambda: mlp(nn.LeakyReLU(0.1), nn.LeakyReLU(-0.4)), (2, 5)),
+    "bent": (lambda: mlp(nn.ELU(1.5), nn.SELU(), nn.CELU(0.7), nn.PReLU(7), nn.Mish()), (2, 5)),
+    "steps": (lambda: mlp(nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0)), (2, 5)),
+    "smooth": (lambda: mlp(nn.Tanh(), nn.Sigmoid(), nn.Softplus(2.0), nn.LogSigmoid()), (2, 5)),
+    "waves": (lambda: mlp(Function(torch.sin), Function(torch.cos), Function(torch.abs), Function(torch.atan)), (2, 5)),
+    "batch norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)), (2, 5)),
+    "cnn": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+            *(nn.Conv2d(4, 4, 3, padding=1, groups=2, padding_mode="circular"), nn.ReLU(), nn.AvgPool2d(2)),
+            *(nn.Flatten(), nn.Linear(16, 3)),
+        ),
+        (2, 2, 8, 8),
+    ),
+    "pooling": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3, dilation=2), nn.MaxPool2d(3, 2), nn.ReLU(), nn.AdaptiveMaxPool2d(1)),
+        (2, 1, 9, 9),
+    ),
+    "transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), nn.Tanh()),
+        (2, 2, 4),
+    ),
+    "residual": (
+        lambda: nn.Sequential(
+            Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)), nn.Identity()),
+            Residual(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4)),
+        ),
+        (2, 4),
+    ),
+    "concatenated": (lambda: Concatenated([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())], 1), (2, 4)),
+    "layer norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2)), (2, 5)),
+    "group norm": (lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten()), (2, 2, 6)),
+    "instance norm": (lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True)), (2, 2, 6)),
+    "rms norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.RMSNorm(6, eps=0.1), nn.Linear(6, 2)), (2, 5)),
+    "softmax": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Softmax(-1), nn.Linear(4, 3), nn.LogSoftmax(-1)), (2, 5)),
+    "gated": (lambda: Gated(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4)),
+    "attention": (
+        lambda: Attention(6, 2, 0.1, causal=True, bias=True, written_out=False),
+        (2, 3, 6),
+    ),
+}
+
+
+def verdicts(bracket, path):
+    bracket.save(path)
+    return checker.check(str(path))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
+    build, shape = NETWORKS[name]
+    batch = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    found = verdicts(proven(seeded(build), batch), tmp_path / "proof.npz")
+    assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
+
+
+def test_bounds_without_multipliers_are_proven_by_norms_alone(tmp_path):
+    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), torch.randn(2, 5))
+    rungs = work.rungs()
+    for rung in ("product", "folded", "liplt"):
+        bracket = bracket_of(work, rungs[rung].log10_upper, method=rung)
+        assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
+
+
+def test_train_mode_is_a_map_of_the_whole_batch(tmp_path):
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=0.1), nn.ReLU())).train()
+    found = verdicts(proven(model, torch.randn(4, 3)), tmp_path / "proof.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}
+    assert "train" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), None),
+        (nn.Linear(6, 4), None),
+        (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 7, 6)),
+        (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect", bias=False), (2, 5, 5)),
+        (nn.ConvTranspose1d(2, 3, 3, stride=2), (2, 5)),
+        (torch.zeros(3, 3), None),
+    ],
+    ids=["matrix", "linear", "conv", "reflect", "transposed", "zero"],
+)
+def test_spectral_norms_are_verified(layer, shape, tmp_path):
+    found = verdicts(ns.spectral_norm(layer, shape), tmp_path / "norm.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}
+
+
+def test_optimised_multipliers_are_verified(tmp_path):
+    bracket = tight(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), torch.randn(2, 5))
+    assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
+    without = replace(bracket, proof=replace(bracket.proof, multipliers=()))
+    assert verdicts(without, tmp_path / "proof.npz")[1].status == REJECTED  # nothing cheaper proves it
+
+
+def test_gates_and_skips_are_carried_with_their_weights(tmp_path):
+    model = seeded(
+        lambda: nn.Sequential(
+            Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)), nn.Identity()),
+            Gated(nn.Linear(4, 4), nn.Linear(4, 4)),
+            Function(lambda x: torch.maximum(x, -0.5 * x)),
+        )
+    )
+    found = verdicts(tight(model, torch.randn(2, 4)), tmp_path / "proof.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
+
+
+def test_balls_are_enclosed_and_verified(tmp_path):
+    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), torch.randn(2, 5), max_seconds=1.0)
+    for radius in (0.01, 0.3):
+        found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
+        assert len(found) == 5
+        assert {verdict.status for verdict in found} == {VERIFIED}
+
+
+def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path):
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x.sort(1).values), nn.Linear(4, 2)))
+    found = verdicts(proven(model, torch.randn(2, 4)), tmp_path / "proof.npz")
+    assert {verdict.status for verdict in found} == {UNVERIFIED}
+    assert "sort" in found[1].why
+    assert checker.main([str(tmp_path / "proof.npz")]) == 3
+
+
+def test_what_is_given_without_proof_is_named(tmp_path):
+    work = Work(seeded(lambda: mlp(nn.ReLU())), torch.randn(2, 5))
+    bracket = only(bracket_of(work, work.rungs()["best"].log10_upper - 0.01), "upper")
+    bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
+    found = verdicts(bracket, tmp_path / "proof.npz")[1]
+    assert found.status == UNVERIFIED
+    assert "branch and bound" in found.why
+
+
+def test_a_bracket_without_proof_says_so(tmp_path):
+    bracket = ns.Bracket(log10_lower=0.0, log10_upper=1.0, evidence=ns.Evidence.NUMERICAL, method="product")
+    with pytest.raises(InputError, match="carries no proof"):
+        bracket.save(tmp_path / "proof.npz")
+
+
+def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path):
+    model = mlp(nn.ReLU()).double().eval()
+    bracket = proven(model, torch.randn(2, 5).double())
+    bracket.save(tmp_path / "before.npz")
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1.0
+    with pytest.raises(InputError, match="has changed"):
+        bracket.save(tmp_path / "after.npz")
+    layer = nn.Linear(3, 3)
+    norm = ns.spectral_norm(layer)
+    with torch.no_grad():
+        layer.weight.mul_(2.0)
+    with pytest.raises(InputError, match="has changed"):
+        norm.save(tmp_path / "after.npz")
+
+
+def test_saving_changes_nothing_and_gives_the_same_file_twice(tmp_path):
+    model = seeded(lambda: mlp(nn.ReLU()))
+    bracket = proven(model, torch.randn(2, 5, generator=torch.Generator().manual_seed(0)))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ("one.npz", "two.npz"):
+        bracket.save(tmp_path / name)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert replace(bracket, notes=("kept",)).proof is bracket.proof
+    assert "proof" not in bracket.to_json()
+
+
+def test_nothing_is_left_behind_where_a_file_cannot_be_written(tmp_path):
+    bracket = proven(seeded(lambda: mlp(nn.ReLU())), torch.randn(2, 5))
+    with pytest.raises(InputError, match="cannot write"):
+        bracket.save(tmp_path / "missing" / "proof.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_infinite_bracket_still_shows_its_witness(tmp_path):
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x * x)))
+    found = verdicts(only(proven_infinite(model), "lower"), tmp_path / "proof.npz")
+    assert [verdict.status for verdict in found] == [VERIFIED] * 2
+    nothing = ns.Bracket(
+        log10_lower=-torch.inf, log10_upper=torch.inf, evidence=ns.Evidence.PROVEN, method="none", reason="gating",
+        proof=proven_infinite(model).proof,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="claims nothing"):
+        nothing.save(tmp_path / "proof.npz")
+
+
+def proven_infinite(model):
+    return bracket_of(Work(model, torch.randn(2, 4)), 300.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(120))
+def test_random_networks_are_verified(seed, tmp_path):
+    drawn = network(seed)
+    work = Work(drawn.model, drawn.batch, mode=drawn.mode)
+    if work.rungs()["best"].log10_upper == torch.inf:
+        return
+    found = verdicts(proven(drawn.model, drawn.batch), tmp_path / "proof.npz")
+    assert REJECTED not in {verdict.status for verdict in found}, [str(verdict) for verdict in found]

@@ -1,0 +1,189 @@
+"""Files made to harm the reader: refused in one line, nothing run, nothing blown up."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+
+from .proofs import File, checker
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> File:
+    path = tmp_path_factory.mktemp("sound") / "norm.npz"
+    ns.spectral_norm(nn.Conv2d(1, 2, 3, padding=1), (1, 5, 5)).save(path)
+    return File.of(path)
+
+
+def refused(path, capsys) -> str:
+    assert checker.main([str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+    return shown.err
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_a_pickle_is_not_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pickle.npz").write_bytes(pickle.dumps(Evil()))
+    refused("pickle.npz", capsys)
+    np.savez("objects.npz", header=np.array([Evil()], dtype=object))
+    assert "object" in refused("objects.npz", capsys)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_not_there_or_not_a_proof(tmp_path, capsys):
+    refused(tmp_path / "missing.npz", capsys)
+    refused(tmp_path, capsys)
+    np.savez(tmp_path / "weights.npz", weight=np.ones(3))
+    assert "not a proof file" in refused(tmp_path / "weights.npz", capsys)
+    torch.save({"a": torch.ones(2)}, tmp_path / "model.pt")
+    refused(tmp_path / "model.pt", capsys)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"format": "normscope-proof"}', b"\xff\xfe", b'{"a": 1, "a": 2}'),
+        *(b'{"format": "normscope-proof", "version": 1, "claims": NaN}', b"[" * 100_000),
+        b'{"format": "normscope-proof", "version": 2}',
+    ],
+    ids=range(10),
+)
+def test_headers_that_are_no_headers(text, tmp_path, capsys):
+    np.savez(tmp_path / "proof.npz", header=np.frombuffer(text or b" ", np.uint8))
+    refused(tmp_path / "proof.npz", capsys)
+
+
+def bomb(file: File) -> None:
+    node = file.header["network"]["nodes"][0]
+    node["shape"] = node["maps"][0]["shape"] = [10**9, 10**9]
+
+
+def nest(file: File) -> None:
+    inner = file.header["network"]["nodes"][0]["maps"][0]
+    for _ in range(60):
+        inner = {"map": "chain", "parts": [inner]}
+    file.header["network"]["nodes"][0]["maps"][0] = inner
+
+
+def stretch(file: File) -> None:
+    for axis in file.header["network"]["nodes"][0]["maps"][0]["axes"]:
+        axis["left"] = 10**6
+
+
+def flatten(file: File) -> None:
+    file.header["network"]["nodes"][0]["maps"] = []
+
+
+def mistype(file: File) -> None:
+    file.claim("upper")["log10"] = True
+
+
+def misname(file: File) -> None:
+    file.header["network"]["output"] = "nothing"
+
+
+def misspell(file: File) -> None:
+    file.header["network"]["nodes"][0]["maps"][0]["map"] = "__import__('os').system('true')"
+
+
+def unkind(file: File) -> None:
+    file.header["network"]["nodes"][0]["kind"] = ["linear"]
+
+
+def mute(file: File) -> None:
+    file.header["claims"] = []
+
+
+def negate(file: File) -> None:
+    file.header["network"]["inputs"][0]["shape"] = [-1, 5, 5]
+
+
+def group(file: File) -> None:
+    file.header["network"]["nodes"][0]["maps"][0]["groups"] = 7
+
+
+def tear(file: File) -> None:
+    del file.header["network"]["nodes"][0]["maps"][0]["axes"][0]["stride"]
+
+
+def lengthen(file: File) -> None:
+    name = file.claim("lower")["witness"][0]
+    file.arrays[name] = np.ones(7)
+
+
+def complicate(file: File) -> None:
+    file.arrays["extra"] = np.ones(2, complex)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [bomb, nest, stretch, flatten, mistype, misname, misspell, unkind, mute, negate, group, tear, lengthen, complicate],
+    ids=lambda harm: harm.__name__,
+)
+def test_harmful_content_is_refused(harm, sound, tmp_path, capsys):
+    file = sound.copy()
+    harm(file)
+    refused(file.write(tmp_path / "proof.npz"), capsys)
+
+
+def test_an_array_that_is_longer_than_its_file_is_refused(sound, tmp_path, capsys):
+    path = sound.write(tmp_path / "proof.npz")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("huge.npy", header.getvalue())
+    assert "cut off" in refused(path, capsys)
+
+
+def test_two_members_of_one_name_are_refused(sound, tmp_path, capsys):
+    path = sound.write(tmp_path / "proof.npz")
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("header.npy", b"")
+    assert "two members" in refused(path, capsys)
+
+
+def test_names_cannot_move_the_terminal(sound, tmp_path, capsys):
+    file = sound.copy()
+    file.claim("upper")["method"] = "\x1b[2Jgone\n\r"
+    assert checker.main([str(file.write(tmp_path / "proof.npz"))]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.count("\n") == 2
+
+
+def test_every_field_may_be_anything(sound, tmp_path, capsys):
+    """Replace every value of the header by values of other kinds: the answer is one of the four codes, never a crash."""
+    text = json.dumps(sound.header)
+    places = list(_places(json.loads(text)))
+    for place in places:
+        for value in (None, -1, 1e308, "x", [], {}, [[1]], True):
+            file = File(json.loads(text), sound.arrays)
+            target = file.header
+            for key in place[:-1]:
+                target = target[key]
+            target[place[-1]] = value
+            assert checker.main([str(file.write(tmp_path / "proof.npz"))]) in (0, 1, 2, 3)
+    assert "cannot be checked" not in capsys.readouterr().err
+
+
+def _places(tree, before=()):
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (*before, key)
+        yield from _places(value, (*before, key))

@@ -1,0 +1,273 @@
+"""Files that were tampered with by someone who knows the format: the digest fits, the claims do not."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from normscope.bounds.work import Work
+
+from .proofs import File, ball_of, checker, seeded, tight
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(64, 8), nn.LayerNorm(8, eps=0.3), nn.LeakyReLU(0.2), nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)),
+    )
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> File:
+    """The file of a bracket that is verified."""
+    path = tmp_path_factory.mktemp("sound") / "proof.npz"
+    tight(seeded(conv_net), torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(3))).save(path)
+    assert checker.main([str(path)]) == 0
+    return File.of(path)
+
+
+@pytest.fixture(scope="module")
+def ball(tmp_path_factory) -> File:
+    """The file of a bracket over balls that is verified."""
+    path = tmp_path_factory.mktemp("ball") / "ball.npz"
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
+    ball_of(Work(model, torch.randn(1, 4, generator=torch.Generator().manual_seed(4)), max_seconds=1.0), 0.2).save(path)
+    assert checker.main([str(path)]) == 0
+    return File.of(path)
+
+
+def weight(file: File, name: str) -> np.ndarray:
+    """Return a copy in float64, put in place, of the array that a linear node's only map holds."""
+    found = file.node(name=name)["maps"][0]
+    found = found.get("inner", found)
+    return widened(file, found["weight"])
+
+
+def widened(file: File, name: str) -> np.ndarray:
+    file.arrays[name] = file.arrays[name].astype(np.float64)
+    return file.arrays[name]
+
+
+def lower_the_bound(file: File) -> None:
+    file.claim("upper")["log10"] -= 0.02
+
+
+def raise_the_lower_side(file: File) -> None:
+    file.claim("lower")["log10"] += 1e-6
+
+
+def change_a_weight(file: File) -> None:
+    weight(file, "linear_1")[0, 0] *= 1.5
+
+
+def change_the_least_weight_a_little(file: File) -> None:
+    found = weight(file, "conv2d")
+    found.flat[np.abs(found).argmin()] += 1e-4
+
+
+def shrink_a_layer(file: File) -> None:
+    weight(file, "linear_2")[:] *= 0.9
+
+
+def grow_a_layer(file: File) -> None:
+    weight(file, "linear_2")[:] *= 1.1
+
+
+def multiply_a_multiplier(file: File) -> None:
+    step = file.claim("upper")["steps"][-1]
+    widened(file, next(iter(step["sigma"].values()))).flat[0] *= 50.0
+
+
+def divide_the_multipliers(file: File) -> None:
+    for step in file.claim("upper")["steps"]:
+        for name in step["sigma"].values():
+            widened(file, name)[...] /= 3.0
+
+
+def negate_a_multiplier(file: File) -> None:
+    step = file.claim("upper")["steps"][-1]
+    widened(file, next(iter(step["sigma"].values()))).flat[0] *= -1.0
+
+
+def drop_the_multipliers(file: File) -> None:
+    file.claim("upper")["steps"] = []
+
+
+def understate_where_an_ellipsoid_starts(file: File) -> None:
+    file.claim("upper")["steps"][0]["start"] = {"linear_1": -1.0}
+    file.claim("upper")["log10"] -= 1.0
+
+
+def change_a_slope(file: File) -> None:
+    file.node(function="leaky_relu")["parameters"]["slope"] = -0.9
+
+
+def rename_an_activation(file: File) -> None:
+    file.node(function="gelu")["function"] = "relu"
+
+
+def move_the_witness(file: File) -> None:
+    name = file.claim("lower")["witness"][0]
+    widened(file, name)[3] += 0.1
+
+
+def bring_the_witness_together(file: File) -> None:
+    claim = file.claim("lower")
+    claim["witness"] = [claim["witness"][0]] * 2
+
+
+def bring_the_witness_so_close_that_rounding_decides(file: File) -> None:
+    claim = file.claim("lower")
+    u = widened(file, claim["witness"][0])
+    file.arrays["close"] = np.nextafter(u, np.inf)
+    claim["witness"] = [claim["witness"][0], "close"]
+    claim["log10"] = file.claim("upper")["log10"]
+
+
+def change_a_bias(file: File) -> None:
+    widened(file, file.node(name="linear_1")["constant"])[...] -= 2.0
+
+
+def change_the_stride(file: File) -> None:
+    found = file.node(name="conv2d")["maps"][0]["inner"]["axes"]
+    for axis in found:
+        axis["stride"] = 1
+
+
+def change_the_padding(file: File) -> None:
+    file.node(name="conv2d")["maps"][0]["inner"]["padding"] = "circular"
+
+
+def remove_a_node(file: File) -> None:
+    nodes = file.header["network"]["nodes"]
+    gone = file.node(function="leaky_relu")
+    nodes.remove(gone)
+    for node in nodes:
+        node["from"] = [gone["from"][0] if name == gone["name"] else name for name in node["from"]]
+    for step in file.claim("upper")["steps"]:
+        del step["sigma"][gone["name"]]
+
+
+def skip_a_node(file: File) -> None:
+    bent = file.node(function="gelu")
+    file.node(name="linear_2")["from"] = bent["from"]
+
+
+def change_eps(file: File) -> None:
+    file.node(kind="normalize")["eps"] = 0.31
+
+
+def plant_a_nan(file: File) -> None:
+    weight(file, "linear")[0, 0] = math.nan
+
+
+def plant_an_infinite_claim(file: File) -> None:
+    file.claim("upper")["log10"] = -math.inf
+
+
+def move_the_probe(file: File) -> None:
+    widened(file, file.header["probe"]["output"])[0] += 1e-3
+
+
+def name_two_nodes_alike(file: File) -> None:
+    file.header["network"]["nodes"][1]["name"] = file.header["network"]["nodes"][0]["name"]
+
+
+def tie_a_loop(file: File) -> None:
+    nodes = file.header["network"]["nodes"]
+    nodes[0]["from"] = [nodes[-1]["name"]]
+
+
+FALSE = [
+    *(lower_the_bound, raise_the_lower_side, change_a_weight, change_the_least_weight_a_little, shrink_a_layer),
+    *(grow_a_layer, multiply_a_multiplier, divide_the_multipliers, drop_the_multipliers, change_a_slope),
+    *(understate_where_an_ellipsoid_starts, rename_an_activation, move_the_witness, bring_the_witness_together),
+    *(change_a_bias, remove_a_node, skip_a_node, change_eps, move_the_probe, change_the_padding),
+]
+MALFORMED = [
+    *(negate_a_multiplier, change_the_stride, plant_a_nan, plant_an_infinite_claim, name_two_nodes_alike, tie_a_loop),
+]
+
+
+def told(file: File, tmp_path, capsys) -> tuple[int, str, str]:
+    code = checker.main([str(file.write(tmp_path / "proof.npz"))])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("tamper", FALSE, ids=lambda tamper: tamper.__name__)
+def test_a_false_claim_is_rejected(tamper: Callable[[File], None], sound, tmp_path, capsys):
+    file = sound.copy()
+    tamper(file)
+    code, out, _ = told(file, tmp_path, capsys)
+    assert code == 1
+    assert "REJECTED" in out
+
+
+@pytest.mark.parametrize("tamper", MALFORMED, ids=lambda tamper: tamper.__name__)
+def test_a_malformed_file_is_refused(tamper: Callable[[File], None], sound, tmp_path, capsys):
+    file = sound.copy()
+    tamper(file)
+    code, out, err = told(file, tmp_path, capsys)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_untouched_it_is_verified(sound, ball, tmp_path, capsys):
+    for file in (sound, ball):
+        code, out, _ = told(file.copy(), tmp_path, capsys)
+        assert code == 0
+        assert out.count(": VERIFIED") == 3
+
+
+def test_a_pair_that_rounding_decides_proves_nothing(sound, tmp_path, capsys):
+    file = sound.copy()
+    bring_the_witness_so_close_that_rounding_decides(file)
+    code, out, _ = told(file, tmp_path, capsys)
+    assert code in (1, 3)
+    assert out.splitlines()[-1].count("VERIFIED)") == 0
+    assert ": VERIFIED" not in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("factor", "code"), [(0.5, 1), (40.0, 3)], ids=["a ball that leaves the pair outside", "a larger ball"]
+)
+def test_a_changed_radius_is_not_accepted(factor, code, ball, tmp_path, capsys):
+    file = ball.copy()
+    for claim in file.header["claims"]:
+        claim["radius"] *= factor
+    found, out, _ = told(file, tmp_path, capsys)
+    assert found == code
+    assert ("REJECTED" if code == 1 else "NOT RE-VERIFIED") in out
+
+
+def test_a_moved_centre_is_not_accepted(ball, tmp_path, capsys):
+    file = ball.copy()
+    widened(file, file.claim("upper")["centre"])[:] += 1.0
+    assert told(file, tmp_path, capsys)[0] == 1
+
+
+def test_a_truncated_file_and_one_flipped_byte_are_refused(sound, tmp_path, capsys):
+    path = sound.write(tmp_path / "whole.npz")
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:-10], b"", b"PK\x03\x04", content[::-1]):
+        path.write_bytes(damaged)
+        assert checker.main([str(path)]) == 2
+    for place in range(200, len(content), len(content) // 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert checker.main([str(path)]) in (0, 2)  # 0: a byte of the archive that means nothing
+    assert capsys.readouterr().err.count("\n") >= 30
+
+
+def test_accidents_are_seen_by_the_digest_alone(sound, tmp_path, monkeypatch, capsys):
+    file = sound.copy()
+    digest = checker.fingerprint(file.header, file.arrays)
+    weight(file, "linear_2")[0, 0] += 1e-7
+    monkeypatch.setattr(checker, "fingerprint", lambda header, arrays: digest)
+    path = file.write(tmp_path / "proof.npz")
+    monkeypatch.undo()
+    assert checker.main([str(path)]) == 2
+    assert "digest" in capsys.readouterr().err
