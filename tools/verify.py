@@ -1147,8 +1147,7 @@ class Network:
         for item in nodes:
             require(isinstance(item, dict), "a node is no object")
             self._add(self._node(item, reader))
-        require(data.get("output") in self.nodes, "the output is no node")
-        self.output = self.nodes[data["output"]]
+        self.output = self.node(data.get("output"))
         needed, stack = set(), [self.output.name]
         while stack:
             name = stack.pop()
@@ -1158,6 +1157,11 @@ class Network:
         self.order = [node for node in self.nodes.values() if node.name in needed or node.kind == "input"]
         self.input_size = sum(node.size for node in self.inputs)
         self.work = sum(linear.work for node in self.order for linear in node.maps)
+
+    def node(self, name: Any) -> Node:
+        """Return the node of that name."""
+        require(isinstance(name, str) and name in self.nodes, f"{name!r} is no node")
+        return self.nodes[name]
 
     def _name(self, item: dict[str, Any]) -> str:
         name = item.get("name")
@@ -1172,11 +1176,7 @@ class Network:
         name, kind, shape = self._name(item), item.get("kind"), reader.shape(item.get("shape"))
         operands = item.get("from")
         require(isinstance(operands, list), f"{name} reads no list of values")
-        for operand in operands:
-            require(
-                isinstance(operand, str) and operand in self.nodes, f"{name} reads {operand!r}, which is not before"
-            )
-        read = [self.nodes[operand] for operand in operands]
+        read = [self.node(operand) for operand in operands]
         make = functools.partial(Node, name, kind, shape, tuple(operands))
         if kind == "linear":
             listed = item.get("maps")
@@ -2356,7 +2356,7 @@ def parse_claim(data: Any, network: Network, reader: Reader) -> Claim:
 
 def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     """Read what an ellipsoid needs."""
-    require(isinstance(data, dict) and data.get("at") in network.nodes, "a step that ends nowhere")
+    require(isinstance(data, dict), "a step of unknown form")
     parts = {key: data.get(key, {}) for key in ("start", "sigma", "weights")}
     require(all(isinstance(part, dict) for part in parts.values()), "a step of unknown form")
     for part in parts.values():
@@ -2373,7 +2373,7 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     for name, value in parts["weights"].items():
         require(isinstance(value, list), f"the weights of {name} are no list")
         weights[name] = tuple(reader.number(item) for item in value)
-    return Step(data["at"], start, sigma, weights)
+    return Step(network.node(data.get("at")).name, start, sigma, weights)
 
 
 def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:

@@ -95,6 +95,8 @@ class Gate(nn.Module):
 
 SHAPES = {
     "softmax attention": lambda x: (x @ x.mT / 2).softmax(-1) @ x,
+    "einsum attention": lambda x: torch.einsum("bij,bjd->bid", torch.einsum("bid,bjd->bij", x, x).softmax(-1), x),
+    "outer products": lambda x: torch.einsum("bid,bie->bde", x, x.tanh()) + torch.baddbmm(x.mT @ x, x.mT, x, alpha=0.5),
     "linear attention": lambda x: (F.elu(x) + 1) @ ((F.elu(x) + 1).mT @ x),
 }
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -42,10 +42,14 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("seed", [3, 5, 14, 28, 37, 46, 60, 61, 63, 66, 70, 77])
+@pytest.mark.parametrize("seed", [5, 14, 28, 37, 46, 61, 66, 77])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
+    """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
     monkeypatch.setattr("normscope.bounds.ball.SEARCH_STEPS", 3)
-    try_ball(case(seed), seconds=0.05)
+    drawn = case(seed)
+    work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
+    for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
+        try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), seconds=0.02, work=work)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from normscope.bounds.work import Work
 from ..soundness.networks import network
 from .proofs import File, ball_of, bracket_of, checker, closed_form, only, seeded
 
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 200))]
+SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 200))]
 
 
 def halved(bracket):
@@ -56,7 +56,7 @@ def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
     net = checker.Network(header["network"], checker.Reader(arrays))
     for _ in range(150):
         sigma = {
-            node.name: 10.0 ** draw.uniform(-3, 1.5) * draw.uniform(0.2, 1.0, node.size)
+            node.name: 10.0 ** draw.uniform(-6.0, 0.5) * draw.uniform(0.2, 1.0, node.size)
             for node in net.order
             if node.kind == "entrywise"
         }

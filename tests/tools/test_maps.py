@@ -69,7 +69,7 @@ def test_norms_are_those_of_a_dense_svd(name):
     assert 10 ** checker.Norms()(read(MAPS[name])) == pytest.approx(dense, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 200))])
 def test_convolutions_of_any_geometry(seed):
     layer, shape = convolution(seed)
     linear = linear_map(layer, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from functools import cached_property
 
 import torch
@@ -35,6 +36,10 @@ SEARCH_SECONDS, SEARCH_STEPS = 20.0, 24
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
 
+_unrolled: weakref.WeakKeyDictionary[Work, Unrolled] = weakref.WeakKeyDictionary()
+_ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
+"""By captured model: its steps and the constants of its values, which no centre changes."""
+
 
 class Balls:
     """A captured model over balls around centres, all of them at once.
@@ -62,7 +67,9 @@ class Balls:
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
         self.work, self.centres = work, centres.detach().double()
         with torch.no_grad():
-            self.unrolled = Unrolled(work.segments)
+            if work not in _unrolled:
+                _unrolled[work] = Unrolled(work.segments)
+            self.unrolled = _unrolled[work]
             largest = self.unrolled.largest
             self.outputs = math.prod(graph.output_shape)
             self.carried = self.outputs <= OUTPUTS and self.outputs * largest <= AT_MOST
@@ -78,9 +85,11 @@ class Balls:
     @cached_property
     def ceilings(self) -> dict[str, float]:
         """The constants of all values over all inputs."""
-        with torch.no_grad():
-            bounds = propagate(self.work.segments, self.work.norm, fold=True)
-        return {name: power10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+        if self.work not in _ceilings:
+            with torch.no_grad():
+                bounds = propagate(self.work.segments, self.work.norm, fold=True)
+            _ceilings[self.work] = {name: power10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+        return _ceilings[self.work]
 
     def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
         """Return what holds over the balls of a radius, one for all centres or one for each.

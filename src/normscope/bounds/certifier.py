@@ -182,7 +182,7 @@ class Certifier:
         own = logits.gather(1, labels[:, None])
         gaps = own - logits - 1e-12 * (own.abs() + logits.abs())
         gaps = gaps.scatter(1, labels[:, None], math.inf)
-        floor = (gaps / self._constants[labels]).amin(1).clamp(min=0.0) * (1 - 1e-9)
+        floor = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
         kept = ((gaps.amin(1) > 0) & floor.isfinite()).nonzero()[:, 0]
         radius = floor.clone()
         if not len(kept):

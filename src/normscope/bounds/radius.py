@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -91,7 +92,7 @@ def certified_radius(
     options = {"mode": mode, "output": output, "known": known}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = _batches(x, y)
-    expected = operator.length_hint(x, 1) if not isinstance(x, Tensor) and y is None else 1
+    expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
     certifiers: dict[Any, Certifier] = {}
     parts: list[Columns] = []
     notes: list[str] = []
@@ -148,6 +149,7 @@ def audited_radii(work: Work, *, samples: int = 8, seconds: float = 5.0, seed: i
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels (or None) from a batch or a loader."""
+    x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
     if y is not None or isinstance(x, Tensor | Mapping):
         yield x, y
         return

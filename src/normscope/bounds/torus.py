@@ -20,7 +20,7 @@ from ..core.progress import Progress
 from ..core.rounding import Upper
 from .ellipsoid import Uncertain, largest
 from .optimised import POWER_STEPS, Certified, Parameters
-from .plan import Plan, Step
+from .plan import WIDEST, Plan, Step
 from .search import Search
 from .segments import Segments
 from .torus_plan import stages
@@ -59,6 +59,7 @@ def torus_certificate(
     deadline: float | None = None,
     directions: Tensor | None = None,
     steps: int = 400,
+    widest: int = WIDEST,
 ) -> Certified | None:
     """Return the best certificate found before the deadline, or None where there is none.
 
@@ -71,8 +72,9 @@ def torus_certificate(
         deadline: of `time.monotonic()`.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
         steps: at most this many on every torus.
+        widest: largest state of the dense plan behind the fields.
     """
-    plan = stages(segments, values)
+    plan = stages(segments, values, widest=widest)
     if plan is None or not any(isinstance(o, Bend) for stage in plan for o in stage.operations):
         return None
     if directions is not None and isinstance(plan[-1].end, Close):

@@ -3,7 +3,7 @@
 Every field lies on a torus of N >= n + padding entries per axis, where a zero-padded convolution is a circular one as
 long as the field it reads is zero outside its n entries (it is *clean*). Activations make it so: they are followed by
 a mask, which has slopes 0 and 1. Linear values hold anything outside their grid, which only maps that look no further
-than the grid may read. Behind a stride the torus has N/stride entries, and a state of block circulant matrices stays
+than the grid may read; where another one does, a mask is put in between. Behind a stride the torus has N/stride entries, and a state of block circulant matrices stays
 one. The fields carried together lie on one torus; linear maps wait until their outputs do.
 
 A node that bounds its operand as a whole (max pooling) closes a stage, whose constant multiplies those of the others.
@@ -23,7 +23,7 @@ from ..linalg.convolution import Convolution
 from ..linalg.linear_map import Repeated
 from ..linalg.norms import upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
-from .plan import plan
+from .plan import WIDEST, plan
 from .segments import Segments
 from .torus_stage import Bend, Close, Field, Move, Stage, Tail
 from .torus_stencil import Grid, Stencil, grid_of, stencil_of
@@ -32,12 +32,15 @@ SMALL = 512
 """Outputs up to this size are written out; the constant of larger fields is the largest over all frequencies."""
 
 
-def stages(segments: Segments, values: Mapping[str, Upper]) -> tuple[Stage, ...] | None:
+def stages(
+    segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST
+) -> tuple[Stage, ...] | None:
     """Return the stages of a graph, or None where it is not a convolutional one of the kind described above.
 
     Args:
         segments: the float64 graph with its effects.
         values: a bound on the map from the input to every node, for fields that start afresh.
+        widest: largest state of the dense plan behind the fields.
     """
     axes = {
         len(inner.axes)
@@ -49,7 +52,7 @@ def stages(segments: Segments, values: Mapping[str, Upper]) -> tuple[Stage, ...]
     if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
         return None
     try:
-        return _Planner(segments, values, axes.pop()).run()
+        return _Planner(segments, values, axes.pop(), widest).run()
     except _Refused:
         return None
 
@@ -61,8 +64,9 @@ class _Refused(Exception):
 class _Planner:
     """Walks the graph once, linear nodes as early as they can be taken."""
 
-    def __init__(self, segments: Segments, values: Mapping[str, Upper], axes: int) -> None:
+    def __init__(self, segments: Segments, values: Mapping[str, Upper], axes: int, widest: int) -> None:
         self.graph, self.effects, self.values, self.axes = segments.graph, segments.effects, values, axes
+        self.widest = widest
         self.shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
         self.nodes = {node.name: node for node in self.graph}
         self.order = _early(self.graph, self.effects)
@@ -74,15 +78,16 @@ class _Planner:
         for index, node in enumerate(self.order):
             effect = self.effects[node.name]
             if isinstance(effect, Linear):
-                self._linear(node, effect)
+                self._linear(node)
                 continue
             if node.refs[0] not in self.fields:
                 tail = self._tail()
                 if tail is not None:
                     return self._ended(tail)
-            needed = self._needed(index)
+                self._mask(node.refs[0], index)
+            needed = self._needed(node.refs[0], index, index + 1) if len(set(node.refs)) == 1 else None
             if isinstance(effect, Elementwise) and needed is not None:
-                self._bend(node, effect.slope, needed)
+                self._bend(node.name, node.refs[0], effect.slope, needed)
             elif isinstance(effect, Gain) and needed == [] and len(effect.gains) == 1:
                 self._close(node.refs[0], _whole(effect))
                 self._begin({node.name: 0.0})
@@ -104,7 +109,7 @@ class _Planner:
         self.fields: dict[str, Field] = {}
         self.readings: dict[str, tuple[tuple[Stencil, str], ...]] = {}
         self.operations: list[Move | Bend] = []
-        self.masks: dict[str, tuple[float, float]] = {}
+        self.unclean: dict[str, list[str]] = {}
         self.least: list[tuple[Grid, Grid, bool]] = []
         for name in start:
             grid = grid_of(self.shapes[name], self.axes)
@@ -113,39 +118,53 @@ class _Planner:
             self.fields[name] = Field(grid[0], grid[1:], (1,) * self.axes, clean=True)
         self.bases = tuple(start)
 
-    def _linear(self, node: Node, effect: Linear) -> None:
-        """Find out whether a linear node is a field."""
+    def _linear(self, node: Node) -> None:
+        """Find out whether a linear node is a field, or would be if what it reads were clean."""
+        effect = self.effects[node.name]
+        assert isinstance(effect, Linear)
         found: list[tuple[Stencil, str]] = []
-        result: Field | None = None
+        unclean: list[str] = []
+        results: list[Field] = []
         for linear, ref in zip(effect.maps, node.refs, strict=True):
             field = self.fields.get(ref)
             stencil = None if field is None else stencil_of(linear, node, self.axes)
             if field is None or stencil is None or stencil.size != field.grid:
                 return
             if any(stencil.reach) and not stencil.wraps and not field.clean:
-                return
+                unclean.append(ref)
             level = tuple(step * s for step, s in zip(field.level, stencil.stride, strict=True))
-            clean = field.clean and stencil.covers
-            if result is None:
-                result = Field(stencil.channels[0], stencil.outputs, level, clean)
-            elif (result.grid, result.level) != (stencil.outputs, level):
-                return
-            else:
-                result = replace(result, clean=result.clean and clean)
+            results.append(Field(stencil.channels[0], stencil.outputs, level, field.clean and stencil.covers))
             found.append((stencil, ref))
-        if result is not None:
-            self.fields[node.name], self.readings[node.name] = result, tuple(found)
+        if len({(result.grid, result.level) for result in results}) != 1:
+            return
+        self.unclean[node.name] = unclean
+        if not unclean:
+            clean = all(result.clean for result in results)
+            self.fields[node.name], self.readings[node.name] = replace(results[0], clean=clean), tuple(found)
 
-    def _bend(self, node: Node, slope: tuple[float, float], needed: Sequence[str]) -> None:
+    def _mask(self, name: str, index: int) -> None:
+        """Make a linear value a field: what must be clean on the way goes through a mask, slopes 0 and 1."""
+        if name in self.fields or name not in self.nodes or not isinstance(self.effects[name], Linear):
+            return
+        for ref in self.nodes[name].refs:
+            self._mask(ref, index)
+        self._linear(self.nodes[name])
+        for ref in dict.fromkeys(self.unclean.get(name, ())):
+            needed = self._needed(ref, index, index)
+            if needed is None:
+                return
+            self._bend(ref, ref, (0.0, 1.0), [other for other in needed if other != ref])
+        self._linear(self.nodes[name])
+
+    def _bend(self, name: str, operand: str, slope: tuple[float, float], needed: Sequence[str]) -> None:
         """Carry the state over an activation."""
-        operand = node.refs[0]
         field = self.fields[operand]
         self._gather([*needed, operand])
-        kept = {base for name in needed for base in self._cone(name)}
+        kept = {base for other in needed for base in self._cone(other)}
         keeping = tuple(base for base in self.bases if base in kept)
-        self.operations.append(Bend(node.name, operand, self.bases, keeping, slope))
-        self.bases = (*keeping, node.name)
-        self.fields[node.name] = replace(field, clean=True)
+        self.operations.append(Bend(name, operand, self.bases, keeping, slope))
+        self.bases = (*keeping, name)
+        self.fields[name] = replace(field, clean=True)
 
     def _gather(self, names: Sequence[str]) -> None:
         """Turn the state onto fields all else is a linear map of, if they lie on a coarser torus or are fewer."""
@@ -192,14 +211,19 @@ class _Planner:
                 self.least.append((self.fields[ref].level, size, False))
             self._read(ref, bases)
 
-    def _needed(self, index: int) -> list[str] | None:
-        """Fields on the torus of the operand of a node that carry all that is read after it; None if there are none."""
-        operand = self.order[index].refs[0]
-        if operand not in self.fields or len(set(self.order[index].refs)) > 1:
+    def _needed(self, operand: str, done: int, reading: int) -> list[str] | None:
+        """Fields on the torus of `operand` that carry all that is left to read; None if there are none.
+
+        Args:
+            operand: a field.
+            done: the nodes before this place are taken.
+            reading: the nodes from this place on read.
+        """
+        if operand not in self.fields:
             return None
         level = self.fields[operand].level
         found: list[str] = []
-        waiting = self._roots(index, {node.name for node in self.order[:index]})
+        waiting = self._roots(done, reading)
         while waiting:
             name = waiting.pop()
             if name in self.fields and self.fields[name].level == level:
@@ -210,11 +234,11 @@ class _Planner:
                 return None
         return found
 
-    def _roots(self, index: int, done: set[str]) -> list[str]:
-        """Values computed before (or at) the node at `index` that nodes after it read."""
-        done = done | {item.name for item in self.graph.inputs}
-        refs = [ref for node in self.order[index + 1 :] for ref in node.refs] + [self.graph.output]
-        return [ref for ref in dict.fromkeys(refs) if ref in done]
+    def _roots(self, done: int, reading: int) -> list[str]:
+        """Inputs and values of the nodes before `done` that nodes from `reading` on read."""
+        there = {item.name for item in self.graph.inputs} | {node.name for node in self.order[:done]}
+        refs = [ref for node in self.order[reading:] for ref in node.refs] + [self.graph.output]
+        return [ref for ref in dict.fromkeys(refs) if ref in there]
 
     def _close(self, operand: str, log10_gain: float) -> None:
         """End the stage with the constant of a field."""
@@ -244,7 +268,7 @@ class _Planner:
 
     def _afresh(self, index: int) -> None:
         """Forget everything: start from the constants of the fields that are read after a node, jointly."""
-        names = self._roots(index, {node.name for node in self.order[: index + 1]})
+        names = self._roots(index + 1, index + 1)
         share = math.log10(len(names)) / 2
         start = {name: self.values[name].log10 + share for name in names}
         if not all(math.isfinite(value) for value in start.values()):
@@ -271,7 +295,7 @@ class _Planner:
             Input(name=name, value=torch.zeros(self.shapes[name], dtype=torch.float64, device=device)) for name in names
         )
         graph = replace(self.graph, inputs=inputs, nodes=tuple(node for node in self.order if node.name in left))
-        found = plan(Segments(graph, self.effects, {}, {}), self.values)
+        found = plan(Segments(graph, self.effects, {}, {}), self.values, widest=self.widest)
         if found is None or found.leading or set(found.start) != set(names):
             return None
         return Tail(found, names)

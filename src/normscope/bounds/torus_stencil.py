@@ -63,9 +63,12 @@ class Stencil:
 
     @property
     def covers(self) -> bool:
-        """Whether an input that is zero outside its grid makes an output that is: no offsets, no output left out."""
-        ends = zip(self.size, self.outputs, self.stride, strict=True)
-        return self.still and all(outputs * stride >= size for size, outputs, stride in ends)
+        """Whether an input that is zero outside its grid makes such an output: no other window meets the grid."""
+        for axis, (size, outputs, stride) in enumerate(zip(self.size, self.outputs, self.stride, strict=True)):
+            places = [offset[axis] for offset in self.offsets]
+            if max(places) >= stride or outputs * stride + min(places) < size:
+                return False
+        return True
 
     def at(self, turns: Tensor) -> Tensor:
         """Return the matrices `[p, C_out, C_in]` at frequencies `[p, axes]`, in turns per entry of the input.

@@ -16,7 +16,7 @@ from ..core.plain import INFINITIES
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""
 NOT_STORED = ("witness", "proof")
-ADDED = ("sensitivity",)
+ADDED = ("sensitivity", "per_output")
 """Fields that audits saved by earlier versions do not have: not measured."""
 LARGEST = 2**63
 """Above every count; Python reads larger integers, that no float can hold."""

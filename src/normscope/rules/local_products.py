@@ -6,6 +6,7 @@ enclosure. The same holds for matrix products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -173,6 +174,57 @@ def matrix_product(node: Node, build: Builder) -> str | None:
     if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
         return None
     return product_of(build, left.name, right.name)
+
+
+@local(aten.einsum.default)
+def einsum(node: Node, build: Builder) -> str | None:
+    """A contraction of two variable values, as a matrix product between two rearrangements."""
+    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
+    inputs, arrow, output = equation.partition("->")
+    names = inputs.split(",")
+    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in operands):
+        return None
+    left, right = names
+    if any(len(set(part)) != len(part) for part in (left, right, output)) or set(output) - set(left + right):
+        return None
+    shared = [i for i in left if i in right and i in output]
+    summed = [i for i in left if i in right and i not in output]
+    rows, columns = [i for i in left if i not in right], [i for i in right if i not in left]
+    if any(i not in output for i in (*rows, *columns)):  # summed within one operand: no matrix product
+        return None
+    sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
+
+    def turned(name: str, have: str, *groups: list[str]) -> str:
+        order = [have.index(i) for group in groups for i in group]
+        shape = [math.prod(sizes[i] for i in group) for group in groups]
+        return build.moved(name, lambda x: x.permute(order).reshape(shape))
+
+    product = product_of(
+        build,
+        turned(operands[0].name, left, shared, rows, summed),
+        turned(operands[1].name, right, shared, summed, columns),
+    )
+    made = [*shared, *rows, *columns]
+    back = [made.index(i) for i in output]
+    return build.moved(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
+
+
+@local(aten.baddbmm.default, aten.addmm.default)
+def added_product(node: Node, build: Builder) -> str | None:
+    """`beta bias + alpha A B` with both factors variable."""
+    bias, left, right = node.args[:3]
+    arguments = node.bound()
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return None
+    product = product_of(build, left.name, right.name)
+    alpha, beta = float(arguments.get("alpha", 1)), float(arguments.get("beta", 1))
+    name = build.operand(bias)
+    return build.affine(
+        [
+            (product, spread(Ref(product, node.shape), node.shape, alpha, node.device)),
+            (name, spread(Ref(name, build.shapes[name]), node.shape, beta, node.device)),
+        ]
+    )
 
 
 @local(aten.linear.default)

@@ -1,0 +1,80 @@
+"""`Radii`: accuracies by radius, JSON and back, and how it shows itself."""
+
+import json
+import math
+
+import pytest
+
+from normscope.bounds.radii import Radii
+from normscope.core.bracket import Evidence
+from normscope.core.errors import InputError, SoundnessError
+
+
+def result(**changes) -> Radii:
+    columns = {
+        "label": (0, 1, 2), "predicted": (0, 1, 1), "margin": (1.0, 2.0, -1.0), "radius": (0.1, 0.25, 0.0),
+        "attacked": (0.2, math.inf, 0.0), "method": ("ball", "global", "none"), "evidence": (Evidence.NUMERICAL,) * 3,
+    }  # fmt: skip
+    return Radii(**({"name": "net", "classes": 3, "input_shape": (2,), "notes": ("a note",)} | columns | changes))
+
+
+def test_accuracies_by_radius():
+    radii = result()
+    assert radii.clean_accuracy == radii.certified_accuracy(0) == pytest.approx(2 / 3)
+    assert [radii.certified_accuracy(r) for r in (0.1, 0.2, 0.25, 0.3)] == pytest.approx([2 / 3, 1 / 3, 1 / 3, 0])
+    assert [radii.attacked_accuracy(r) for r in (0.1, 0.2, 9.0)] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
+    with pytest.raises(InputError, match="number >= 0"):
+        radii.certified_accuracy(-1.0)
+    assert repr(radii) == "<Radii of net: 3 samples, median certified radius 0.1>"
+
+
+def test_a_radius_beyond_the_attacked_one_cannot_be_made():
+    with pytest.raises(SoundnessError, match="sample 0"):
+        result(radius=(0.2, 0.25, 0.0))
+    with pytest.raises(ValueError, match="one entry"):
+        result(label=(0, 1))
+
+
+def test_radii_come_back_from_json(tmp_path):
+    radii = result()
+    radii.to_json(tmp_path / "r.json")
+    again = Radii.from_json(tmp_path / "r.json")
+    assert again == radii
+    assert again.to_json() == json.loads((tmp_path / "r.json").read_text())
+
+
+DAMAGED = {
+    "no radii": {"type": "audit"},
+    "another version": {"schema_version": 2},
+    "a missing field": {"radius": None},
+    "text for a number": {"radius": ["0.1", 0.2, 0.0]},
+    "a truth value for a number": {"classes": True},
+    "NaN": {"margin": [None, 1.0, 1.0]},
+    "too few": {"label": [0]},
+    "an unknown evidence": {"evidence": ["SURE", "PROVEN", "PROVEN"]},
+    "a radius refuted": {"radius": [0.3, 0.25, 0.0]},
+    "a negative radius": {"radius": [-0.1, 0.25, 0.0]},
+    "provenance of numbers": {"provenance": {"torch": 2}},
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_radii_are_refused(case):
+    with pytest.raises(InputError, match=r"radii|schema_version"):
+        Radii.from_json(result().to_json() | DAMAGED[case])
+
+
+def test_radii_show_themselves(tmp_path):
+    radii = result(name="<script>alert(1)</script>")
+    page = radii.to_html(tmp_path / "r.html")
+    assert (tmp_path / "r.html").read_text() == page
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert page.count('<svg class="chart') == 1
+    assert "under attack" in page
+    assert "a note" in page
+    assert "NUMERICAL" in radii._repr_html_()
+    assert "33.3 %" in str(radii)
+    frame = radii.to_pandas()
+    assert list(frame["radius"]) == [0.1, 0.25, 0.0]
+    assert list(frame["evidence"]) == ["NUMERICAL"] * 3

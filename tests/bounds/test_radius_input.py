@@ -1,0 +1,147 @@
+"""What `certified_radius` takes, what it refuses, and how it leaves a model."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normscope.bounds.radius import audited_radii, certified_radius
+from normscope.bounds.work import Work
+from normscope.core.errors import CaptureError, InputError, MissingRuleError
+
+from .classifiers import FAMILIES, drawn, made
+
+
+def test_batches_loaders_and_labels_left_out_give_the_same():
+    model, x = made(FAMILIES["batch norm"]), drawn(4, 16)
+    y = model(x).argmax(1)
+    whole = certified_radius(model, x, attack=False)
+    assert whole.label == whole.predicted == tuple(y.tolist())
+    assert whole.attacked == (None,) * 4
+    assert whole.attacked_accuracy(0.1) is whole.curve()[0].attacked is None
+    assert "Under attack" not in str(whole).split("Certified:")[0]
+    pairs = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=3)
+    for given in (pairs, (x, y), [{"input": x, "labels": y}]):
+        radii = certified_radius(model, given, attack=False)
+        assert radii.label == whole.label
+        assert radii.radius == pytest.approx(whole.radius, rel=0.02)
+
+
+class Several(nn.Module):
+    """A model with two outputs, one of which is a row of class scores."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"scores": x[:, :3], "map": x[:, None, :].repeat(1, 2, 1)}
+
+
+class Masked(nn.Module):
+    """A model whose second input is held constant."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+class Sinc(nn.Module):
+    """An operator without a rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sinc(x)
+
+
+class Branching(nn.Module):
+    """What torch.export cannot trace."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if float(x.detach().sum()) > 0 else 2 * x
+
+
+X = drawn(4, 5)
+Y = torch.zeros(4, dtype=torch.int64)
+NOT_FINITE = X.clone()
+NOT_FINITE[1, 1] = math.nan
+
+REFUSED = {
+    "train mode": (nn.Linear(5, 3).train(), X, Y, {}, "train mode.*eval"),
+    "one output": (nn.Linear(5, 1).eval(), X, Y, {}, "single output"),
+    "a map": (nn.Unflatten(1, (5, 1)).eval(), X, Y, {}, "shape"),
+    "samples that mix": (nn.Softmax(0).eval(), X, Y, {}, "single sample"),
+    "float labels": (nn.Linear(5, 3).eval(), X, Y.float(), {}, "dtype"),
+    "one-hot labels": (nn.Linear(5, 3).eval(), X, torch.eye(4, 3).long(), {}, "argmax"),
+    "too few labels": (nn.Linear(5, 3).eval(), X, Y[:3], {}, "4 samples and 3 labels"),
+    "a class too many": (nn.Linear(5, 3).eval(), X, Y + 3, {}, "label 3 is out of range"),
+    "a negative class": (nn.Linear(5, 3).eval(), X, Y - 1, {}, "label -1"),
+    "labels of text": (nn.Linear(5, 3).eval(), X, ["a", "b", "c", "d"], {}, "integers"),
+    "NaN": (nn.Linear(5, 3).eval(), NOT_FINITE, Y, {}, "NaN"),
+    "no batch": (nn.Linear(5, 3).eval(), [], None, {}, "no batch"),
+    "no data": (nn.Linear(5, 3).eval(), 3, None, {}, "int"),
+    "an unknown effort": (nn.Linear(5, 3).eval(), X, Y, {"effort": "exact"}, "effort"),
+    "several outputs": (Several().eval(), X, Y, {}, "output"),
+    "a wrong shape": (nn.Linear(5, 3).eval(), drawn(4, 6), Y, {}, "shapes"),
+    "masks by sample": (Masked().eval(), {"x": X, "mask": torch.eye(4, 5)}, Y, {}, "one at a time"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_certified_is_refused_in_a_sentence(case):
+    model, x, y, options, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as caught:
+        certified_radius(model, x, y, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_that_cannot_be_read_say_why():
+    with pytest.raises(MissingRuleError, match="sinc"):
+        certified_radius(Sinc().eval(), X)
+    with pytest.raises(CaptureError, match="trace"):
+        certified_radius(Branching().eval(), X)
+
+
+def test_an_output_and_a_mode_can_be_chosen():
+    assert certified_radius(Several().eval(), X, output="scores", attack=False).classes == 3
+    model = made(FAMILIES["batch norm"]).train()
+    radii = certified_radius(model, drawn(2, 16), mode="eval", attack=False)
+    assert model.training
+    assert all(radius > 0 for radius in radii.radius)
+
+
+def test_the_model_is_left_as_found():
+    model = made(FAMILIES["batch norm"])
+    (model(drawn(2, 16)).sum()).backward()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    state = torch.get_rng_state()
+    with torch.inference_mode():
+        certified_radius(model, drawn(3, 16))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(a, b.grad) for a, b in zip(grads, model.parameters()))
+    assert not model.training
+
+
+def test_a_budget_ends_the_search_with_radii_that_hold():
+    model, x = made(FAMILIES["layer norm"]), drawn(6, 16)
+    free, short = certified_radius(model, x), certified_radius(model, [(x, None), (x, None)], max_seconds=0.0)
+    assert free.converged
+    assert free.advice is None
+    assert not short.converged
+    assert "max_seconds" in short.advice
+    assert len(short) == 6
+    assert "first 6 samples" in short.notes[0]
+    assert all(0 < a <= 1.02 * b for a, b in zip(short.radius, free.radius))
+    assert "did not end" in str(short)
+
+
+@pytest.mark.slow
+def test_tight_reaches_further_than_fast():
+    model, x = made(FAMILIES["relu"]), drawn(6, 16)
+    fast, tight = (certified_radius(model, x, effort=effort, attack=False) for effort in ("fast", "tight"))
+    assert all(b >= 0.98 * a for a, b in zip(fast.radius, tight.radius))
+
+
+def test_an_audit_asks_for_radii_of_classifiers_alone():
+    found = audited_radii(Work(made(FAMILIES["relu"]), drawn(20, 16)), samples=5)
+    assert len(found) == 5
+    assert found.label == found.predicted
+    assert audited_radii(Work(nn.Linear(5, 1).eval(), X)) is None
+    assert audited_radii(Work(nn.Linear(5, 3).train(), X)) is None
