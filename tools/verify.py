@@ -161,6 +161,12 @@ class Reader:
         return tuple(value)
 
     @staticmethod
+    def listed(value: Any, what: str) -> list[Any]:
+        """Return a list."""
+        require(isinstance(value, list), f"{what} are no list")
+        return list(value)
+
+    @staticmethod
     def number(value: Any) -> float:
         """Return a finite number."""
         require(type(value) in (int, float) and math.isfinite(value), f"{value!r} is no number")
@@ -346,11 +352,11 @@ def slopes(name: str, parameters: dict[str, Any], low: Array, high: Array) -> tu
         if callable(slope):
             with np.errstate(all="ignore"):
                 ends = [slope(np.where(met, x, 0.0)) for x in (first, last)]
-            pair = np.minimum(*ends), np.maximum(*ends)
-            pair = tuple(x + sign * 1e-13 * (1.0 + np.abs(x)) for x, sign in zip(pair, (-1.0, 1.0)))
+            first, last = np.minimum(*ends), np.maximum(*ends)
+            first, last = first - 1e-13 * (1.0 + np.abs(first)), last + 1e-13 * (1.0 + np.abs(last))
         else:
-            pair = (np.broadcast_to(slope, low.shape),) * 2
-        least, most = np.where(met, np.minimum(least, pair[0]), least), np.where(met, np.maximum(most, pair[1]), most)
+            first = last = np.broadcast_to(slope, low.shape)
+        least, most = np.where(met, np.minimum(least, first), least), np.where(met, np.maximum(most, last), most)
     return least, most
 
 
@@ -777,8 +783,12 @@ class Repeated(Map):
 class Chain(Map):
     """Maps one after the other, the first one first."""
 
+    parts: tuple[Map, ...]
+
     def __init__(self, parts: Sequence[Map]) -> None:
-        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Chain) else (part,))]
+        flat: list[Map] = []
+        for part in parts:
+            flat.extend(part.parts if isinstance(part, Chain) else (part,))
         for first, second in itertools.pairwise(flat):
             require(first.outside == second.inside, f"a map to {first.outside} before one from {second.inside}")
         kept = [part for part in flat if not (isinstance(part, Identity) and part.inside == part.outside)]
@@ -902,18 +912,17 @@ def parse_axes(value: Any, view: Shape, reader: Reader) -> tuple[int, ...]:
 def parse_convolution(data: dict[str, Any], inside: Shape, reader: Reader) -> Convolution:
     """Read a convolution; sizes are those of the plain one, also where it is transposed."""
     weight = reader.array(data.get("weight"))
-    listed = data.get("axes")
-    require(isinstance(listed, list) and 1 <= len(listed) <= 3, "a convolution without axes")
-    names = ("size", "kernel", "stride", "dilation", "left", "right")
+    listed = reader.listed(data.get("axes"), "the axes of a convolution")
+    require(1 <= len(listed) <= 3, "a convolution without axes")
+    least = {"size": 1, "kernel": 1, "stride": 1, "dilation": 1, "left": -(10**6), "right": -(10**6)}
     axes = []
     for item in listed:
-        require(isinstance(item, dict) and set(item) == set(names), "an axis of a convolution is incomplete")
-        values = {name: reader.whole(item[name], 1 if name != "right" else -(10**6), 10**6) for name in names[:4]}
-        values |= {name: reader.whole(item[name], -(10**6), 10**6) for name in names[4:]}
-        axes.append(Axis(**values))
-    groups, mode = reader.whole(data.get("groups"), 1, 10**6), data.get("padding")
-    require(mode in MODES and type(data.get("transposed")) is bool, "a convolution of unknown padding")
-    found = Convolution(weight, axes, groups, mode, data["transposed"])
+        require(isinstance(item, dict) and set(item) == set(least), "an axis of a convolution is incomplete")
+        axes.append(Axis(**{name: reader.whole(item[name], low, 10**6) for name, low in least.items()}))
+    require(data.get("padding") in MODES, "a convolution of unknown padding")
+    require(type(data.get("transposed")) is bool, "a convolution of unknown direction")
+    groups = reader.whole(data.get("groups"), 1, 10**6)
+    found = Convolution(weight, axes, groups, str(data["padding"]), data["transposed"])
     require(found.inside == inside, f"a convolution from {found.inside} on {inside}")
     return found
 
@@ -1173,14 +1182,12 @@ class Network:
         self.nodes[node.name] = node
 
     def _node(self, item: dict[str, Any], reader: Reader) -> Node:
-        name, kind, shape = self._name(item), item.get("kind"), reader.shape(item.get("shape"))
-        operands = item.get("from")
-        require(isinstance(operands, list), f"{name} reads no list of values")
-        read = [self.node(operand) for operand in operands]
-        make = functools.partial(Node, name, kind, shape, tuple(operands))
+        name, kind, shape = self._name(item), str(item.get("kind")), reader.shape(item.get("shape"))
+        read = [self.node(operand) for operand in reader.listed(item.get("from"), "operands")]
+        make = functools.partial(Node, name, kind, shape, tuple(node.name for node in read))
         if kind == "linear":
-            listed = item.get("maps")
-            require(isinstance(listed, list) and len(listed) == len(read) > 0, f"{name} has not one map per operand")
+            listed = reader.listed(item.get("maps"), "maps")
+            require(len(listed) == len(read) > 0, f"{name} has not one map per operand")
             maps = tuple(parse_map(data, node.shape, reader) for data, node in zip(listed, read))
             require(all(linear.outside == shape for linear in maps), f"a map of {name} does not end in {shape}")
             constant = None if item.get("constant") is None else reader.array(item["constant"])
@@ -1196,10 +1203,10 @@ class Network:
             require(known and type(item.get("joint")) is bool, f"{name} has not one gain per operand")
             gains = None if gains is None else [-INF if g is None else reader.number(g) for g in gains]
             return make(data={"what": str(item.get("what"))[:200], "gains": gains, "joint": item["joint"]})
-        require(len(read) == OPERANDS.get(str(kind), 1), f"{name} reads {len(read)} values")
+        require(len(read) == OPERANDS.get(kind, 1), f"{name} reads {len(read)} values")
         return make(data=self._data(item, kind, shape, read, reader))
 
-    def _data(self, item: dict[str, Any], kind: Any, shape: Shape, read: list[Node], reader: Reader) -> dict[str, Any]:
+    def _data(self, item: dict[str, Any], kind: str, shape: Shape, read: list[Node], reader: Reader) -> dict[str, Any]:
         """Read what a nonlinear node needs, and check that its shapes fit."""
         name, first = item["name"], read[0].shape
         if kind == "entrywise":
@@ -1260,9 +1267,10 @@ class Network:
 
 def _parse_function(item: dict[str, Any], shape: Shape, reader: Reader) -> dict[str, Any]:
     """Read an activation and its parameters, each a number or one per entry."""
-    name, given = item.get("function"), item.get("parameters")
-    require(isinstance(name, str) and name in FUNCTIONS and isinstance(given, dict), f"unknown function {name!r}")
-    known = FUNCTIONS[str(name)].parameters
+    name, given = str(item.get("function")), item.get("parameters")
+    require(name in FUNCTIONS, f"unknown function {name!r}")
+    known = FUNCTIONS[name].parameters
+    given = given if isinstance(given, dict) else {}
     require(set(given) == set(known), f"{name} has not the parameters {sorted(known)}")
     parameters = {}
     for key, (low, high) in known.items():
@@ -1354,6 +1362,7 @@ class Prover:
         self.rests: dict[str, None] = {}
         self.loose: dict[str, None] = {}
         self.forms: dict[bool, dict[str, dict[str, Map]]] = {False: {}, True: {}}
+        self.spreads: dict[str, Array] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.done: set[int] = set()
         nonlinear = [node for node in network.order if node.kind not in ("input", *LINEAR)]
@@ -1406,7 +1415,7 @@ class Prover:
         apart = kinds == {"input"} and len(set(node.operands)) == len(node.operands)
         if len(moved) > 1 and not apart:
             masks = [linear.rows(np.full(linear.inside, True)) for linear in node.maps]
-            apart = bool((sum(mask.astype(int) for mask in masks) <= 1).all())
+            apart = bool((np.add.reduce([mask.astype(int) for mask in masks]) <= 1).all())
         return log10_root(moved) if apart else log10_sum(moved)
 
     # ---- folded
@@ -1434,6 +1443,7 @@ class Prover:
             for source, earlier in forms[node.operands[0]].items():
                 found[source] = [Chain([earlier, middle])]
             found["~" + node.name] = [Diagonal(_compact(spread), node.shape)]
+            self.spreads[node.name] = spread
         elif node.kind != "constant":
             found[node.name] = [Identity(node.shape, node.shape)]
         return {source: _added(terms) for source, terms in found.items()}
@@ -1688,9 +1698,8 @@ class BallProver(Prover):
         if source[0] != "~" or node.kind == "extreme":
             return None
         moving = self.entries[node.operands[0]]
-        if node.kind == "entrywise":
-            low, high = self.slopes(node)
-            moving = np.where(high > low, moving, 0.0)
+        if node.kind == "entrywise":  # open are the slopes that were open when the form was made
+            moving = np.where(self.spreads[node.name] > 0.0, moving, 0.0)
         else:  # a set moves as a whole
             view, axes = node.data["view"], node.data["axes"]
             sets = np.sqrt((moving.reshape(view) ** 2).sum(axes, keepdims=True)) * (1.0 + 1e-12)
@@ -2469,8 +2478,8 @@ def check(path: str) -> list[Verdict]:
     header, arrays = read(path)
     reader = Reader(arrays)
     network = Network(header.get("network"), reader)
-    listed = header.get("claims")
-    require(isinstance(listed, list) and 0 < len(listed) <= 100_000, "no claims")
+    listed = reader.listed(header.get("claims"), "claims")
+    require(0 < len(listed) <= 100_000, "no claims")
     claims = [parse_claim(item, network, reader) for item in listed]
     probe, norms = check_probe(header.get("probe"), network, reader), Norms()
     lowers = [(claim, check_lower(claim, network)) for claim in claims if claim.side == "lower"]

@@ -85,12 +85,35 @@ ACTIVATIONS: dict[str, Callable[[Sheet, Ref], Ref]] = {
 }
 
 
+def activated(sheet: Sheet, x: Ref, name: str) -> Ref:
+    return ACTIVATIONS[name](sheet, x)
+
+
+def chain(
+    seed: int, widths: Sequence[int], activations: Sequence[str], *, scale: float = 1.0, biases: bool = True
+) -> Graph:
+    """Matrices with activations between them, taken in turn."""
+    sheet = Sheet((1, widths[0]), seed=seed)
+    x = sheet.refs[0]
+    for index, width in enumerate(widths[1:]):
+        if index:
+            x = activated(sheet, x, activations[(index - 1) % len(activations)])
+        weight = scale * sheet.normal(width, x.shape[-1]) / math.sqrt(x.shape[-1])
+        x = sheet.linear(x, weight, sheet.normal(width) if biases else None)
+    return sheet.graph(x)
+
+
 PIECEWISE = ("relu", "leaky", "bent leaky", "steep leaky", "abs")
 KINDS = ("linear", "linear", "linear", "act", "act", "act", "act", "add", "add", "cat", "mul", "norm")
 
 
 def random_graph(
-    seed: int, *, steps: int = 10, widest: int = 7, activations: Sequence[str] = (*ACTIVATIONS,), kinds: Sequence[str] = KINDS
+    seed: int,
+    *,
+    steps: int = 10,
+    widest: int = 7,
+    activations: Sequence[str] = (*ACTIVATIONS,),
+    kinds: Sequence[str] = KINDS,
 ) -> Graph:
     """Draw a graph: values are read again later, added, laid side by side, multiplied where bounded, normalized."""
     draw = random.Random(seed)

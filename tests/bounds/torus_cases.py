@@ -7,6 +7,7 @@ with the network wherever the two meet. `attack` looks for slopes of all activat
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,9 +34,9 @@ _SAME = {1: aten.conv1d.padding, 2: aten.conv2d.padding, 3: aten.conv3d.padding}
 class Net:
     """Operators one after the other; every call returns the reference of a new value."""
 
-    def __init__(self, *shape: int, seed: int = 0, device: torch.device = CPU) -> None:
+    def __init__(self, *shape: int, seed: int = 0, batch: int = 1, device: torch.device = CPU) -> None:
         self.generator, self.device = torch.Generator().manual_seed(seed), device
-        self.input = Input(name="x", value=self.normal(1, *shape))
+        self.input = Input(name="x", value=torch.zeros(batch, *shape, dtype=torch.float64, device=device))
         self.x = Ref("x", self.input.shape)
         self.values: dict[str, Tensor] = {"x": self.input.value}
         self.nodes: list[Node] = []
@@ -100,7 +101,7 @@ class Net:
 
     def head(self, x: Ref, *widths: int) -> Ref:
         """Flatten and linear layers with ReLU between them."""
-        x = self.call(aten.reshape.default, x, [1, -1])
+        x = self.call(aten.reshape.default, x, [x.shape[0], -1])
         for index, width in enumerate(widths):
             x = self.relu(x) if index else x
             x = self.call(aten.linear.default, x, self.normal(width, x.shape[-1]) / math.sqrt(x.shape[-1]))
@@ -237,6 +238,32 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[Net], Ref]]] = {
 }
 
 
+def drawn(seed: int) -> Segments:
+    """A network with layers, shortcuts and activations drawn at random."""
+    draw = random.Random(seed)
+    axes = draw.choice((1, 2, 2))
+    net = Net(draw.randint(1, 3), *(draw.randint(3, 9) for _ in range(axes)), seed=seed)
+    x = net.x
+    mode = draw.choice(("zeros", "zeros", "circular"))
+    for _ in range(draw.randint(1, 4)):
+        kernel, dilation = draw.randint(1, 4), draw.randint(1, 2)
+        stride = draw.choice((1, 1, 1, 2, 3))
+        groups = draw.choice([g for g in (1, 1, 2, 3) if x.shape[1] % g == 0])
+        padding = draw.randint(0, dilation * (kernel - 1) + 1) if mode == "zeros" else dilation * (kernel - 1) // 2
+        extent = dilation * (kernel - 1) + 1
+        if any(n + 2 * padding < extent or padding > n for n in x.shape[2:]):
+            continue
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "mode": mode}
+        y = net.conv(x, groups * draw.randint(1, 3), kernel, **options)
+        y = net.bn(y) if draw.random() < 0.5 else y
+        y = net.act(y, draw.choice(("relu", "leaky", "gelu", "silu"))) if draw.random() < 0.8 else y
+        if draw.random() < 0.5 and min(y.shape[2:]) > 1:
+            inner = net.conv(net.relu(net.conv(y, 2)), y.shape[1]) if mode == "zeros" else net.relu(y)
+            y = net.add(inner, y)
+        x = y
+    return net.segments(net.head(net.relu(x), 3))
+
+
 def planned(segments: Segments) -> tuple[Stage, ...]:
     """The stages of a graph that leave as little as possible to the dense plan."""
     found = stages(segments, bounds(segments), widest=8)
@@ -249,9 +276,9 @@ def bounds(segments: Segments) -> dict[str, Upper]:
     return propagate(segments, upper, fold=True)
 
 
-def case(name: str, seed: int = 0) -> Segments:
+def case(name: str, **options: Any) -> Segments:
     shape, build = CASES[name]
-    net = Net(*shape, seed=seed)
+    net = Net(*shape, **options)
     return net.segments(build(net))
 
 
@@ -343,7 +370,7 @@ class Replay:
         assert bool((after <= ends.amax(0) + 1e-9).all()), f"{bend.name} leaves its slopes"
 
 
-def attack(segments: Segments, *, seed: int = 0, climbs: int = 8, starts: int = 2) -> float:
+def attack(segments: Segments, *, seed: int = 0, climbs: int = 6, starts: int = 1) -> float:
     """Return the largest norm found of a Jacobian with any slopes of the activations: no certificate may be below."""
     graph, best = segments.graph, 0.0
     generator = torch.Generator().manual_seed(seed)

@@ -47,7 +47,7 @@ def test_every_weight_layer_has_its_bracket(made):
         found, expected = row.sensitivity, apart[row.path].bracket_h
         assert found.log10_lower == pytest.approx(expected.log10_lower, abs=0.005)
         assert found.log10_lower <= found.log10_upper
-        assert found.log10_upper == pytest.approx(expected.log10_upper, abs=0.1)
+        assert expected.log10_upper - 1e-3 <= found.log10_upper <= expected.log10_upper + 0.5
         assert found.per_sample is None
     assert rows[1].sensitivity == rows[2].sensitivity
     assert "moved in all of them together" in rows[1].sensitivity.notes[0]

@@ -153,6 +153,7 @@ def near_network(seed: int) -> Network:
         elif kind == "attention" and width % 4 == 0:
             name = draw.choice(["layer", "rms", "bare", "causal", "masked", "biased", "scaled", "grouped"])
             layers.append(Mixed(width, 2, name))
+            name = f"attention, {name}"
         elif kind == "norm":
             name = draw.choice(["LayerNorm", "RMSNorm"])
             layers.append(getattr(nn, name)(width, eps=10 ** draw.uniform(-6, 0)))
@@ -177,7 +178,7 @@ def near_network(seed: int) -> Network:
 
 def case(seed: int) -> Case:
     """Draw a network of either kind, a radius from 1e-6 to 100 and an effort."""
-    draw = random.Random(seed)
+    draw = random.Random(f"ball {seed}")  # not the stream of choices that the networks are drawn from
     drawn = near_network(seed) if draw.random() < 0.5 else network(seed)
     return Case(drawn, 10.0 ** draw.uniform(-6, 2), "tight" if draw.random() < 0.4 else "fast")
 

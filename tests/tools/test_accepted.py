@@ -11,7 +11,7 @@ from normscope.bounds.work import Work
 from normscope.core.errors import InputError
 
 from ..soundness.networks import Attention, Concatenated, Function, Gated, Residual, network
-from .proofs import ball_of, bracket_of, checker, only, proven, seeded, tight
+from .proofs import ball_of, bracket_of, checker, drawn, only, proven, seeded, tight
 
 VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
 
@@ -83,13 +83,13 @@ def verdicts(bracket, path):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LATER)) for n in NETWORKS])
 def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     build, shape = NETWORKS[name]
-    batch = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    batch = drawn(*shape, seed=1)
     found = verdicts(proven(seeded(build), batch), tmp_path / "proof.npz")
     assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
 
 
 def test_bounds_without_multipliers_are_proven_by_norms_alone(tmp_path):
-    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), torch.randn(2, 5))
+    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), drawn(2, 5))
     rungs = work.rungs()
     for rung in ("product", "folded", "liplt"):
         bracket = bracket_of(work, rungs[rung].log10_upper, method=rung)
@@ -98,7 +98,7 @@ def test_bounds_without_multipliers_are_proven_by_norms_alone(tmp_path):
 
 def test_train_mode_is_a_map_of_the_whole_batch(tmp_path):
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=0.1), nn.ReLU())).train()
-    found = verdicts(proven(model, torch.randn(4, 3)), tmp_path / "proof.npz")
+    found = verdicts(proven(model, drawn(4, 3)), tmp_path / "proof.npz")
     assert {verdict.status for verdict in found} == {VERIFIED}
     assert "train" in str(found[1])
 
@@ -106,7 +106,7 @@ def test_train_mode_is_a_map_of_the_whole_batch(tmp_path):
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
-        (torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), None),
+        (drawn(5, 8, seed=0), None),
         (nn.Linear(6, 4), None),
         (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 7, 6)),
         (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect", bias=False), (2, 5, 5)),
@@ -121,7 +121,7 @@ def test_spectral_norms_are_verified(layer, shape, tmp_path):
 
 
 def test_optimised_multipliers_are_verified(tmp_path):
-    bracket = tight(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), torch.randn(2, 5))
+    bracket = tight(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), drawn(2, 5))
     assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
     without = replace(bracket, proof=replace(bracket.proof, multipliers=()))
     assert verdicts(without, tmp_path / "proof.npz")[1].status == REJECTED  # nothing cheaper proves it
@@ -135,12 +135,12 @@ def test_gates_and_skips_are_carried_with_their_weights(tmp_path):
             Function(lambda x: torch.maximum(x, -0.5 * x)),
         )
     )
-    found = verdicts(tight(model, torch.randn(2, 4)), tmp_path / "proof.npz")
+    found = verdicts(tight(model, drawn(2, 4)), tmp_path / "proof.npz")
     assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
 
 
 def test_balls_are_enclosed_and_verified(tmp_path):
-    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), torch.randn(2, 5), max_seconds=1.0)
+    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5), max_seconds=1.0)
     for radius in (0.01, 0.3):
         found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
         assert len(found) == 5
@@ -149,14 +149,14 @@ def test_balls_are_enclosed_and_verified(tmp_path):
 
 def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path):
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x.sort(1).values), nn.Linear(4, 2)))
-    found = verdicts(proven(model, torch.randn(2, 4)), tmp_path / "proof.npz")
+    found = verdicts(proven(model, drawn(2, 4)), tmp_path / "proof.npz")
     assert {verdict.status for verdict in found} == {UNVERIFIED}
     assert "sort" in found[1].why
     assert checker.main([str(tmp_path / "proof.npz")]) == 3
 
 
 def test_what_is_given_without_proof_is_named(tmp_path):
-    work = Work(seeded(lambda: mlp(nn.ReLU())), torch.randn(2, 5))
+    work = Work(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
     bracket = only(bracket_of(work, work.rungs()["best"].log10_upper - 0.01), "upper")
     bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
     found = verdicts(bracket, tmp_path / "proof.npz")[1]
@@ -172,7 +172,7 @@ def test_a_bracket_without_proof_says_so(tmp_path):
 
 def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path):
     model = mlp(nn.ReLU()).double().eval()
-    bracket = proven(model, torch.randn(2, 5).double())
+    bracket = proven(model, drawn(2, 5).double())
     bracket.save(tmp_path / "before.npz")
     with torch.no_grad():
         model[0].weight[0, 0] += 1.0
@@ -188,7 +188,7 @@ def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path)
 
 def test_saving_changes_nothing_and_gives_the_same_file_twice(tmp_path):
     model = seeded(lambda: mlp(nn.ReLU()))
-    bracket = proven(model, torch.randn(2, 5, generator=torch.Generator().manual_seed(0)))
+    bracket = proven(model, drawn(2, 5, seed=0))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for name in ("one.npz", "two.npz"):
         bracket.save(tmp_path / name)
@@ -199,7 +199,7 @@ def test_saving_changes_nothing_and_gives_the_same_file_twice(tmp_path):
 
 
 def test_nothing_is_left_behind_where_a_file_cannot_be_written(tmp_path):
-    bracket = proven(seeded(lambda: mlp(nn.ReLU())), torch.randn(2, 5))
+    bracket = proven(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
     with pytest.raises(InputError, match="cannot write"):
         bracket.save(tmp_path / "missing" / "proof.npz")
     assert not list(tmp_path.iterdir())
@@ -218,15 +218,15 @@ def test_an_infinite_bracket_still_shows_its_witness(tmp_path):
 
 
 def proven_infinite(model):
-    return bracket_of(Work(model, torch.randn(2, 4)), 300.0)
+    return bracket_of(Work(model, drawn(2, 4)), 300.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(120))
 def test_random_networks_are_verified(seed, tmp_path):
-    drawn = network(seed)
-    work = Work(drawn.model, drawn.batch, mode=drawn.mode)
+    random = network(seed)
+    work = Work(random.model, random.batch, mode=random.mode)
     if work.rungs()["best"].log10_upper == torch.inf:
         return
-    found = verdicts(proven(drawn.model, drawn.batch), tmp_path / "proof.npz")
+    found = verdicts(proven(random.model, random.batch), tmp_path / "proof.npz")
     assert REJECTED not in {verdict.status for verdict in found}, [str(verdict) for verdict in found]

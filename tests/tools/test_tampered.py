@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from normscope.bounds.work import Work
 
-from .proofs import File, ball_of, checker, seeded, tight
+from .proofs import File, ball_of, checker, drawn, seeded, tight
 
 
 def conv_net() -> nn.Module:
@@ -24,7 +23,7 @@ def conv_net() -> nn.Module:
 def sound(tmp_path_factory) -> File:
     """The file of a bracket that is verified."""
     path = tmp_path_factory.mktemp("sound") / "proof.npz"
-    tight(seeded(conv_net), torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(3))).save(path)
+    tight(seeded(conv_net), drawn(2, 2, 8, 8, seed=3)).save(path)
     assert checker.main([str(path)]) == 0
     return File.of(path)
 
@@ -34,7 +33,7 @@ def ball(tmp_path_factory) -> File:
     """The file of a bracket over balls that is verified."""
     path = tmp_path_factory.mktemp("ball") / "ball.npz"
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
-    ball_of(Work(model, torch.randn(1, 4, generator=torch.Generator().manual_seed(4)), max_seconds=1.0), 0.2).save(path)
+    ball_of(Work(model, drawn(1, 4, seed=4), max_seconds=1.0), 0.2).save(path)
     assert checker.main([str(path)]) == 0
     return File.of(path)
 

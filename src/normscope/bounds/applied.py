@@ -100,6 +100,7 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
                 break
         else:
             groups.append((node, weight, [node.name], set()))
+    places = _by_memory(graph)
     return tuple(
         Applied(
             name=f"{WEIGHT}{first.name}",
@@ -108,7 +109,7 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
             nodes=tuple(names),
             turned=frozenset(turned),
             chained=len(names) > 1 and _chained(graph, names),
-            also=_also(graph, weight, names),
+            also=_also(places, weight, names),
         )
         for first, weight, names, turned in groups
     )
@@ -138,21 +139,27 @@ def _chained(graph: Graph, names: list[str]) -> bool:
     return False
 
 
-def _also(graph: Graph, weight: Tensor, names: list[str]) -> tuple[str, ...]:
+def _also(places: Mapping[int, Sequence[tuple[Node, Tensor]]], weight: Tensor, names: list[str]) -> tuple[str, ...]:
     """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
-    others = [
-        node.where
-        for node in graph
-        if node.name not in names
-        for leaf in leaves((node.args, node.kwargs))
-        if isinstance(leaf, Tensor) and same_memory(leaf, weight)
-    ]
-    return tuple(dict.fromkeys(others))
+    found = places.get(weight.untyped_storage().data_ptr(), [])
+    return tuple(dict.fromkeys(n.where for n, leaf in found if n.name not in names and same_memory(leaf, weight)))
+
+
+def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:
+    """Return the tensors that nodes hold, by the memory they lie in."""
+    places: dict[int, list[tuple[Node, Tensor]]] = {}
+    for node in graph:
+        for leaf in leaves((node.args, node.kwargs)):
+            if isinstance(leaf, Tensor):
+                places.setdefault(leaf.untyped_storage().data_ptr(), []).append((node, leaf))
+    return places
 
 
 def same_memory(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors lie on common memory."""
-    if first.device != second.device or not first.numel() or not second.numel():
+    if first.device != second.device or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
+        return False
+    if not first.numel() or not second.numel():
         return False
     (start, end), (other, last) = _span(first), _span(second)
     return start < last and other < end

@@ -65,7 +65,7 @@ class Balls:
         size = sum(item.value.numel() for item in graph.inputs)
         if centres.ndim != 2 or centres.shape[1] != size or not len(centres):
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
-        self.work, self.centres = work, centres.detach().double()
+        self.work, self.centres = work, centres.detach().to(graph.inputs[0].value.device, torch.float64)
         with torch.no_grad():
             if work not in _unrolled:
                 _unrolled[work] = Unrolled(work.segments)
@@ -145,8 +145,17 @@ class Over:
 
     @cached_property
     def composed(self) -> Tensor:
-        """The constant by composition from the input to the output alone, `[B]`."""
+        """The constant by composition from the input to the output, ellipsoids included, `[B]`."""
         return torch.cat([seen.output.constant for seen in self.seen])
+
+    @cached_property
+    def ellipsoid(self) -> Tensor:
+        """The constant by reachable ellipsoids, `[B]`; infinite where the network is too wide for them."""
+        found = []
+        for seen, reach in zip(self.seen, self.reaches, strict=True):
+            known = reach.constants(self.balls.unrolled.output)
+            found.append(torch.full_like(seen.radius, torch.inf) if known is None else known[0])
+        return torch.cat(found)
 
     @cached_property
     def expanded(self) -> Expansion | None:
@@ -321,8 +330,10 @@ def _upper(over: Over, i: int, global_upper: Upper | None) -> tuple[float, str]:
     """Return log10 of one ball's bound and the method that gave it."""
     value = float(over.constant[i])
     method = "composition over the ball"
-    if over.expanded is not None and float(over.expanded.constant[i]) <= float(over.composed[i]):
+    if over.expanded is not None and float(over.expanded.constant[i]) <= value:
         method = "centre and radius"
+    elif float(over.ellipsoid[i]) <= value:
+        method = "ellipsoid over the ball"
     exponent = log10(value) if value < math.inf else math.inf
     exponent += 4e-16 * max(1.0, abs(exponent)) if math.isfinite(exponent) else 0.0
     if global_upper is not None and global_upper.log10 <= exponent:

@@ -166,7 +166,7 @@ def _combined(
         spread, rows = absolute(linear), row_norms(linear)
         own = wide(constant, centre).expand_as(centre)
         if rows is not None:
-            own = torch.minimum(own, times(rows[None].expand_as(centre), wide(x.constant, centre)))
+            own = torch.minimum(own, times(rows.to(centre.device).expand_as(centre), wide(x.constant, centre)))
         if spread is not None:
             noise = ROUNDING * torch.where(x.centre.isfinite(), x.centre.abs(), 0.0)
             shift = torch.where(x.low == x.high, 0.0, middle - x.centre)

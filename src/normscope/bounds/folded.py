@@ -43,6 +43,7 @@ def propagate(
     fold: bool,
     chain: Chain | None = None,
     start: Mapping[str, Upper] | None = None,
+    side: int = JOINT_SIDE,
 ) -> dict[str, Upper]:
     """Bound the map from the input to every node of the graph, by name.
 
@@ -52,6 +53,7 @@ def propagate(
         fold: False: one operator at a time. True: also by folded segments, whichever is smaller at each node.
         chain: a certificate consulted at the end of every segment.
         start: how far each input can move, relative to the change that is measured; ONE if absent, ZERO holds it fixed.
+        side: segments of several sources up to this size are written out side by side.
     """
     graph = segments.graph
     values = {item.name: ONE if start is None else start[item.name] for item in graph.inputs}
@@ -65,7 +67,7 @@ def propagate(
             apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
             value = root_sum_squares(moved) if apart else total(moved)
             if node.name in ends:
-                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm)])
+                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side)])
             values[node.name] = value
             continue
         atom = segments.atoms[node.name]
@@ -74,7 +76,7 @@ def propagate(
             known = [values[name]]
             if isinstance(effect, Gain) and effect.before is not None:
                 known = [norm(effect.before).times(values[name])]
-                known += [form_bound(form, cores, graph, norm)] if fold else []
+                known += [form_bound(form, cores, graph, norm, side)] if fold else []
             slope = effect.slope if isinstance(effect, Elementwise) else None
             tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
             inner.append(smallest([*known, tighter] if tighter is not None else known))
@@ -88,22 +90,22 @@ def propagate(
     return values
 
 
-def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm) -> Upper:
+def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm, side: int = JOINT_SIDE) -> Upper:
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
     norms = {source: norm(linear) for source, linear in form.items()}
     direct = [norms[source].times(cores[source]) for source in form if source in inputs]
     others = [norms[source].times(cores[source]) for source in form if source not in inputs]
     plain = total([*([root_sum_squares(direct)] if direct else []), *others])
-    joint = _joint(form, cores, norms)
+    joint = _joint(form, cores, norms, side)
     return plain if joint is None else smallest([plain, joint])
 
 
-def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper]) -> Upper | None:
+def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: int) -> Upper | None:
     """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
     linears = list(form.values())
     size = sum(linear.in_size for linear in linears)
-    if len(form) < 2 or max(size, linears[0].out_size) > JOINT_SIDE or not all(map(moderate, linears)):
+    if len(form) < 2 or max(size, linears[0].out_size) > side or not all(map(moderate, linears)):
         return None
     terms = {source: norms[source].times(cores[source]).log10 for source in form}
     top = max(terms.values())
@@ -114,9 +116,9 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper]) -> Uppe
         # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j), relative to the largest term
         parts.append(linear.dense() * 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10))
     device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
-    side = float(torch.linalg.matrix_norm(torch.cat([p.to(device) for p in parts], dim=1), ord=2))
+    joint = float(torch.linalg.matrix_norm(torch.cat([p.to(device) for p in parts], dim=1), ord=2))
     spread = math.fsum(10.0 ** (term - top) for term in terms.values())
-    return Upper(top + log10(side * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
+    return Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
 
 
 def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:

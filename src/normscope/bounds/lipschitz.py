@@ -15,6 +15,7 @@ from ..core.untouched import outside_inference_mode
 from .ball import ball_bracket
 from .outputs import per_output
 from .point import jacobian_norms
+from .proof import Proof
 from .work import Work, check_option
 
 
@@ -94,7 +95,8 @@ def lipschitz(
         assert radius is not None
         best = work.rungs(effort)["best"]
         known_globally = Upper(best.log10_upper, best.evidence, best.method, best.reason)
-        return ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
+        bracket = ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
+        return _with_proofs(work, bracket, radius)
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
     bracket = work.exact(bracket) if effort == "exact" else bracket
     if per is not None:
@@ -107,3 +109,14 @@ def _scope(scope: str | Scope) -> Scope:
         return Scope(scope)
     except ValueError:
         raise InputError(f'scope is "global", "point" or "ball", not {scope!r}') from None
+
+
+def _with_proofs(work: Work, bracket: Bracket, radius: float) -> Bracket:
+    """Attach to every ball what a checker needs: the network, the centre and the radius."""
+    centres = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+    proof = Proof(graph=work.double, effects=work.segments.effects, radius=radius)
+    samples = [
+        replace(one, proof=replace(proof, centre=centre))
+        for one, centre in zip(bracket.per_sample or (), centres, strict=True)
+    ]
+    return replace(bracket, per_sample=tuple(samples), proof=proof)

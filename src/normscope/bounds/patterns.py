@@ -28,6 +28,7 @@ from .ellipsoid import Uncertain
 from .feasibility import Feasibility, offsets
 from .optimised import EXACT, Parameters, run
 from .plan import Plan
+from .proof import Proof
 from .segments import Segments
 
 MOST_UNITS = 4096
@@ -99,6 +100,9 @@ def closer(
         converged=closed,
         advice=None if closed else "the search over activation patterns was cut short: raise max_seconds",
         notes=(*bracket.notes, f"activation patterns: {done}"),
+        proof=replace(bracket.proof, given=("branch and bound over activation patterns",))
+        if better and isinstance(bracket.proof, Proof)
+        else bracket.proof,
     )
 
 
@@ -166,28 +170,28 @@ class Search:
     def run(self, log10_lower: float, *, rtol: float, deadline: float, enough: float = math.inf) -> Found:
         """Search until the sides meet or time is up; any time the upper side holds. `enough`: a bound known before."""
         self.found.log10_lower, self.found.log10_upper = log10_lower, enough
-        self._sample()
-        self._push([self._root(enough)])
+        self._sample(time.monotonic() + (deadline - time.monotonic()) / 4)
+        self._push([self._root(enough)], deadline)
         with Progress("branching") as progress:
             while self.heap and not self.found.closed(rtol) and time.monotonic() < deadline:
                 batch = self._take()
                 if batch:
-                    self._push(self._split(batch))
+                    self._push(self._split(batch), deadline)
                 self._update()
                 progress.step(f"{self.found.nodes} nodes, 10^{self.found.log10_upper:.5f}")
         self._update()
         return self.found
 
-    def _sample(self) -> None:
+    def _sample(self, deadline: float) -> None:
         """Look for a good pattern from below: those of random inputs, then flips of single units of the best."""
         signs = self.feasible.patterns(SAMPLES)
-        values = self._norms(signs)
+        values = self._norms(signs, deadline)
         for index in values.argsort(descending=True)[:STARTS].tolist():
             pattern, value = signs[index], float(values[index])
             self._offer(pattern, value)
-            for _ in range(len(pattern)):
+            while time.monotonic() < deadline:
                 flipped = pattern[None] * (1.0 - 2.0 * torch.eye(len(pattern), dtype=torch.float64))
-                flips = self._norms(flipped)
+                flips = self._norms(flipped, deadline)
                 for best in flips.argsort(descending=True)[:TRIED].tolist():
                     if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best])):
                         break
@@ -206,11 +210,14 @@ class Search:
             self.found.log10_lower, self.found.point = value, point
         return point is not None
 
-    def _norms(self, signs: Tensor) -> Tensor:
-        """Return log10 of the norm of the network's linear map under decided patterns `[P, units]`."""
+    def _norms(self, signs: Tensor, deadline: float) -> Tensor:
+        """Return log10 of the norm of the linear map under decided patterns `[P, units]`; -inf once it is too late."""
         sizes = [len(self.slopes[name][0]) for name in self.names]
-        parts = []
-        for chunk in signs.split(256):
+        parts: list[Tensor] = []
+        for chunk in signs.split(max(1, 2**22 // max(sizes) ** 2)):
+            if time.monotonic() > deadline:
+                parts.append(torch.full((len(chunk),), -math.inf, dtype=torch.float64))
+                continue
             batch = [Pattern(tuple(row.split(sizes)), ()) for row in chunk.to(self.plan.output.device)]
             with torch.no_grad():
                 parts.append(self._bound(batch, self._undecided(len(batch)), self._radii(batch)).cpu())
@@ -308,8 +315,8 @@ class Search:
             dict(zip(self.names, stacked[:count], strict=True)), dict(zip(self.names, stacked[count:], strict=True))
         )
 
-    def _push(self, patterns: Sequence[Pattern]) -> None:
-        """Bound new nodes, a few steps of Adam on their multipliers, and put them on the heap."""
+    def _push(self, patterns: Sequence[Pattern], deadline: float) -> None:
+        """Bound new nodes, a few steps of Adam on their multipliers while time is left, and put them on the heap."""
         rounds = ROUNDS if self.found.nodes else 10 * ROUNDS
         self.found.nodes += len(patterns)
         free = self._parameters(patterns)
@@ -319,7 +326,9 @@ class Search:
         best = torch.full((len(patterns),), math.inf, dtype=torch.float64)
         kept = [p.detach().clone() for p in free.all]
         radii = self._radii(patterns)
-        for _ in range(rounds):
+        for index in range(rounds):
+            if index and time.monotonic() > deadline:
+                break
             with torch.enable_grad():
                 log = self._bound(patterns, free, radii)
             now = log.detach()

@@ -81,6 +81,7 @@ class Proof:
         given: what else it rests on that the file brings no proof of, in words.
         centre: flat centre of the ball; None for a GLOBAL bracket.
         radius: of the ball.
+        unchanged: what the weights held when it was made; taken then if absent.
     """
 
     graph: Graph
@@ -89,9 +90,11 @@ class Proof:
     given: tuple[str, ...] = ()
     centre: Tensor | None = None
     radius: float | None = None
-    unchanged: Unchanged = field(init=False)
+    unchanged: Unchanged | None = None
 
     def __post_init__(self) -> None:
+        if self.unchanged is not None:
+            return
         constants = [leaf for node in self.graph for leaf in leaves(_read(node))]
         kept = Unchanged.of(*(leaf for leaf in constants if isinstance(leaf, Tensor) and not leaf.is_complex()))
         object.__setattr__(self, "unchanged", kept)
@@ -102,6 +105,7 @@ class Proof:
         Raises:
             InputError: the model has changed since, or there is nothing to claim.
         """
+        assert self.unchanged is not None
         self.unchanged.check()
         archive = Archive()
         script = scripted(self.graph, self.effects, archive)

@@ -75,7 +75,7 @@ def certified_radius(
         >>> model = torch.nn.Linear(2, 2).eval()
         >>> model.weight.data, model.bias.data = torch.eye(2), torch.zeros(2)
         >>> radii = ns.certified_radius(model, torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
-        >>> 0.69 < radii.radius[0] < 0.7072 < radii.attacked[0] < 0.71  # the boundary lies at 1/sqrt(2)
+        >>> 0.70 < radii.radius[0] < 0.5**0.5 < radii.attacked[0] < 0.71  # the boundary lies at sqrt(1/2)
         True
 
     Reference: Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants over balls.

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..linalg.absolute import small
+from ..linalg.absolute import WRITTEN
 from ..linalg.linear_map import Identity, LinearMap
+from ..linalg.writing import writable
 from ..rules.local import Affine, Enclosure, Local, Step
 from .ellipsoid import image
 from .enclosure import Enclosures, tidy
@@ -194,7 +195,7 @@ def _finite(found: Local) -> bool:
 
 
 def _writable(linear: LinearMap) -> bool:
-    return isinstance(linear, Identity) or small(linear)
+    return isinstance(linear, Identity) or (linear.in_size * linear.out_size <= WRITTEN and writable(linear))
 
 
 def _root(value: Tensor) -> Tensor:

@@ -61,11 +61,12 @@ class Tails:
         effects: dict[str, Effect] = {}
         atoms: dict[str, Atom] = {}
         nodes: list[Node] = []
+        measured: set[str] = set()  # values whose range was read off the data
         particular = False
         for node in self.graph:
             if node.name in moving or not moving.intersection(node.refs):
                 continue
-            node, effect, size, decided = self._effect(node, sizes, values)
+            node, effect, size, decided = self._effect(node, sizes, values, measured)
             particular = particular or decided
             for name in node.refs:
                 if name not in moving:
@@ -87,17 +88,22 @@ class Tails:
         return Segments(graph, effects, forms, atoms), particular
 
     def _effect(
-        self, node: Node, sizes: Mapping[str, Range], values: Mapping[str, Tensor]
+        self, node: Node, sizes: Mapping[str, Range], values: Mapping[str, Tensor], measured: set[str]
     ) -> tuple[Node, Effect, Range, bool]:
-        """Return a node as it stands behind the moving ones, its effect, its range, and whether the data decided."""
+        """Return a node as it stands behind the moving ones, its effect, its range, and whether the data decided it."""
         known = self.segments.effects[node.name]
         still = [name for name in node.refs if name not in sizes]
-        operands, measured = _operands(node, sizes, values)
+        operands, read = _operands(node, sizes, values)
+        if read or measured.intersection(node.refs):
+            measured.add(node.name)
         if isinstance(known, Linear):  # affine, whatever the ranges are
-            return node, known, self._after(known, node, operands), measured
+            return node, known, self._after(known, node, operands), False
         if not still:
-            effect = self._asked(node, operands, known)
-            return node, effect, self._after(effect, node, operands), False
+            effect = self._asked(node, tuple(UNKNOWN if n in measured else sizes[n] for n in node.refs), known)
+            closer = self._asked(node, operands, known)
+            decided = not _same(effect, closer)
+            effect = closer if decided else effect
+            return node, effect, self._after(effect, node, operands), decided
         fixed = held(node, {name: values[name] for name in still})
         moved = [sizes[name] for name in fixed.refs]
         effect = _fixed_factor(node, fixed) or effect_of(fixed, moved)

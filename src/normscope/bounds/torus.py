@@ -29,8 +29,8 @@ from .torus_run import Passed, run
 from .torus_stage import Bend, Close, Stage
 from .torus_stencil import Grid
 
-COARSE, FEWEST = 3, 8
-"""Entries per axis of the smaller torus: at least so many at the coarsest and at the finest level."""
+COARSE, FEWEST = (3, 2, 1), 8
+"""Entries per axis of the smaller torus: at the coarsest level (what can be afforded), at least at the finest."""
 _COLD = 40
 """Power steps from a cold start."""
 _LEADING, _SHARPNESS = 16, 30.0
@@ -93,12 +93,21 @@ class _Attempt:
         self.device, self.directions = device, directions
         self.deadline = math.inf if deadline is None else deadline
         self.full = [ready(stage, stage.sizes, device) for stage in plan]
-        few = [ready(stage, _smaller(stage), device) for stage in plan]
-        self.few = few if 2.0 * _cost(few) <= _cost(self.full) else self.full
+        self.few = self._few(plan)
         steps = tuple(step for stage in self.full for step in stage.steps)
         self.exact = _Careful.of(Plan({}, steps, torch.empty(0)))
         self.best: Certified | None = None
         self.seconds = 0.0
+
+    def _few(self, plan: Sequence[Stage]) -> list[Ready]:
+        """Return the stages on a smaller torus that steps with gradient can afford, or on the full one if that pays."""
+        for coarse in COARSE:
+            few = [ready(stage, _smaller(stage, coarse), self.device) for stage in plan]
+            if 2.0 * _cost(few) > _cost(self.full) and self.affordable(self.full, gradient=True):
+                return self.full
+            if self.affordable(few, gradient=True):
+                return few
+        return few
 
     def affordable(self, stages: Sequence[Ready], *, gradient: bool = False) -> bool:
         """Say whether a run (or a step with gradient) fits into the memory and the time there is."""
@@ -157,10 +166,10 @@ class _Attempt:
             self._confirm()
 
 
-def _smaller(stage: Stage) -> Grid:
+def _smaller(stage: Stage, coarse: int) -> Grid:
     """Return the sizes of a smaller torus that all levels of a stage divide."""
     pairs = zip(stage.sizes, stage.unit, strict=True)
-    return tuple(min(size, unit * max(COARSE, -(-FEWEST // unit))) for size, unit in pairs)
+    return tuple(min(size, unit * max(coarse, -(-FEWEST // unit))) for size, unit in pairs)
 
 
 def _cost(stages: Sequence[Ready]) -> float:

@@ -3,8 +3,9 @@
 Every field lies on a torus of N >= n + padding entries per axis, where a zero-padded convolution is a circular one as
 long as the field it reads is zero outside its n entries (it is *clean*). Activations make it so: they are followed by
 a mask, which has slopes 0 and 1. Linear values hold anything outside their grid, which only maps that look no further
-than the grid may read; where another one does, a mask is put in between. Behind a stride the torus has N/stride entries, and a state of block circulant matrices stays
-one. The fields carried together lie on one torus; linear maps wait until their outputs do.
+than the grid may read; where another one does, a mask is put in between. Behind a stride the torus has N/stride
+entries, and a state of block circulant matrices stays one. The fields carried together lie on one torus; linear maps
+wait until their outputs do.
 
 A node that bounds its operand as a whole (max pooling) closes a stage, whose constant multiplies those of the others.
 """
@@ -23,18 +24,16 @@ from ..linalg.convolution import Convolution
 from ..linalg.linear_map import Repeated
 from ..linalg.norms import upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
-from .plan import WIDEST, plan
+from .plan import WIDEST, Plan, plan
 from .segments import Segments
 from .torus_stage import Bend, Close, Field, Move, Stage, Tail
-from .torus_stencil import Grid, Stencil, grid_of, stencil_of
+from .torus_stencil import Grid, Stencil, grid_of, stencil_of, sum_of
 
 SMALL = 512
 """Outputs up to this size are written out; the constant of larger fields is the largest over all frequencies."""
 
 
-def stages(
-    segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST
-) -> tuple[Stage, ...] | None:
+def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST) -> tuple[Stage, ...] | None:
     """Return the stages of a graph, or None where it is not a convolutional one of the kind described above.
 
     Args:
@@ -67,6 +66,9 @@ class _Planner:
     def __init__(self, segments: Segments, values: Mapping[str, Upper], axes: int, widest: int) -> None:
         self.graph, self.effects, self.values, self.axes = segments.graph, segments.effects, values, axes
         self.widest = widest
+        shape = self.graph.inputs[0].shape
+        front = shape[: max(0, len(shape) - axes - 1)]
+        self.leading = front if math.prod(front) > 1 else ()
         self.shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
         self.nodes = {node.name: node for node in self.graph}
         self.order = _early(self.graph, self.effects)
@@ -94,7 +96,7 @@ class _Planner:
             else:
                 self._afresh(index)
         output = self.graph.output
-        small = math.prod(self.shapes[output]) <= SMALL
+        small = math.prod(self.shapes[output][len(self.leading) :]) <= SMALL
         tail = self._tail() if small or output not in self.fields else None
         if tail is not None:
             return self._ended(tail)
@@ -112,7 +114,7 @@ class _Planner:
         self.unclean: dict[str, list[str]] = {}
         self.least: list[tuple[Grid, Grid, bool]] = []
         for name in start:
-            grid = grid_of(self.shapes[name], self.axes)
+            grid = grid_of(self.shapes[name], self.axes, self.leading)
             if grid is None or (self.fields and grid[1:] != next(iter(self.fields.values())).grid):
                 raise _Refused
             self.fields[name] = Field(grid[0], grid[1:], (1,) * self.axes, clean=True)
@@ -127,7 +129,7 @@ class _Planner:
         results: list[Field] = []
         for linear, ref in zip(effect.maps, node.refs, strict=True):
             field = self.fields.get(ref)
-            stencil = None if field is None else stencil_of(linear, node, self.axes)
+            stencil = None if field is None else stencil_of(linear, node, self.axes, self.leading)
             if field is None or stencil is None or stencil.size != field.grid:
                 return
             if any(stencil.reach) and not stencil.wraps and not field.clean:
@@ -248,8 +250,8 @@ class _Planner:
         self._seal(Close(operand, self.bases, log10_gain))
 
     def _ended(self, tail: Tail) -> tuple[Stage, ...]:
-        for base in tail.bases:
-            self._read(base, self.bases)
+        for name in tail.summed or tail.bases:
+            self._read(name, self.bases)
         self._seal(tail)
         return tuple(self.stages)
 
@@ -277,28 +279,57 @@ class _Planner:
         self._begin(start)
 
     def _tail(self) -> Tail | None:
-        """Return the dense plan of what is left, over the fields of the state, or None where there is none."""
+        """Return the dense plan of what is left, over the fields of the state or sums of fields; None without one."""
+        left = self._left(set(self.bases))
+        found = None if left is None else self._dense(self.bases, left)
+        return self._summed() if found is None else Tail(found, self.bases)
+
+    def _summed(self) -> Tail | None:
+        """The dense plan behind sums over grids, which may have more channels than it could write out."""
+        sums: dict[str, tuple[str, float]] = {}
+        for name, node in self.nodes.items():
+            effect = self.effects[name]
+            if isinstance(effect, Linear) and len(node.refs) == 1 and node.refs[0] in self.fields:
+                factor = sum_of(effect.maps[0], self.axes, self.leading)
+                if factor is not None:
+                    sums[name] = node.refs[0], factor
+        left = self._left(set(sums))
+        if left is None:
+            return None
+        read = {ref for name in left for ref in self.nodes[name].refs}
+        names = [name for name in sums if name in read]
+        kinds = {(self.fields[sums[name][0]].level, self.fields[sums[name][0]].grid, sums[name][1]) for name in names}
+        found = self._dense(names, left) if len(kinds) == 1 else None
+        if found is None:
+            return None
+        summed = tuple(sums[name][0] for name in names)
+        self._gather(summed)
+        return Tail(found, self.bases, summed, sums[names[0]][1])
+
+    def _left(self, stops: set[str]) -> set[str] | None:
+        """Nodes between these values and the output, or None if it depends on others."""
         left: set[str] = set()
-        waiting, bases = [self.graph.output], set()
+        waiting = [self.graph.output]
         while waiting:
             name = waiting.pop()
-            if name in self.bases:
-                bases.add(name)
-            elif name not in self.nodes or (name in self.fields and name not in self.readings):
+            if name in stops:
+                continue
+            if name not in self.nodes or (name in self.fields and name not in self.readings):
                 return None
-            elif name not in left:
+            if name not in left:
                 left.add(name)
                 waiting += self.nodes[name].refs
+        return left
+
+    def _dense(self, names: Sequence[str], left: set[str]) -> Plan | None:
+        """Return the dense plan of the nodes `left`, from these values."""
         device = self.graph.inputs[0].value.device
-        names = tuple(base for base in self.bases if base in bases)
         inputs = tuple(
             Input(name=name, value=torch.zeros(self.shapes[name], dtype=torch.float64, device=device)) for name in names
         )
         graph = replace(self.graph, inputs=inputs, nodes=tuple(node for node in self.order if node.name in left))
         found = plan(Segments(graph, self.effects, {}, {}), self.values, widest=self.widest)
-        if found is None or found.leading or set(found.start) != set(names):
-            return None
-        return Tail(found, names)
+        return found if found is not None and found.leading == self.leading and set(found.start) == set(names) else None
 
 
 def _early(graph: Graph, effects: Mapping[str, Effect]) -> tuple[Node, ...]:

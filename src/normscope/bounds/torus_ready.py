@@ -136,6 +136,15 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """The stage ends in a dense plan over sums of fields: their ellipsoid is a weighted sum over frequencies."""
+
+    plan: Plan
+    rows: Rows
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """A stage on tori of a chosen size."""
 
@@ -143,13 +152,13 @@ class Ready:
     start: Tensor
     log10_start: float
     operations: tuple[Shift | Wave, ...]
-    end: Peak | Sink
+    end: Peak | Sink | Pool
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """The nonlinear steps, those of the dense plan included."""
         own = tuple(operation.step for operation in self.operations if isinstance(operation, Wave))
-        return own + (self.end.plan.steps if isinstance(self.end, Sink) else ())
+        return own if isinstance(self.end, Peak) else own + self.end.plan.steps
 
     @property
     def cost(self) -> float:
@@ -174,7 +183,7 @@ class Ready:
             rows = operation.rows
             kept = operation.step.kept.numel() if isinstance(operation, Wave) else 0
             held.append(16.0 * operation.rows.turns.shape[0] * max(rows.width, rows.height + kept) ** 2)
-        return 8.0 * sum(held) if gradient else 4.0 * max(held, default=0.0)
+        return 4.0 * sum(held) if gradient else 4.0 * max(held, default=0.0)
 
 
 def ready(stage: Stage, sizes: Grid, device: torch.device) -> Ready:
@@ -202,16 +211,17 @@ def ready(stage: Stage, sizes: Grid, device: torch.device) -> Ready:
             turns = here.frequencies[:, None] / finest
             rows = Rows(stage, (operation.operand,), operation.bases, turns, cached=cached)
             operations.append(Wave(_step(stage, operation, device), rows))
-    bases = stage.end.bases
     last = torus(stage.fields[stage.end.bases[0]].level)
-    end: Peak | Sink
-    if isinstance(stage.end, Close):
-        turns = last.frequencies[:, None] / finest
-        end = Peak(
-            stage.end.operand, Rows(stage, (stage.end.operand,), bases, turns, cached=cached), stage.end.log10_gain
-        )
-    else:
+    end: Peak | Sink | Pool
+    if isinstance(stage.end, Tail) and not stage.end.summed:
         end = _sink(stage, stage.end, last, device)
+    else:
+        names = (stage.end.operand,) if isinstance(stage.end, Close) else stage.end.summed
+        rows = Rows(stage, names, stage.end.bases, last.frequencies[:, None] / finest, cached=cached)
+        if isinstance(stage.end, Close):
+            end = Peak(stage.end.operand, rows, stage.end.log10_gain)
+        else:
+            end = Pool(stage.end.plan, rows, _sums(stage, stage.end, last, device))
     top = max(stage.start.values())
     start = torch.cat(
         [
@@ -249,23 +259,37 @@ def _step(stage: Stage, bend: Bend, device: torch.device) -> Step:
     return Step(bend.name, None, kept, Uncertain(centre, radius, size, everywhere=high > low))
 
 
-def _sink(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> Sink:
-    """Transform the first matrix of a dense plan on the stage's own torus; frequencies are read at the nearest of `last`."""
-    plan = tail.plan
-    first = plan.operations[0] if plan.operations else None
-    matrix = first.matrix if isinstance(first, Turn) else plan.output
+def _own(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> tuple[Torus, Tensor]:
+    """Return the torus of a stage's last fields at its own size, and the nearest frequency of `last` to each there."""
     level = stage.fields[tail.bases[0]].level
     own = Torus(tuple(n // step for n, step in zip(stage.sizes, level, strict=True)), device)
-    axes = tuple(range(2, 2 + len(level)))
+    ratio = torch.tensor(last.sizes, device=device) / torch.tensor(own.sizes, device=device)
+    return own, last.code((own.frequencies * ratio).round().long())
+
+
+def _sums(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> Tensor:
+    """Return the weight of every frequency of `last` in the ellipsoid of sums over a grid."""
+    own, code = _own(stage, tail, last, device)
+    grid = stage.fields[tail.summed[0]].grid
+    ones = torch.full(grid, tail.factor, dtype=torch.float64, device=device)
+    waves = torch.fft.fftn(ones, s=own.sizes, norm="ortho").flatten()[own.code(own.frequencies)]
+    weights = torch.zeros(last.frequencies.shape[0], dtype=torch.float64, device=device)
+    return weights.index_add_(0, last.place[code], waves.abs().square() * own.weights)
+
+
+def _sink(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> Sink:
+    """Transform the first matrix of a dense plan on the stage's own torus, its frequencies read at the nearest."""
+    first = tail.plan.operations[0] if tail.plan.operations else None
+    matrix = first.matrix if isinstance(first, Turn) else tail.plan.output
+    own, code = _own(stage, tail, last, device)
     blocks, column = [], 0
     for base in tail.bases:
         field = stage.fields[base]
         size = field.channels * math.prod(field.grid)
         values = matrix[:, column : column + size].reshape(-1, field.channels, *field.grid)
         column += size
+        axes = tuple(range(2, values.ndim))
         waves = torch.fft.fftn(values, s=own.sizes, dim=axes, norm="ortho").flatten(2).conj()
         blocks.append(waves[:, :, own.code(own.frequencies)])
-    ratio = torch.tensor(last.sizes, device=device) / torch.tensor(own.sizes, device=device)
-    code = last.code((own.frequencies * ratio).round().long())
     rows = torch.cat(blocks, dim=1).movedim(2, 0).contiguous()
-    return Sink(plan, rows, own.weights, last.place[code], last.flip[code], ends=first is None)
+    return Sink(tail.plan, rows, own.weights, last.place[code], last.flip[code], ends=first is None)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .ellipsoid import advance, image
 from .optimised import Choose
-from .plan import Turn
-from .torus_ready import Peak, Ready, Rows, Shift, Sink, Wave
+from .plan import Step, Turn
+from .torus_ready import Peak, Pool, Ready, Rows, Shift, Sink, Wave
 
 _PIECE = {"cpu": 6e7, "cuda": 2e9}
 """Bytes of the largest intermediate value where no gradient is taken."""
@@ -50,7 +50,7 @@ def run(stages: Sequence[Ready], choose: Choose, top: Top) -> Passed:
             peaks = peaks + top(walk.seen(stage.end.rows), stage.end.name).log() / 2
             log += walk.log + stage.end.log10_gain
         else:
-            dense, added = walk.sink(stage.end)
+            dense, added = walk.sink(stage.end) if isinstance(stage.end, Sink) else walk.pool(stage.end)
             sigmas.update(walk.sigmas)
             log += added
     return Passed(log, peaks, dense, sigmas)
@@ -116,10 +116,16 @@ class _Walk:
             total = found if total is None else total + found
         assert total is not None
         self.q = (total + total.mT) / 2
-        if sink.ends:
-            return self.q, self.log
+        return (self.q, self.log) if sink.ends else self._dense(sink.plan.operations[1:], sink.plan.output)
+
+    def pool(self, pool: Pool) -> tuple[Tensor, float]:
+        """Run the dense plan from sums of fields; return the output's ellipsoid and log10 of its scale."""
+        self.q = (self.seen(pool.rows).real * pool.weights[:, None, None]).sum(0)
+        return self._dense(pool.plan.operations, pool.plan.output)
+
+    def _dense(self, operations: Sequence[Turn | Step], output: Tensor) -> tuple[Tensor, float]:
         self._rescale()
-        for operation in sink.plan.operations[1:]:
+        for operation in operations:
             if isinstance(operation, Turn):
                 self.q = image(self.q, operation.matrix)
             else:
@@ -129,7 +135,7 @@ class _Walk:
                 self.q = advance(self.q, form, qvv, operation.kept, operation.known, sigma)
                 self.sigmas[operation.name] = sigma.detach() * 10.0 ** (-2.0 * self.log)
             self._rescale()
-        return image(self.q, sink.plan.output), self.log
+        return image(self.q, output), self.log
 
     def _parts(self, count: int, entries: float) -> list[slice]:
         """Cut frequencies into pieces of bounded memory; a run with gradients keeps everything anyway."""

@@ -60,10 +60,19 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The stage ends in a dense plan; the first matrix of the plan is over the grids of the fields `bases`."""
+    """The stage ends in a dense plan, over the grids of the fields `bases`, or over sums of fields.
+
+    Attributes:
+        plan: the dense plan; its first matrix is over what it starts from.
+        bases: the fields of the state.
+        summed: the fields whose sums over the grid the plan starts from, if it does.
+        factor: what the sums are multiplied by.
+    """
 
     plan: Plan
     bases: tuple[str, ...]
+    summed: tuple[str, ...] = ()
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class Stage:
     def unit(self) -> Grid:
         """What the sizes of a torus must be multiples of, per axis."""
         names = [name for operation in self.operations for name in _named(operation)] + list(self.end.bases)
-        names += [self.end.operand] if isinstance(self.end, Close) else []
+        names += [self.end.operand] if isinstance(self.end, Close) else list(self.end.summed)
         levels = [self.fields[name].level for name in names]
         return tuple(math.lcm(*(level[axis] for level in levels)) for axis in range(len(self.sizes)))
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..graph.ir import Node
 from ..linalg.convolution import Convolution
-from ..linalg.linear_map import Diagonal, Identity, LinearMap, Reindex, Repeated
+from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex, Repeated
+from ..linalg.slices import slice_map
 
 Grid = tuple[int, ...]
 
@@ -96,27 +97,33 @@ class Stencil:
         return spread
 
 
-def grid_of(shape: Sequence[int], axes: int) -> Grid | None:
-    """Return `(channels, *sizes)` of a value with nothing in front of them, or None."""
-    cut = len(shape) - axes - 1
-    return tuple(shape[cut:]) if cut >= 0 and math.prod(shape[:cut]) == 1 else None
+def grid_of(shape: Sequence[int], axes: int, leading: Grid = ()) -> Grid | None:
+    """Return `(channels, *sizes)` of a value with nothing but `leading` (and ones) in front of them, or None."""
+    inner = tuple(shape[len(leading) :])
+    cut = len(inner) - axes - 1
+    fits = tuple(shape[: len(leading)]) == leading and cut >= 0 and math.prod(inner[:cut]) == 1
+    return inner[cut:] if fits else None
 
 
-def stencil_of(linear: LinearMap, node: Node, axes: int) -> Stencil | None:
+def stencil_of(linear: LinearMap, node: Node, axes: int, leading: Grid = ()) -> Stencil | None:
     """Return a map between fields with `axes` spatial axes as a stencil, or None if it is not one.
 
     Args:
         linear: the map.
         node: the operator it is of, whose arguments tell about pooling.
         axes: number of spatial axes.
+        leading: dimensions in front, over which it must act slice by slice.
     """
-    inner = linear.inner if isinstance(linear, Repeated) and math.prod(linear.leading) == 1 else linear
-    if isinstance(inner, Convolution):
-        return _convolution(inner) if len(inner.axes) == axes and not inner.transposed else None
-    before, after = grid_of(linear.in_shape, axes), grid_of(linear.out_shape, axes)
+    before, after = grid_of(linear.in_shape, axes, leading), grid_of(linear.out_shape, axes, leading)
     if before is None or after is None:
         return None
+    if isinstance(linear, Averaging):
+        return _pooling(node, before, after)
+    inner = slice_map(linear, leading)
+    inner = inner.inner if isinstance(inner, Repeated) and math.prod(inner.leading) == 1 else inner
     match inner:
+        case Convolution(transposed=False) if len(inner.axes) == axes:
+            return _convolution(inner)
         case Identity() if before == after:
             return _factors(torch.ones(before[0], dtype=torch.float64, device=node.device), before[1:])
         case Diagonal():
@@ -124,7 +131,22 @@ def stencil_of(linear: LinearMap, node: Node, axes: int) -> Stencil | None:
             return None if channels is None else _factors(channels.double(), before[1:])
         case Reindex():
             return _moves(inner, before, after)
-    return _pooling(node, before, after)
+    return None
+
+
+def sum_of(linear: LinearMap, axes: int, leading: Grid = ()) -> float | None:
+    """Return the factor f of a map that gives, for every channel of a field, f times the sum over its grid; or None."""
+    before = grid_of(linear.in_shape, axes, leading)
+    if not isinstance(linear, Averaging) or before is None:
+        return None
+    slices = math.prod(leading)
+    if linear.out_size != slices * before[0] or math.prod(before[1:]) == 0:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    rows = (1.0 + torch.rand(slices * before[0], dtype=torch.float64, generator=generator)).to(linear.device)
+    spread = linear.adjoint(rows.reshape(1, *linear.out_shape)).reshape(slices * before[0], -1)
+    factor = float(spread[0, 0] / rows[0])
+    return factor if torch.allclose(spread, factor * rows[:, None].expand_as(spread), rtol=1e-12, atol=0.0) else None
 
 
 def _convolution(conv: Convolution) -> Stencil | None:

@@ -23,7 +23,7 @@ from ..linalg.patches import Read
 from ..rules.effects import Elementwise, Unbounded
 from ..theory.losses import Loss
 from .applied import Applied, factors_of, joint, reading, same_memory
-from .certificate import Block, Certificate, ClosedForm
+from .certificate import WIDEST, Block, Certificate, ClosedForm
 from .folded import propagate
 from .loss_rows import Rows
 from .printed import printed
@@ -41,6 +41,10 @@ CHAIN_COST = 1e11
 """Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
 
 
+SIDE = 512
+"""Segments of several sources up to this size are written out side by side, anew behind every weight."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to measure.
@@ -50,7 +54,8 @@ class Plan:
         seconds: time for that, all samples together, where the search has no deadline of its own.
         loss, targets: the loss, and what its lower side is taken at.
         samples: at most this many samples of the batch; None for all.
-        chain_cost: most operations for certificates behind the weights.
+        chain_cost: most operations for certificates behind the weights; below zero: none.
+        side: segments of several sources up to this size are written out side by side.
         deadline: a `time.monotonic()` after which only cheap bounds are taken for maps not bounded yet; None: the
             budget of the work.
         witnesses: whether to keep the changes that attain the lower sides.
@@ -62,6 +67,7 @@ class Plan:
     targets: Tensor | None = None
     samples: int | None = None
     chain_cost: float = CHAIN_COST
+    side: int = SIDE
     deadline: float | None = None
     witnesses: bool = True
 
@@ -91,14 +97,15 @@ class Figures:
         self.notes: list[str] = []
         self.rows = Rows(work.double.output_shape)
         self.invariant = {feed.weight.name for feed in feeds(work.graph) if feed.scale_invariant}
+        self._parameters = list(work.model.named_parameters(remove_duplicate=False))
         self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
         self._blocks: dict[int, Block | None] = {}
         self._chained = self._chain_cost() <= plan.chain_cost
 
     def _chain_cost(self) -> float:
         """About how many operations certificates behind every weight take."""
-        atoms = self.work.segments.atoms.values()
-        widths = [min(a.node.shape[-1], 1024) for a in atoms if isinstance(a.effect, Elementwise) and a.node.shape]
+        shapes = [a.node.shape for a in self.work.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+        widths = [math.prod(shape) if math.prod(shape) <= WIDEST else min(shape[-1], WIDEST) for shape in shapes]
         return len(self.weights) / 2 * sum(20.0 * width**3 for width in widths)
 
     @property
@@ -178,7 +185,8 @@ class Figures:
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
-        bound = propagate(segments, self._norm, fold=True, chain=chain, start=start)[segments.graph.output]
+        bounds = propagate(segments, self._norm, fold=True, chain=chain, start=start, side=self.plan.side)
+        bound = bounds[segments.graph.output]
         if bound.log10 == math.inf and not bound.reason:
             bound = Upper.infinite(_reason(segments))
         found = bound, printed(segments, self._norm, exact=False)
@@ -284,11 +292,7 @@ class Figures:
 
     def _parameter(self, weight: Applied, node: Node) -> str | None:
         """Return the name of the parameter a weight is (or is a part of), that of its module before others."""
-        held = [
-            name
-            for name, value in self.work.model.named_parameters(remove_duplicate=False)
-            if same_memory(value, weight.tensor)
-        ]
+        held = [name for name, value in self._parameters if same_memory(value, weight.tensor)]
         return next((name for name in held if name.startswith(f"{node.path}.")), held[0] if held else None)
 
     def _row_notes(self, weight: Applied) -> tuple[str, ...]:

@@ -29,8 +29,10 @@ from .patterns import closer
 from .plan import Plan, plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
+from .proof import Multipliers, Proof, shares
 from .rigorous import proven
 from .segments import Segments, segment
+from .torus import torus_certificate
 
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
@@ -96,6 +98,7 @@ class Work:
         self.rtol, self.late = rtol, False
         self.values: dict[str, Upper] = {}
         self.plan: Plan | None = None
+        self.dense: Certified | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
         with torch.no_grad():
@@ -125,47 +128,64 @@ class Work:
             found = {
                 "product": propagate(self.segments, self.norm, fold=False),
                 "folded": propagate(self.segments, self.norm, fold=True),
-                "liplt": self._chained(LipLT(), "liplt"),
-                "closed-form": self._chained(ClosedForm(), "closed-form"),
+                "liplt": self._chained(LipLT(), "liplt")[0],
             }
+            found["closed-form"], chains = self._chained(ClosedForm(), "closed-form")
             slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
-                doubled = self._chained(ClosedForm(doubled=True), "closed-form")
+                doubled, others = self._chained(ClosedForm(doubled=True), "closed-form")
+                if doubled[self.graph.output].log10 < found["closed-form"][self.graph.output].log10:
+                    chains = others
                 found["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in found["closed-form"].items()}
         self.progress = None
         uppers = {name: values[self.graph.output] for name, values in found.items()}
         self.values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
+        proofs = dict.fromkeys(uppers, Proof(graph=self.double, effects=self.segments.effects))
+        proofs["closed-form"] = replace(proofs["folded"], multipliers=chains)
         if effort != "fast":
             tight = self.tightened()
-            if tight is not None:
+            if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
+                proofs["tight"] = replace(proofs["folded"], multipliers=(self._multipliers(self.certificate),))
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = {"printed": printed(self.segments, self.norm, exact=False)}
         result["printed-exact"] = printed(self.segments, self.norm, exact=True)
-        result |= {name: self._bracket(value, name) for name, value in uppers.items()}
-        result["best"] = self._bracket(best, method)
+        result |= {name: replace(self._bracket(u, name), proof=proofs[name]) for name, u in uppers.items()}
+        result["best"] = replace(self._bracket(best, method), proof=proofs[method])
         return result
+
+    def _multipliers(self, certificate: Certified) -> Multipliers:
+        """What a checker needs of an optimised certificate."""
+        start = {} if self.plan is None or certificate is not self.dense else self.plan.start
+        return Multipliers(sigma=certificate.sigma, start=start, weights=shares(self.segments, self.values))
 
     def tightened(self) -> Upper | None:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
         left = self.left()
         until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
         self.plan = plan(self.segments, self.values)
-        self.certificate = None if self.plan is None else optimise(self.plan, deadline=until)
-        if self.plan is None or self.certificate is None:
+        inputs = {item.name for item in self.graph.inputs}
+        waves = None
+        if self.plan is None or not inputs.issuperset(self.plan.start):  # too wide to write out: by frequencies
+            half = (time.monotonic() + until) / 2
+            waves = torus_certificate(self.segments, self.values, deadline=half)
+        self.dense = None if self.plan is None else optimise(self.plan, deadline=until)
+        found = [certificate for certificate in (self.dense, waves) if certificate is not None]
+        self.certificate = min(found, key=lambda certificate: certificate.log10, default=None)
+        if self.certificate is None:
             return None
-        sure = proven(self.plan, self.certificate)
-        if sure is not None:
+        sure = proven(self.plan, self.certificate) if self.plan is not None and self.certificate is self.dense else None
+        if self.plan is not None and sure is not None:
             effects = [self.segments.effects[step.name] for step in self.plan.steps]
             return Upper(sure, min([Evidence.PROVEN, *map(slope_evidence, effects)]), "tight")
         log = self.certificate.log10
         return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
 
-    def _chained(self, start: State, method: str) -> dict[str, Upper]:
+    def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.deadline)
-        return propagate(self.segments, self.norm, fold=True, chain=chain)
+        return propagate(self.segments, self.norm, fold=True, chain=chain), chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(

@@ -18,7 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     epilog="From Python: import normscope as ns; ns.audit(model, batch, loader=loader), ns.lipschitz(model, batch), "
-    "ns.ladder(model, batch), ns.spectral_norm(layer, input_shape=...), ns.capture(model, batch).",
+    "ns.ladder(model, batch), ns.certified_radius(model, x, y), ns.spectral_norm(layer, input_shape=...), "
+    "ns.capture(model, batch).",
 )
 app.command()(demo.demo)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)

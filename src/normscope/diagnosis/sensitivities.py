@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 
-from ..bounds.applied import applied_weights
+from ..bounds.applied import factors_of
 from ..bounds.weight_figures import Plan
 from ..bounds.weight_jacobian import Search
 from ..bounds.weights import measure
@@ -24,8 +24,8 @@ MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
 STEPS = 4
 """Of Lanczos, where a model has many outputs."""
-CHAIN_COST = 1e10
-"""Operations for certificates behind the weights: small networks alone."""
+SIDE = 128
+"""Segments of several sources up to this size are written out side by side."""
 WHAT = "sensitivity to the weights"
 
 
@@ -43,7 +43,12 @@ def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict
         )
     search = Search(rtol=work.rtol, steps=STEPS, seed=seed, deadline=-math.inf if large else deadline)
     plan = Plan(
-        search=search, samples=1 if large else SAMPLES, chain_cost=CHAIN_COST, deadline=deadline, witnesses=False
+        search=search,
+        samples=1 if large else SAMPLES,
+        chain_cost=-1.0,
+        side=SIDE,
+        deadline=deadline,
+        witnesses=False,
     )
     try:
         result, rows = measure(work, plan)
@@ -56,9 +61,5 @@ def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict
 
 def _multiplications(work: Work) -> float:
     """About how many multiplications one pass through the weight layers takes."""
-    shapes = {node.name: node.shape for node in work.double}
-    return sum(
-        float(weight.value.numel()) * math.prod(shapes[name]) / max(weight.value.shape[0], 1)
-        for weight in applied_weights(work.graph, work.double)
-        for name in weight.nodes
-    )
+    found = [(factors[1], node.shape) for node in work.double if (factors := factors_of(node)) is not None]
+    return sum(float(weight.numel()) * math.prod(shape) / max(weight.shape[0], 1) for weight, shape in found)

@@ -76,8 +76,10 @@ def row_norms(linear: LinearMap) -> Tensor | None:
 
 
 def small(linear: LinearMap) -> bool:
-    """Say whether a map is written out here without being asked."""
-    return linear.in_size * linear.out_size <= WRITTEN and writable(linear)
+    """Say whether a map is written out here without being asked; one that lives on no device is not."""
+    parts = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else (linear,)
+    placed = any(not isinstance(part, Identity | Centering) for part in parts)
+    return placed and linear.in_size * linear.out_size <= WRITTEN and writable(linear)
 
 
 def _absolute(linear: LinearMap) -> LinearMap | None:

@@ -1,0 +1,337 @@
+"""The optimised certificate on trial: no relaxation, attack or Jacobian of any shape of graph gets above it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds import optimised, work
+from normscope.bounds.attack import lower_bound
+from normscope.bounds.optimised import Certified, certify, optimise
+from normscope.bounds.segments import Segments
+from normscope.core.bracket import Bracket
+from normscope.graph.ir import Graph
+from normscope.rules.effects import Gain
+
+from .graphs import ACTIVATIONS, DOUBLE, Sheet, activated, aten, chain, planned, random_graph, tightened
+from .relaxations import Relaxation
+
+
+def attacked(graph: Graph, *, restarts: int = 0) -> float:
+    """The largest secant of the function itself that gradient ascent finds."""
+    return 10.0 ** lower_bound(graph, graph, seconds=10.0, restarts=restarts)[0]
+
+
+def steepest(graph: Graph, count: int = 12) -> float:
+    """The largest Jacobian norm at random points, which are no kinks."""
+    sheet = Sheet((1, 1))
+    found = 0.0
+    for index in range(count):
+        point = 10.0 ** (index % 4 - 2) * sheet.normal(graph.flat().numel())
+        dense = torch.autograd.functional.jacobian(lambda flat: graph.run(*graph.split(flat)).reshape(-1), point)
+        found = max(found, float(torch.linalg.matrix_norm(dense, 2)))
+    return found
+
+
+def assert_above(certificate: Certified | Bracket, *lower: float, slack: float = 1e-9) -> None:
+    top = certificate.log10 if isinstance(certificate, Certified) else certificate.log10_upper
+    worst = max(lower)
+    assert worst == 0.0 or top >= math.log10(worst) - slack, f"{10**top} below {worst} of {lower}"
+
+
+def relaxable(segments: Segments, start: object) -> bool:
+    """Relaxations know nothing of the constant of a whole normalizer, which fresh starts may rest on."""
+    known = any(isinstance(effect, Gain) and effect.whole is not None for effect in segments.effects.values())
+    return not known or set(start) <= {item.name for item in segments.graph.inputs}
+
+
+def try_random_graph(seed: int, *, widest: int = 1024, steps: int = 4, thorough: bool = False) -> None:
+    """Certify a random graph and climb its relaxations; `widest` forces fresh starts."""
+    graph = random_graph(seed, steps=4 + seed % 12)
+    segments, plan, values = planned(graph, widest=widest)
+    certificate = None if plan is None else optimise(plan, steps=steps)
+    if plan is None or certificate is None:
+        assert plan is None or values[graph.output].log10 == -math.inf or steps < 2
+        return
+    if relaxable(segments, plan.start):
+        starts, rounds = (2, 32) if thorough else (1, 20)
+        assert_above(certificate, Relaxation(segments, seed=seed).strongest(starts=starts, rounds=rounds))
+    assert_above(certificate, attacked(graph, restarts=3) if thorough else steepest(graph, 3))
+
+
+class TestRandomGraphs:
+    @pytest.mark.parametrize("seed", range(16))
+    def test_no_relaxation_gets_above_the_certificate(self, seed: int) -> None:
+        try_random_graph(seed)
+
+    @pytest.mark.parametrize("seed", range(16, 26))
+    def test_fresh_starts(self, seed: int) -> None:
+        try_random_graph(seed, widest=8 if seed % 2 else 12)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("first", range(100, 1100, 100))
+    def test_many(self, first: int) -> None:
+        for seed in range(first, first + 100):
+            for widest in (1024, 12, 8):
+                try_random_graph(seed, widest=widest, thorough=True)
+
+
+def residual(sheet: Sheet) -> Iterator[Graph]:
+    x = sheet.linear(sheet.refs[0], 5)
+    for name in ("relu", "gelu", "abs"):
+        x = sheet.add(x, sheet.linear(activated(sheet, sheet.linear(x, 7), name), 5))
+    yield sheet.graph(sheet.linear(x, 3))
+
+
+def dense_concatenation(sheet: Sheet) -> Iterator[Graph]:
+    x = sheet.refs[0]
+    for name in ("relu", "silu", "leaky"):
+        x = sheet.call(aten.cat.default, [x, activated(sheet, sheet.linear(x, 4), name)], -1)
+    yield sheet.graph(sheet.linear(x, 3))
+
+
+def branches(sheet: Sheet) -> Iterator[Graph]:
+    """Branches of different lengths, one of them bare, and a late reader of the input."""
+    x = sheet.refs[0]
+    short = sheet.linear(x, 4)
+    middle = sheet.relu(sheet.linear(x, 4))
+    deep = sheet.relu(sheet.linear(sheet.relu(sheet.linear(middle, 6)), 4))
+    together = sheet.add(sheet.add(short, middle), deep)
+    yield sheet.graph(sheet.add(sheet.call(aten.tanh.default, sheet.linear(together, 5)), x))
+
+
+def bottlenecks(sheet: Sheet) -> Iterator[Graph]:
+    for width in (1, 2):
+        x = sheet.linear(sheet.relu(sheet.linear(sheet.refs[0], width)), 8)
+        yield sheet.graph(sheet.linear(sheet.relu(sheet.linear(sheet.relu(x), width)), 3))
+
+
+def zeros(sheet: Sheet) -> Iterator[Graph]:
+    """Zero rows, columns and layers, with something that gets through beside them."""
+    weight = sheet.normal(6, 5)
+    weight[2:4], weight[:, 1] = 0.0, 0.0
+    x = sheet.relu(sheet.linear(sheet.refs[0], weight))
+    dead = sheet.relu(sheet.linear(x, torch.zeros(4, 6)))
+    yield sheet.graph(sheet.linear(x, 3))
+    yield sheet.graph(sheet.add(sheet.linear(dead, 3), sheet.linear(x, 3)))
+
+
+def normalized(sheet: Sheet) -> Iterator[Graph]:
+    x = sheet.relu(sheet.linear(sheet.refs[0], 6))
+    x = sheet.call(aten.layer_norm.default, x, [6], sheet.normal(6), sheet.normal(6), 0.1)
+    yield sheet.graph(sheet.linear(sheet.relu(sheet.linear(x, 6)), 3))
+    yield sheet.graph(sheet.add(sheet.linear(x, 5), sheet.refs[0]))
+
+
+def products(sheet: Sheet) -> Iterator[Graph]:
+    x = sheet.refs[0]
+    left, right = (
+        sheet.call(aten.tanh.default, sheet.linear(x, 4)),
+        sheet.call(aten.sigmoid.default, sheet.linear(x, 4)),
+    )
+    both = sheet.call(aten.mul.Tensor, left, right)
+    yield sheet.graph(sheet.linear(both, 3))
+    yield sheet.graph(sheet.linear(sheet.call(aten.mul.Tensor, both, both), 2))
+    yield sheet.graph(sheet.call(aten.maximum.default, left, sheet.relu(right)))
+
+
+def pooled(sheet: Sheet) -> Iterator[Graph]:
+    image = Sheet((1, 2, 5, 5), seed=3)
+    x = image.call(
+        aten.conv2d.default, image.refs[0], image.normal(4, 1, 3, 3), image.normal(4), [2, 2], [1, 1], [1, 1], 2
+    )
+    x = image.relu(x)
+    yield image.graph(image.call(aten.avg_pool2d.default, x, [2, 2]))
+    x = image.call(aten.max_pool2d.default, x, [2, 2], [1, 1])
+    yield image.graph(image.linear(image.relu(image.call(aten.reshape.default, x, [1, 16])), 3))
+
+
+def slices(sheet: Sheet) -> Iterator[Graph]:
+    tokens = Sheet((1, 6, 3), seed=4)
+    x = tokens.add(tokens.refs[0], tokens.linear(tokens.relu(tokens.linear(tokens.refs[0], 5)), 3))
+    yield tokens.graph(x)
+    yield tokens.graph(tokens.linear(tokens.call(aten.transpose.int, tokens.relu(x), 1, 2), 2))
+
+
+def two_inputs(sheet: Sheet) -> Iterator[Graph]:
+    pair = Sheet((1, 3), (1, 4), seed=5)
+    x = pair.add(pair.linear(pair.refs[0], 5), pair.linear(pair.refs[1], 5))
+    yield pair.graph(pair.linear(pair.relu(x), 3))
+    yield pair.graph(pair.call(aten.cat.default, [pair.relu(x), pair.refs[0]], -1))
+
+
+SHAPES: dict[str, Callable[[Sheet], Iterator[Graph]]] = {
+    function.__name__.replace("_", " "): function
+    for function in (
+        residual, dense_concatenation, branches, bottlenecks, zeros, normalized, products, pooled, slices, two_inputs
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_of_graphs(shape: str) -> None:
+    for graph in SHAPES[shape](Sheet((1, 5), seed=2)):
+        segments, _, _ = planned(graph)
+        certificate = tightened(graph, steps=6)
+        relaxed = Relaxation(segments).strongest(starts=1, rounds=30)
+        assert_above(certificate, relaxed, attacked(graph), steepest(graph, 4))
+
+
+class TestChains:
+    @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "softmax"])
+    def test_every_activation_between_product_and_relaxation(self, name: str) -> None:
+        graph = chain(7, (4, 9, 6, 3), [name])
+        segments, _, values = planned(graph)
+        certificate = tightened(graph, steps=6)
+        assert_above(certificate, Relaxation(segments).strongest(starts=1, rounds=20), steepest(graph, 3))
+        assert certificate.log10 <= values[graph.output].log10 + 1e-9
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_widths_from_one_to_forty_and_mixed_slopes(self, seed: int) -> None:
+        widths = [1 + (17 * seed + 11 * layer * (seed + 3)) % 40 for layer in range(5)]
+        graph = chain(seed, widths, ["gelu", "bent leaky", "abs", "relu"])
+        segments, _, values = planned(graph)
+        first = tightened(graph, steps=1)
+        certificate = tightened(graph, steps=5)
+        assert_above(certificate, Relaxation(segments).strongest(starts=1, rounds=20), steepest(graph, 3))
+        assert certificate.log10 <= first.log10 + 1e-12 <= values[graph.output].log10 + 1e-9
+
+    @pytest.mark.parametrize("exponent", [-30, -10, 10, 30])
+    def test_scales(self, exponent: int) -> None:
+        """The certificate of a positively homogeneous network scales with it."""
+        base = tightened(chain(1, (3, 5, 4, 2), ["relu"], biases=False), steps=8)
+        scaled = tightened(chain(1, (3, 5, 4, 2), ["relu"], biases=False, scale=10.0**exponent), steps=8)
+        assert scaled.log10 == pytest.approx(base.log10 + 3 * exponent, abs=1e-6)
+        assert set(scaled.sigma) == set(base.sigma)
+
+    def test_a_hidden_unit_is_exact(self) -> None:
+        sheet = Sheet((1, 3))
+        first, last = sheet.normal(1, 3), sheet.normal(2, 1)
+        graph = sheet.graph(sheet.linear(sheet.relu(sheet.linear(sheet.refs[0], first)), last))
+        assert 10 ** tightened(graph, steps=20).log10 == pytest.approx(float(first.norm() * last.norm()), rel=1e-6)
+
+    def test_more_steps_are_never_worse(self) -> None:
+        _, plan, _ = planned(chain(3, (4, 12, 12, 3), ["relu", "gelu"]))
+        found = [optimise(plan, steps=steps) for steps in (1, 4, 16, 64)]
+        logs = [certificate.log10 for certificate in found]
+        assert logs == sorted(logs, reverse=True)
+        assert logs[-1] < logs[0] - 0.01
+
+
+class TestCertificates:
+    def test_multipliers_prove_the_figure_again(self) -> None:
+        _, plan, _ = planned(chain(3, (4, 9, 6, 3), ["relu", "gelu"]))
+        certificate = optimise(plan, steps=10)
+        again = certify(plan, {name: sigma.clone() for name, sigma in certificate.sigma.items()})
+        assert again.log10 == pytest.approx(certificate.log10, abs=1e-13)
+
+    def test_too_large_multipliers_are_refused(self) -> None:
+        _, plan, _ = planned(chain(3, (4, 9, 6, 3), ["relu"]))
+        certificate = optimise(plan, steps=10)
+        assert certify(plan, {name: 3.0 * sigma for name, sigma in certificate.sigma.items()}) is None
+        assert certify(plan, {name: 0.0 * sigma for name, sigma in certificate.sigma.items()}) is None
+
+    def test_no_multipliers_beat_the_relaxation(self) -> None:
+        """Any feasible multipliers are a certificate, however odd."""
+        graph = chain(5, (3, 8, 5, 2), ["leaky", "gelu"])
+        segments, plan, _ = planned(graph)
+        lower = math.log10(Relaxation(segments).strongest())
+        start = optimise(plan, steps=1)
+        generator = torch.Generator().manual_seed(0)
+        certified = 0
+        for spread in (0.1, 0.5, 1.0, 2.0) * 4:
+            odd = {
+                name: sigma * (spread * torch.randn(sigma.shape, dtype=DOUBLE, generator=generator) - spread).exp()
+                for name, sigma in start.sigma.items()
+            }
+            found = certify(plan, odd)
+            certified += found is not None
+            assert found is None or found.log10 >= lower - 1e-9
+        assert certified >= 8
+
+    @pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (0.3, 1.0), (-0.5, 1.0)])
+    def test_a_residual_block_obeys_its_matrix_inequality(self, a: float, b: float) -> None:
+        """x + W_2 phi(W_1 x): the multipliers satisfy the block's own inequality, and no others do much better."""
+        from scipy.optimize import minimize
+
+        sheet = Sheet((1, 3), seed=8)
+        w1, w2 = sheet.normal(4, 3), 0.6 * sheet.normal(3, 4)
+        x = sheet.refs[0]
+        graph = sheet.graph(sheet.add(x, sheet.linear(sheet.leaky(sheet.linear(x, w1), a), w2)))
+        certificate = tightened(graph, steps=120)
+        (sigma,) = certificate.sigma.values()
+        rho, half = 10 ** (2 * certificate.log10), (b - a) / 2
+
+        def smallest(weights: Tensor) -> float:
+            """The least rho of the inequality for given weights."""
+            corner = 2 * torch.diag(weights) - w2.mT @ w2
+            if float(torch.linalg.eigvalsh(corner)[0]) <= 0:
+                return math.inf
+            cross = -w2 - (a + b) * w1.mT @ torch.diag(weights)
+            rest = torch.eye(3, dtype=DOUBLE) - 2 * a * b * w1.mT @ torch.diag(weights) @ w1
+            return float(torch.linalg.eigvalsh(rest + cross @ torch.linalg.inv(corner) @ cross.mT)[-1])
+
+        own = sigma / (2 * half**2)
+        # the inequality speaks of the squared constant in units where its own multipliers are those of the output
+        assert smallest(rho * own) == pytest.approx(rho, rel=1e-6)
+        start = (rho * own).log().numpy()
+        options = {"maxiter": 1000, "fatol": 1e-9}
+        best = minimize(
+            lambda logs: smallest(torch.from_numpy(logs).exp()), start, method="Nelder-Mead", options=options
+        )
+        assert best.fun * (1 - 1e-9) <= rho <= best.fun * (1 + 5e-3)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few optimisation steps behind the front door."""
+    monkeypatch.setattr(work, "optimise", partial(optimised.optimise, steps=10))
+
+
+class Mixed(nn.Module):
+    """Convolutions, eval BatchNorm, pooling, a skip, a LayerNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, stride=2, padding=1, groups=1), nn.BatchNorm2d(4)
+        self.inner, self.pool = nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.MaxPool2d(2)
+        self.scale, self.head = nn.LayerNorm(16, eps=0.1), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x)).relu()
+        y = self.pool(nn.functional.silu(self.inner(y)) + y)
+        return self.head(self.scale(y.flatten(1)))
+
+
+@pytest.mark.usefixtures("few")
+class TestFrontDoor:
+    @pytest.mark.parametrize("mode", ["eval", "train"])
+    def test_the_ladder_has_a_rung(self, mode: str) -> None:
+        torch.manual_seed(0)
+        model = Mixed().train(mode == "train")
+        rungs = ns.ladder(model, torch.randn(2, 1, 8, 8), effort="tight", max_seconds=1)
+        assert rungs["best"].log10_lower <= rungs["tight"].log10_upper
+        assert rungs["best"].log10_upper == min(r.log10_upper for n, r in rungs.items() if r.holds and n != "observed")
+
+    def test_any_time(self) -> None:
+        """Whatever the budget, the certificate is no worse than the closed form of a chain."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3)).eval()
+        rungs = ns.ladder(model, torch.randn(2, 6), effort="tight", max_seconds=0.01)
+        assert rungs["tight"].log10_upper <= rungs["closed-form"].log10_upper + 1e-9
+        assert rungs["tight"].log10_upper < rungs["product"].log10_upper
+        assert "tight" not in ns.ladder(model, torch.randn(2, 6), max_seconds=0.01)
+
+    def test_a_deadline_is_kept(self) -> None:
+        _, plan, _ = planned(chain(0, (30, 200, 200, 10), ["relu"]))
+        began = time.monotonic()
+        certificate = optimised.optimise(plan, deadline=began + 0.3)
+        assert time.monotonic() - began < 5.0
+        assert certificate.log10 < optimise(plan, steps=1).log10

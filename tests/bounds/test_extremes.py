@@ -1,0 +1,173 @@
+"""Numbers that strain a certificate: wide gains, cancellation, underflow, overflow, slopes that leave nothing open."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from normscope.bounds.ellipsoid import Uncertain, advance, balanced, largest
+from normscope.bounds.optimised import optimise
+from normscope.bounds.rigorous import proven
+from normscope.graph.ir import Graph, Ref
+
+from .graphs import DOUBLE, Sheet, activated, aten, chain, planned
+from .relaxations import Relaxation
+
+
+def claims(graph: Graph, *, steps: int = 20) -> list[float]:
+    """Every figure the engine would give for a graph, as log10: the certificate, and with all rounding counted."""
+    _, plan, _ = planned(graph)
+    if plan is None:
+        return []
+    certificate = optimise(plan, steps=steps)
+    if certificate is None:
+        return []
+    sure = proven(plan, certificate)
+    return [certificate.log10 + 1e-10, *([] if sure is None else [sure])]
+
+
+def assert_never_below(graph: Graph, truth: float, *, steps: int = 20) -> None:
+    for claim in claims(graph, steps=steps):
+        assert claim >= math.log10(truth), f"10^{claim} for a constant of {truth}"
+
+
+def diagonal(sheet: Sheet, x: Ref, *entries: float) -> Ref:
+    return sheet.linear(x, torch.diag(torch.tensor(entries, dtype=DOUBLE)))
+
+
+def known_bug(reason: str, *values: object) -> object:
+    """Cases that fail today, and must be said to pass once they do."""
+    return pytest.param(*values, marks=pytest.mark.xfail(reason=reason, strict=True))
+
+
+INFEASIBLE = "a gain with nothing kept beside it takes multipliers that are not feasible"
+UNDERFLOW = "squares below 1e-308 count as nothing"
+UNCOUNTED = "rounding is not counted where maps are not written out exactly"
+
+
+@pytest.mark.parametrize("width", [64, known_bug(INFEASIBLE, 100), known_bug(INFEASIBLE, 200)])
+def test_a_wide_gain_behind_units_that_get_better(width: int) -> None:
+    """The eigenvector that is followed falls below another one, which is the truth: 1."""
+    sheet = Sheet((1, width))
+    before, after = torch.full((width,), 1e-2, dtype=DOUBLE), torch.full((width,), 1e-2, dtype=DOUBLE)
+    before[0] = after[0] = 1.0
+    before[2], after[2] = 0.2, 4.0
+    x = sheet.linear(sheet.relu(diagonal(sheet, sheet.refs[0], *before)), torch.diag(after))
+    pooled = sheet.call(aten.max_pool1d.default, x, [2])
+    assert_never_below(sheet.graph(pooled), 1.0, steps=60)
+
+
+def dwindling(factor: float, times: int, *, side_by_side: bool) -> Graph:
+    """A branch that is scaled down again and again and then up, beside one that stays as it is."""
+    sheet = Sheet((1, 4))
+    x = sheet.refs[0]
+    branch, other = sheet.linear(x, torch.ones(1, 4)), sheet.relu(sheet.linear(x, 2 * times + 4))
+    for step in range(2 * times):
+        scale = factor if step < times else 1 / factor
+        branch = sheet.linear(branch, torch.tensor([[scale]], dtype=DOUBLE))
+        other = sheet.relu(sheet.linear(other, 2 * times + 3 - step))
+    rest = sheet.linear(other, 1, scale=1e-3)
+    return sheet.graph(sheet.call(aten.cat.default, [branch, rest], -1) if side_by_side else sheet.add(branch, rest))
+
+
+@pytest.mark.parametrize("side_by_side", [True, False], ids=["NUMERICAL", "PROVEN"])
+@pytest.mark.parametrize(
+    ("factor", "times"), [(1e-3, 6), known_bug(UNDERFLOW, 1e-25, 8), known_bug(UNDERFLOW, 1e-60, 3)]
+)
+def test_a_branch_that_dwindles_and_comes_back(factor: float, times: int, side_by_side: bool) -> None:
+    assert_never_below(dwindling(factor, times, side_by_side=side_by_side), 1.5, steps=4)
+
+
+@pytest.mark.parametrize("factor", [1e-10, known_bug(UNDERFLOW, 1e-100)])
+def test_slopes_that_leave_nothing_open(factor: float) -> None:
+    sheet = Sheet((1, 3))
+    x = y = sheet.refs[0]
+    for scale in (factor, factor, 1 / factor):
+        y = sheet.leaky(diagonal(sheet, y, scale, scale, scale), 1.0)
+    assert_never_below(sheet.graph(sheet.add(x, diagonal(sheet, y, 1 / factor, 1 / factor, 1 / factor))), 2 - 1e-8)
+
+
+class TestCancellation:
+    """A small direction of a state that is large in others: F Q F^T is a difference of large numbers."""
+
+    def stream(self, size: float, seed: int, *, proven: bool) -> tuple[Graph, float]:
+        sheet = Sheet((1, 2), seed=seed)
+        turn = torch.linalg.qr(sheet.normal(2, 2))[0]
+        spread = turn @ torch.diag(torch.tensor([size, 1.0], dtype=DOUBLE)) @ torch.linalg.qr(sheet.normal(2, 2))[0]
+        x = sheet.refs[0] if proven else sheet.leaky(sheet.refs[0], 1.0)
+        first, second, third = (0.1 * sheet.normal(3, 2), 0.1 * sheet.normal(2, 3), 0.1 * sheet.normal(2, 3))
+        y = sheet.add(sheet.linear(x, spread), sheet.linear(sheet.relu(sheet.linear(x, first)), second))
+        z = sheet.add(y, sheet.linear(sheet.relu(sheet.linear(y, sheet.normal(3, 2) / size)), third))
+        graph = sheet.graph(sheet.linear(z, turn[:, 1:].mT.contiguous()))
+        segments, _, _ = planned(graph)
+        return graph, Relaxation(segments).strongest(starts=1, rounds=30)
+
+    @pytest.mark.parametrize("size", [1e2, 1e5])
+    @pytest.mark.parametrize("accounted", [True, False])
+    def test_a_moderate_stream(self, size: float, accounted: bool) -> None:
+        for seed in range(3):
+            graph, truth = self.stream(size, seed, proven=accounted)
+            assert_never_below(graph, truth * (1 - 1e-7), steps=30)
+
+    @pytest.mark.xfail(reason=UNCOUNTED, strict=True)
+    def test_a_stream_that_is_large_elsewhere(self) -> None:
+        for seed in range(4):
+            for size in (1e7, 1e8):
+                graph, truth = self.stream(size, seed, proven=False)
+                assert_never_below(graph, truth * (1 - 1e-4), steps=30)
+
+    @pytest.mark.parametrize("open_", [1e-2, 1e-4, known_bug("the short cut of `advance` cancels", 1e-9)])
+    def test_slopes_that_are_nearly_fixed(self, open_: float) -> None:
+        """Slopes in [1 - open, 1]: the state behind the units is at least the one before."""
+        for seed in range(6):
+            sheet = Sheet((1, 1), seed=seed)
+            root = sheet.normal(6, 6)
+            q = root @ root.mT
+            radius = torch.full((6,), open_ / 2, dtype=DOUBLE)
+            known = Uncertain(1.0 - radius, radius, 6, everywhere=True)
+            weights, factor = balanced(known, alone=True)
+            none = torch.zeros(0, dtype=torch.long)
+            after = advance(q, q, q, none, known, factor * weights / largest(q))
+            assert float(torch.linalg.eigvalsh(after - q)[0]) >= -1e-10 * float(largest(q))
+
+
+class TestOverflow:
+    def test_moderate_chains(self) -> None:
+        graph = chain(0, (3, 3, 3, 3, 3), ["relu"], scale=1e30)
+        segments, _, _ = planned(graph)
+        assert_never_below(graph, Relaxation(segments).strongest(starts=1) * (1 - 1e-9))
+
+    @pytest.mark.parametrize("sign", [1, known_bug("10.0**x raises OverflowError", -1)])
+    def test_chains_beyond_the_range_of_floats(self, sign: int) -> None:
+        sheet = Sheet((1, 2))
+        x = sheet.refs[0]
+        for exponent in (*[sign * 60] * 4, *[-sign * 60] * 4):
+            x = sheet.relu(diagonal(sheet, x, 10.0**exponent, 10.0**exponent))
+        assert_never_below(sheet.graph(x), 1 - 1e-9)
+
+    @pytest.mark.xfail(reason="10.0**x raises OverflowError", strict=True)
+    def test_products_of_operands_beyond_the_range_of_floats(self) -> None:
+        sheet = Sheet((1, 2))
+        x = sheet.refs[0]
+        for _ in range(4):
+            x = sheet.relu(diagonal(sheet, x, 1e80, 1e80))
+        left, right = sheet.call(aten.tanh.default, x), sheet.call(aten.sigmoid.default, sheet.refs[0])
+        graph = sheet.graph(sheet.call(aten.mul.Tensor, left, right))
+        assert_never_below(graph, 0.5e308)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["relu", "bent leaky", known_bug("symmetric slopes start 1e4 times too large where something is kept", "abs")],
+)
+def test_a_residual_block_starts_near_its_folded_bound(name: str) -> None:
+    """Slopes around zero leave the centre empty: the first multipliers must not blow up what is kept."""
+    sheet = Sheet((1, 4))
+    x = sheet.refs[0]
+    graph = sheet.graph(sheet.add(x, sheet.linear(activated(sheet, sheet.linear(x, 5), name), 4)))
+    _, plan, values = planned(graph)
+    certificate = optimise(plan, steps=20)
+    assert certificate is not None
+    assert certificate.log10 <= values[graph.output].log10 + 0.2
