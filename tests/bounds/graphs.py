@@ -86,6 +86,9 @@ ACTIVATIONS: dict[str, Callable[[Sheet, Ref], Ref]] = {
 
 
 def activated(sheet: Sheet, x: Ref, name: str) -> Ref:
+    """An activation by name, or a leaky ReLU of any slope: `leaky 0.9`."""
+    if name.startswith("leaky "):
+        return sheet.leaky(x, float(name.removeprefix("leaky ")))
     return ACTIVATIONS[name](sheet, x)
 
 

@@ -294,7 +294,9 @@ class Replay:
         points = [torch.randn(graph.input_shape, dtype=torch.float64, generator=generator) for _ in range(2)]
         one, other = (graph.values(point) for point in points)
         self.stage, self.change = stage, {name: other[name] - one[name] for name in one}
-        self.size = math.sqrt(sum(float(self.change[name].square().sum()) for name in stage.start))
+        afresh = any(stage.start.values())  # then the state is in units of the change of the input
+        begun = [item.name for item in graph.inputs] if afresh else stage.start
+        self.size = math.sqrt(sum(float(self.change[name].square().sum()) for name in begun))
         self.waves: dict[str, Tensor] = {}
 
     def run(self) -> Ready:

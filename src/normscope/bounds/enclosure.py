@@ -177,6 +177,7 @@ def _combined(
             reach = reach + times(own, wide(seen.radius, own)) + ROUNDING * centre.abs()
         constants.append(constant)
         entries.append(own)
+    reach = reach + ROUNDING * (reach + moved.abs())
     whole, each = torch.stack(constants), torch.stack(entries)
     if apart:
         return [centre + moved - reach, centre + moved + reach, whole.norm(dim=0), each.norm(dim=0)]

@@ -96,7 +96,7 @@ def lipschitz(
         best = work.rungs(effort)["best"]
         known_globally = Upper(best.log10_upper, best.evidence, best.method, best.reason)
         bracket = ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
-        return _with_proofs(work, bracket, radius)
+        return _with_proofs(work, bracket, radius, best)
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
     bracket = work.exact(bracket) if effort == "exact" else bracket
     if per is not None:
@@ -111,10 +111,11 @@ def _scope(scope: str | Scope) -> Scope:
         raise InputError(f'scope is "global", "point" or "ball", not {scope!r}') from None
 
 
-def _with_proofs(work: Work, bracket: Bracket, radius: float) -> Bracket:
-    """Attach to every ball what a checker needs: the network, the centre and the radius."""
+def _with_proofs(work: Work, bracket: Bracket, radius: float, best: Bracket) -> Bracket:
+    """Attach to every ball what a checker needs: the network, the centre, the radius, the bound over all inputs."""
     centres = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
-    proof = Proof(graph=work.double, effects=work.segments.effects, radius=radius)
+    assert isinstance(best.proof, Proof)
+    proof = replace(best.proof, radius=radius)
     samples = [
         replace(one, proof=replace(proof, centre=centre))
         for one, centre in zip(bracket.per_sample or (), centres, strict=True)

@@ -21,6 +21,8 @@ from .expansion import accumulate, adjoint
 
 ROWS = 1024
 """At most this many entries of one value are relaxed, those that could gain most."""
+LARGEST = 1e60
+"""Where sums get beyond this, their rounding may hide what matters."""
 AT_ONCE = 1e7
 """Entries of the largest tensor carried backwards at once."""
 
@@ -63,8 +65,9 @@ def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
     names = [item.name for item in seen.unrolled.graph.inputs]
     first = [flat(gradients[name], 2) for name in names if name in gradients]
     if first:
-        total = total - torch.cat(first, 2).norm(dim=2) * seen.radius[:, None] * (1 + 1e-12)
-    return total.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        total = total - torch.cat(first, 2).norm(dim=2) * seen.radius[:, None]
+    # every term is negative: nothing cancels, so that rounding is relative; beyond LARGEST nothing can be said
+    return torch.where(total > -LARGEST, total * (1 + 1e-11), -torch.inf)
 
 
 def _offsets(lines: Lines, operands: list[Enclosure], value: Enclosure) -> tuple[Tensor, Tensor]:
@@ -74,7 +77,9 @@ def _offsets(lines: Lines, operands: list[Enclosure], value: Enclosure) -> tuple
         low = low + slope * x.centre
     for x, slope in zip(operands, lines.high_slopes, strict=True):
         high = high + slope * x.centre
-    return low.nan_to_num(nan=-torch.inf), high.nan_to_num(nan=torch.inf)
+    return torch.where(low > -LARGEST, low.clamp(max=0.0), -torch.inf), torch.where(
+        high < LARGEST, high.clamp(min=0.0), torch.inf
+    )
 
 
 def _remainder(found: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tensor:

@@ -84,6 +84,10 @@ def audit(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")
     ] = None,
+    effort: Annotated[
+        Literal["fast", "tight", "exact"],
+        typer.Option(help="How hard to work on the network's bound: tight optimises a certificate, exact searches."),
+    ] = "fast",
     max_seconds: Annotated[
         float | None, typer.Option(min=0.0, help="Budget of the bounds; when it is spent they stay sound but looser.")
     ] = None,
@@ -104,6 +108,7 @@ def audit(
             mode=mode,
             output=output,
             batch_size=batch_size,
+            effort=effort,
             max_seconds=max_seconds,
             seed=seed,
             device=device,
@@ -125,6 +130,7 @@ def _found(
     mode: Literal["train", "eval"] | None,
     output: str | None,
     batch_size: int | None,
+    effort: str,
     max_seconds: float | None,
     seed: int,
     device: str | None,
@@ -140,6 +146,7 @@ def _found(
         loader=batches.loader,
         mode=mode,
         output=int(output) if output is not None and output.isdecimal() else output,
+        effort=effort,
         max_seconds=max_seconds,
         seed=seed,
         name=given.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..bounds.point import first_samples, jacobian_norms
-from ..bounds.work import Work
+from ..bounds.radii import Radii
+from ..bounds.radius import audited_radii
+from ..bounds.work import Work, check_option
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
@@ -26,6 +29,8 @@ from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
 from .streaming import first_names, watch_data
 
+RADII_SECONDS = 3.0
+"""Time for certified radii and the attack on them."""
 OBSERVED_SAMPLES = 8
 """Jacobians are taken at this many samples of the batch; each costs dozens of passes through the model."""
 
@@ -39,6 +44,7 @@ def audit(
     mode: str | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
+    effort: str = "fast",
     rtol: float = 1e-2,
     max_seconds: float | None = None,
     seed: int = 0,
@@ -57,6 +63,7 @@ def audit(
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
+        effort: `"fast"`, `"tight"` or `"exact"`: how hard the network's bound is worked on, as in `lipschitz`.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: budget of the bounds, not of the pass over the data nor of the Jacobians at the batch.
         seed: of the search from below.
@@ -79,6 +86,7 @@ def audit(
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
     began = time.monotonic()
+    check_option("inf", effort)
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     if loader is not None and not hasattr(loader, "__iter__"):
@@ -107,11 +115,13 @@ def audit(
         observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
     rungs = {} if observed is None else {"observed": observed}
     fed: tuple[Feed, ...] = ()
+    radii: Radii | None = None
     if work is None:
         places = from_data(model, data, rtol)
     else:
         norms = weight_norms(work)
-        rungs = work.climb(observed, seed)
+        rungs = {name: replace(rung, proof=None) for name, rung in work.climb(observed, seed, effort).items()}
+        radii = None if data.not_finite is not None else audited_radii(work, seconds=RADII_SECONDS, seed=seed)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
         sensitivity = {} if data.not_finite is not None else sensitivities(work, seed, skipped)
         places = from_graph(work, data, fed, norms, observed, sensitivity)
@@ -136,6 +146,7 @@ def audit(
         lipschitz=rungs.get("best"),
         observed=observed,
         ladder=rungs,
+        radii=radii,
         layers=tuple(place.row for place in places),
         findings=look(examined),
         skipped=tuple(skipped) + _unmatched(examined),

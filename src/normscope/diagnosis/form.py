@@ -15,7 +15,8 @@ from ..core.plain import INFINITIES
 
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""
-NOT_STORED = ("witness", "proof")
+NOT_STORED = ("witness", "proof", "radii")
+"""Fields that JSON does not hold, or that check themselves."""
 ADDED = ("sensitivity", "per_output")
 """Fields that audits saved by earlier versions do not have: not measured."""
 LARGEST = 2**63

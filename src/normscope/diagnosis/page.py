@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+from ..bounds.radius_page import radii_blocks
 from ..core.bracket import Bracket
 from ..report.brackets import bracket_table
 from ..report.cells import format_cell
@@ -26,9 +27,10 @@ from .result import Audit, Row
 
 READING_THE_LADDER = (
     "Every figure is an exponent of ten. 'printed' is the product of layer constants as papers print it, 'product' the "
-    "same with constants that hold; 'folded' joins each run of linear layers into one map first; 'liplt' and "
-    "'closed-form' are certificates of their own; 'best' is the smallest bound that holds. 'observed' is the Jacobian "
-    "norm at the data: a fact about it, no bound for other inputs. A lower side is attained by inputs that were found."
+    "same with constants that hold; 'folded' joins each run of linear layers into one map first; 'liplt', "
+    "'closed-form', 'tight' and 'exact' are certificates of their own; 'best' is the smallest bound that holds. "
+    "'observed' is the Jacobian norm at the data: a fact about it, no bound for other inputs. A lower side is attained "
+    "by inputs that were found."
 )
 
 READING_THE_LAYERS = "In the order they run. Gains and variances are exponents of ten (log10); a dash is not measured."
@@ -56,6 +58,7 @@ def _full(audit: Audit) -> list[Block]:
         Figures(items=tuple(figures(audit))),
         *_findings(audit, heading="Findings"),
         *part("Bounds", ladder_chart(audit.ladder), _ladder(audit, "Brackets by method (log10)", READING_THE_LADDER)),
+        *part("Certified radii", *(() if audit.radii is None else radii_blocks(audit.radii))),
         *part("Gain by layer", _gain_chart(audit), _depth_chart(audit)),
         *part("Sensitivity to the weights", _sensitivity_chart(audit)),
         *part("Variance at the normalizers", _variance_chart(audit)),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bounds.radii import Radii
 from ..core.bracket import Bracket
 from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
@@ -146,6 +147,7 @@ class Audit:
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
+        radii: for classifiers in eval mode, the certified and attacked radii of the first samples at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         findings: the most serious first.
         skipped: what was not measured, and why.
@@ -164,6 +166,7 @@ class Audit:
     lipschitz: Bracket | None = None
     observed: Bracket | None = None
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
+    radii: Radii | None = None
     layers: tuple[Row, ...] = ()
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
@@ -194,6 +197,7 @@ class Audit:
         data |= {item.name: getattr(self, item.name) for item in fields(self)}
         data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
         data["observed"] = None if self.observed is None else self.observed.to_json()
+        data["radii"] = None if self.radii is None else self.radii.to_json()
         data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
         data["layers"] = [row.to_json() for row in self.layers]
         data["findings"] = [finding.to_json() for finding in self.findings]
@@ -224,7 +228,8 @@ class Audit:
             )
         try:
             check_form(data, cls)
-            given = {item.name: data[item.name] for item in fields(cls)}
+            given = {item.name: data[item.name] for item in fields(cls) if item.name != "radii"}
+            given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])
             for key in ("input_shape", "output_shape"):

@@ -5,6 +5,7 @@ Truth values are 0 and 1 here. A choice by a mask m is m a + (1 - m) b, and a ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Identity
+from ..theory.activations import REAL, Interval
 from .arithmetic import spread
 from .local import Builder, local
 from .local_activation import scalar
@@ -21,7 +23,7 @@ from .local_scalar import Scalar, Turn
 aten = torch.ops.aten
 
 
-def _steps(turns: tuple[Turn, ...], *ops: Any) -> None:
+def _steps(turns: tuple[Turn, ...], *ops: Any, rising: bool = True, bounded: Interval = REAL) -> None:
     """Register functions that are constant (or straight) between jumps."""
 
     @local(*ops)
@@ -30,12 +32,14 @@ def _steps(turns: tuple[Turn, ...], *ops: Any) -> None:
         if len(node.operands) != 1:
             return None
         reason = f"{node.op} jumps within the ball, in {node.where}"
-        function = Scalar(lambda x: node.evaluate([x]).double(), jumps=turns, margin=0.0, reason=reason)
-        return scalar(node, build, function)
+        run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x]).double()  # noqa: E731
+        return scalar(node, build, Scalar(run, (), turns, REAL, bounded, 0.0, rising=rising, reason=reason))
 
 
-_steps((Turn(0.0),), aten.sign.default, aten.sgn.default, aten.signbit.default)
-_steps((Turn(0.0, 1.0),), aten.floor.default, aten.ceil.default, aten.trunc.default, aten.frac.default)
+_steps((Turn(0.0),), aten.sign.default, aten.sgn.default, bounded=(-1.0, 1.0))
+_steps((Turn(0.0),), aten.signbit.default, rising=False, bounded=(0.0, 1.0))
+_steps((Turn(0.0, 1.0),), aten.floor.default, aten.ceil.default, aten.trunc.default)
+_steps((Turn(0.0, 1.0),), aten.frac.default, rising=False, bounded=(-1.0, 1.0))
 _steps((Turn(0.5, 1.0),), aten.round.default)
 
 

@@ -47,6 +47,7 @@ class Scalar(Primitive):
         bounded: the range of the values.
         margin: how far derivatives may be off, relative to max(1, size); 0 for piecewise linear functions.
         wobble: how far values may be off (a switch between two formulas).
+        rising: the function never falls, jumps included.
         reason: said when the interval leaves the domain or meets a jump.
     """
 
@@ -57,6 +58,7 @@ class Scalar(Primitive):
     bounded: tuple[float, float] = (-math.inf, math.inf)
     margin: float = 1e-12
     wobble: float = 0.0
+    rising: bool = False
     reason: str = "a function without a finite slope over the ball"
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
@@ -113,7 +115,7 @@ class Scalar(Primitive):
             torch.maximum(_product(-a, above), _product(b, below)),
         )
         high, low = value + reach[0], value - reach[1]
-        up, down = a >= 0, b <= 0
+        up, down = (a >= 0) | self.rising, b <= 0
         low = torch.where(up, ends[0], torch.where(down, ends[1], low))
         high = torch.where(up, ends[1], torch.where(down, ends[0], high))
         pad = self.wobble + 1e-14 * value.abs() + STEP * self.margin

@@ -1,0 +1,286 @@
+"""Branch and bound against brute force: the exact constant of tiny networks, and patterns that can and cannot occur."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds import patterns
+from normscope.bounds.patterns import Found, Search, kinks
+from normscope.graph.ir import Graph
+
+from . import enumeration
+from .graphs import DOUBLE, PIECEWISE, Sheet, activated, aten, chain, planned, random_graph
+
+
+@pytest.fixture(autouse=True)
+def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer guesses from below: the tree has to do the work."""
+    monkeypatch.setattr(patterns, "SAMPLES", 32)
+    monkeypatch.setattr(patterns, "STARTS", 1)
+
+
+def searched(graph: Graph, *, seconds: float = 60.0, lower: float = -math.inf) -> Found:
+    segments, plan, _ = planned(graph)
+    assert plan is not None
+    slopes = kinks(segments, plan)
+    assert slopes is not None
+    return Search(segments, plan, slopes).run(lower, rtol=1e-6, deadline=time.monotonic() + seconds)
+
+
+def assert_exact(graph: Graph, truth: float | None = None) -> Found:
+    """Both sides are the constant that brute force finds."""
+    truth = enumeration.constant(graph) if truth is None else truth
+    found = searched(graph)
+    assert 10**found.log10_upper == pytest.approx(truth, rel=1.1e-6)
+    assert 10**found.log10_lower == pytest.approx(truth, rel=1.1e-6)
+    return found
+
+
+def assert_sound(graph: Graph, truth: float | None = None) -> Found:
+    """The upper side is at least the constant."""
+    truth = enumeration.constant(graph) if truth is None else truth
+    found = searched(graph)
+    assert truth == 0.0 or found.log10_upper >= math.log10(truth) - 1e-9
+    return found
+
+
+def residual(seed: int) -> Graph:
+    sheet = Sheet((1, 2), seed=seed)
+    x = sheet.refs[0]
+    for name in ("relu", "abs"):
+        inner = sheet.linear(x, sheet.normal(3, 2), sheet.normal(3))
+        x = sheet.add(x, sheet.linear(activated(sheet, inner, name), sheet.normal(2, 3)))
+    return sheet.graph(x)
+
+
+def convolution(seed: int) -> Graph:
+    sheet = Sheet((1, 1, 4), seed=seed)
+    x = sheet.call(aten.conv1d.default, sheet.refs[0], sheet.normal(2, 1, 3), sheet.normal(2), [2], [1])
+    return sheet.graph(sheet.call(aten.conv1d.default, sheet.relu(x), sheet.normal(1, 2, 2), sheet.normal(1)))
+
+
+def two_inputs(seed: int) -> Graph:
+    sheet = Sheet((1, 1), (1, 2), seed=seed)
+    first, second = sheet.linear(sheet.refs[0], 4), sheet.linear(sheet.refs[1], sheet.normal(4, 2), sheet.normal(4))
+    return sheet.graph(sheet.linear(sheet.leaky(sheet.add(first, second), 0.1), 2))
+
+
+class TestBruteForce:
+    @pytest.mark.parametrize(
+        "graph",
+        [
+            pytest.param(chain(1, (2, 5, 1), ["relu"]), id="2-5-1"),
+            pytest.param(chain(2, (2, 4, 2, 1), ["relu"]), id="2-4-2-1"),
+            pytest.param(chain(2, (2, 4, 3, 2), ["bent leaky"]), id="bent leaky"),
+            pytest.param(convolution(0), id="convolution"),
+            pytest.param(two_inputs(0), id="two inputs"),
+        ],
+    )
+    def test_small_networks(self, graph: Graph) -> None:
+        assert_exact(graph)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("name", PIECEWISE)
+    def test_every_activation(self, name: str, seed: int) -> None:
+        assert_exact(chain(seed, (2, 4, 3, 2), [name]))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("build", [residual, convolution, two_inputs, lambda s: chain(s, (3, 4, 4, 2), ["relu"])])
+    def test_every_shape(self, build, seed: int) -> None:
+        assert_exact(build(seed))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("first", range(0, 200, 50))
+    def test_random_graphs(self, first: int) -> None:
+        """Activations on activations, paths that meet: sound, whatever is degenerate."""
+        for seed in range(first, first + 50):
+            kinds = ("linear", "linear", "act", "act", "add", "cat")
+            graph = random_graph(seed, steps=9, widest=3, activations=PIECEWISE, kinds=kinds)
+            units = sum(math.prod(node.shape) for node in graph if enumeration.slopes(node) is not None)
+            if 1 <= units <= 9:
+                assert_sound(graph)
+
+    @pytest.mark.xfail(reason="a pattern that lets nothing through keeps its parent's bound", strict=True)
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_patterns_that_let_nothing_through(self, seed: int) -> None:
+        assert_exact(chain(seed, (2, 4, 1, 1), ["relu"]))
+
+    def test_slices_share_their_patterns(self) -> None:
+        """Tokens that are treated alike have the constant of one."""
+        tokens = Sheet((1, 4, 2), seed=1)
+        first, bias, last = tokens.normal(4, 2), tokens.normal(4), tokens.normal(1, 4)
+        graph = tokens.graph(tokens.linear(tokens.relu(tokens.linear(tokens.refs[0], first, bias)), last))
+        one = Sheet((1, 2))
+        alone = one.graph(one.linear(one.relu(one.linear(one.refs[0], first, bias)), last))
+        assert_exact(graph, enumeration.constant(alone))
+
+    def test_slices_that_differ_are_refused(self) -> None:
+        tokens = Sheet((1, 3, 2), seed=1)
+        shifted = tokens.call(aten.add.Tensor, tokens.linear(tokens.refs[0], 4), tokens.normal(1, 3, 4))
+        segments, plan, _ = planned(tokens.graph(tokens.relu(shifted)))
+        assert plan.leading and kinks(segments, plan) is None
+
+
+class TestOccurrence:
+    """Patterns that no input has are ruled out, others never."""
+
+    def test_an_impossible_pattern_does_not_count(self) -> None:
+        """relu(x) - relu(-x - 1): both on would have slope 2, but no x has both."""
+        sheet = Sheet((1, 1))
+        weight, bias = torch.tensor([[1.0], [-1.0]]), torch.tensor([0.0, -1.0])
+        units = sheet.relu(sheet.linear(sheet.refs[0], weight, bias))
+        graph = sheet.graph(sheet.linear(units, torch.tensor([[1.0, -1.0]])))
+        assert enumeration.unrestricted(graph) == pytest.approx(2.0)
+        found = assert_exact(graph, 1.0)
+        assert found.ruled_out >= 1
+
+    def test_what_is_ruled_out_does_not_occur(self) -> None:
+        """Every pattern of a small network is asked for: those that occur are never ruled out, most others are."""
+        graph = chain(4, (2, 4, 2, 1), ["relu"])
+        occurring = {tuple(np.concatenate([*cell.signs.values()])) for cell in enumeration.cells(graph)}
+        segments, plan, _ = planned(graph)
+        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        ruled_out = 0
+        for signs in itertools.product((-1.0, 1.0), repeat=6):
+            possible = feasible.possible([torch.tensor(signs, dtype=DOUBLE)])
+            assert possible or signs not in occurring
+            ruled_out += not possible
+        assert 64 - len(occurring) >= ruled_out >= 0.8 * (64 - len(occurring))
+
+    def test_partly_decided_patterns(self) -> None:
+        """A pattern with open units is possible if any of those below it occurs."""
+        graph = chain(9, (2, 3, 2, 1), ["bent leaky"])
+        occurring = [np.concatenate([*cell.signs.values()]) for cell in enumeration.cells(graph)]
+        segments, plan, _ = planned(graph)
+        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        ruled_out = 0
+        for number, signs in enumerate(itertools.product((-1.0, 0.0, 1.0), repeat=5)):
+            if number % 5:
+                continue
+            part = np.array(signs)
+            possible = feasible.possible([torch.from_numpy(part)])
+            assert possible or not any((cell[part != 0] == part[part != 0]).all() for cell in occurring)
+            ruled_out += not possible
+        assert ruled_out > 5
+
+    def test_points_inside_a_cell_have_its_pattern(self) -> None:
+        graph = chain(4, (2, 4, 2, 1), ["relu"])
+        segments, plan, _ = planned(graph)
+        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        for cell in itertools.islice(enumeration.cells(graph), 0, None, 4):
+            point = feasible.interior([torch.from_numpy(np.concatenate([*cell.signs.values()]))])
+            assert point is not None
+            values = graph.values(*graph.split(point))
+            for name, signs in cell.signs.items():
+                before = values[graph.node(name).refs[0]].reshape(-1).numpy()
+                assert (np.sign(before) == signs).all()
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_bias_free_networks_are_never_undercut(self, seed: int) -> None:
+        assert_sound(chain(seed, (2, 4, 2, 1), ["relu"], biases=False))
+
+    def test_parallel_duplicate_and_zero_rows(self) -> None:
+        sheet = Sheet((1, 2), seed=3)
+        row, other = sheet.normal(2), sheet.normal(2)
+        weight = torch.stack([row, row, -row, 2 * row, torch.zeros(2, dtype=DOUBLE), other])
+        for bias in (torch.tensor([0.3, 0.3, -0.3, 0.6, 0.0, -0.2]), torch.tensor([0.3, 0.1, 0.4, 0.2, -0.5, 0.0])):
+            page = Sheet((1, 2))
+            units = page.relu(page.linear(page.refs[0], weight, bias))
+            assert_sound(page.graph(page.linear(units, torch.tensor([[1.0, -1.0, 0.7, -0.4, 2.0, 0.5]]))))
+
+    @pytest.mark.parametrize("angle", [1e-3, 1e-6, 1e-7])
+    def test_a_cell_that_is_far_away(self, angle: float) -> None:
+        """Two units on nearly opposite sides are both on beyond 1/angle, and only there: slope 2."""
+        for turn in (0.0, 1.1):
+            along = torch.tensor([math.cos(turn), math.sin(turn)], dtype=DOUBLE)
+            across = torch.tensor([-math.sin(turn), math.cos(turn)], dtype=DOUBLE)
+            weight = torch.stack(
+                [along, angle * across - along, 0.3 * along + 0.4 * across, 0.1 * across - 0.2 * along]
+            )
+            sheet = Sheet((1, 2))
+            units = sheet.relu(sheet.linear(sheet.refs[0], weight, torch.tensor([0.0, -1.0, 0.2, 0.3])))
+            graph = sheet.graph(sheet.linear(units, torch.tensor([[1.0, -1.0, 1e-3, 1e-3]])))
+            point = along + 4 / angle * across
+            slope = torch.autograd.functional.jacobian(lambda x, graph=graph: graph.run(x[None]).reshape(-1), point)
+            assert float(slope.norm()) > 1.99
+            assert_sound(graph, float(slope.norm()))
+
+
+SOLVER = "the solver's tolerances are absolute: coefficients below 1e-9 count as zero, above 1e15 as an error"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "units"),
+    [
+        (1.0, 1.0),
+        (1e3, 1.0),
+        *(
+            pytest.param(*scales, marks=pytest.mark.xfail(reason=SOLVER, strict=True))
+            for scales in [(1e-3, 1e-6), (1e-9, 1.0), (1e-12, 1e-6), (1e12, 1e6)]
+        ),
+    ],
+)
+def test_units_of_measurement(inputs: float, units: float) -> None:
+    """The same network with inputs and hidden units measured otherwise: the constant changes by the factor of inputs."""
+
+    def measured(inputs: float, units: float) -> Graph:
+        sheet = Sheet((1, 2), seed=4)
+        first, bias, last = sheet.normal(5, 2), sheet.normal(5), sheet.normal(1, 5)
+        x = sheet.relu(sheet.linear(sheet.refs[0], first * inputs * units, bias * units))
+        return sheet.graph(sheet.linear(x, last / units))
+
+    assert_sound(measured(inputs, units), inputs * enumeration.constant(measured(1.0, 1.0)))
+
+
+class TestAnyTime:
+    def test_cut_short_it_is_still_a_bound(self) -> None:
+        graph = chain(3, (3, 4, 4, 2), ["relu"])
+        truth = math.log10(enumeration.constant(graph))
+        bounds = []
+        for seconds in (0.0, 0.3, 60.0):
+            found = searched(graph, seconds=seconds)
+            assert found.log10_lower <= truth + 1e-9
+            assert found.log10_upper >= truth - 1e-9
+            bounds.append(found.log10_upper)
+        assert bounds[0] > bounds[-1] + 1e-3
+        assert bounds[-1] == pytest.approx(truth, abs=1e-6)
+
+    def test_what_is_known_before_is_kept(self) -> None:
+        """A bound known before holds for the root, and so does a lower one."""
+        graph = chain(1, (2, 5, 1), ["relu"])
+        truth = math.log10(enumeration.constant(graph))
+        segments, plan, _ = planned(graph)
+        search = Search(segments, plan, kinks(segments, plan))
+        found = search.run(truth - 1e-3, rtol=1e-6, deadline=time.monotonic() - 1.0, enough=truth + 1e-4)
+        assert truth - 1e-9 <= found.log10_upper <= truth + 1e-4
+        assert found.log10_lower >= truth - 1e-3
+
+
+class TestFrontDoor:
+    def test_a_bracket_closes_on_the_truth(self) -> None:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 2)).double().eval()
+        batch = torch.randn(3, 2, dtype=DOUBLE)
+        rungs = ns.ladder(model, batch, effort="exact", max_seconds=20)
+        truth = enumeration.constant(rungs.graph.double())
+        assert rungs["exact"].lower <= truth * (1 + 1e-9) <= rungs["exact"].upper * (1 + 2e-9)
+        assert rungs["exact"].upper == pytest.approx(truth, rel=2e-6)
+        assert rungs["exact"].converged
+        assert rungs["best"].upper == rungs["exact"].upper < rungs["tight"].upper
+        assert any("patterns" in note for note in rungs["exact"].notes)
+
+    def test_other_networks_are_told_why_not(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).eval()
+        bracket = ns.lipschitz(model, torch.randn(2, 2), effort="exact", max_seconds=1)
+        assert any("no branch and bound" in note for note in bracket.notes)
+        assert bracket.method != "exact"
