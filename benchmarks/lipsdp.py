@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import math
 import multiprocessing
 import os
@@ -64,7 +65,7 @@ def networks(folder: pathlib.Path | None) -> dict[str, Weights]:
         found[file.name] = [np.asarray(cell, dtype=np.float64) for cell in cells]
     generator = np.random.default_rng(0)
     for sizes in RANDOM:
-        found["random"] = [generator.standard_normal((b, a)) / math.sqrt(a) for a, b in zip(sizes, sizes[1:])]
+        found["random"] = [generator.standard_normal((b, a)) / math.sqrt(a) for a, b in itertools.pairwise(sizes)]
         found["random " + "-".join(map(str, sizes))] = found.pop("random")
     return found
 
@@ -138,7 +139,7 @@ def serve(weights: Weights, solver: str, memory: float, pipe: Connection) -> Non
 def measure(weights: Weights, solver: str, *, limit: float, memory: float) -> list[Solved] | str:
     """Return up to three solutions, those that came within the limit together; or why there is none."""
     sides = [weights[0].shape[1], *(w.shape[0] for w in weights[:-1])]
-    clique = max(a + b for a, b in zip(sides, sides[1:]))
+    clique = max(a + b for a, b in itertools.pairwise(sides))
     dense = (clique * (clique + 1) / 2) ** 2 / 2 * 8 / 2**30
     if solver == "CLARABEL" and dense > memory:  # its factorization holds a dense block for every pair of layers
         return f"not tried: one block of its linear system takes {dense:.0f} GiB"

@@ -19,3 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _short_attacks_in_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits of tests attack their radii only briefly; what a longer attack finds is tested where it is its own."""
+    monkeypatch.setattr("normscope.diagnosis.auditing.RADII_SECONDS", 0.2)

@@ -22,9 +22,10 @@ from .graphs import DOUBLE, PIECEWISE, Sheet, activated, aten, chain, planned, r
 
 @pytest.fixture(autouse=True)
 def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer guesses from below: the tree has to do the work."""
+    """Fewer guesses from below and fewer steps on a node: the tree has to do the work."""
     monkeypatch.setattr(patterns, "SAMPLES", 32)
     monkeypatch.setattr(patterns, "STARTS", 1)
+    monkeypatch.setattr(patterns, "ROUNDS", 4)
 
 
 def searched(graph: Graph, *, seconds: float = 60.0, lower: float = -math.inf) -> Found:
@@ -78,8 +79,7 @@ class TestBruteForce:
         "graph",
         [
             pytest.param(chain(1, (2, 5, 1), ["relu"]), id="2-5-1"),
-            pytest.param(chain(2, (2, 4, 2, 1), ["relu"]), id="2-4-2-1"),
-            pytest.param(chain(2, (2, 4, 3, 2), ["bent leaky"]), id="bent leaky"),
+            pytest.param(chain(2, (2, 3, 2, 2), ["bent leaky", "abs"]), id="bent leaky and abs"),
             pytest.param(convolution(0), id="convolution"),
             pytest.param(two_inputs(0), id="two inputs"),
         ],
@@ -110,10 +110,8 @@ class TestBruteForce:
             if 1 <= units <= 9:
                 assert_sound(graph)
 
-    @pytest.mark.xfail(reason="a pattern that lets nothing through keeps its parent's bound", strict=True)
-    @pytest.mark.parametrize("seed", [0, 1])
-    def test_patterns_that_let_nothing_through(self, seed: int) -> None:
-        assert_exact(chain(seed, (2, 4, 1, 1), ["relu"]))
+    def test_patterns_that_let_nothing_through(self) -> None:
+        assert_exact(chain(0, (2, 4, 1, 1), ["relu"]))
 
     def test_slices_share_their_patterns(self) -> None:
         """Tokens that are treated alike have the constant of one."""
@@ -128,7 +126,8 @@ class TestBruteForce:
         tokens = Sheet((1, 3, 2), seed=1)
         shifted = tokens.call(aten.add.Tensor, tokens.linear(tokens.refs[0], 4), tokens.normal(1, 3, 4))
         segments, plan, _ = planned(tokens.graph(tokens.relu(shifted)))
-        assert plan.leading and kinks(segments, plan) is None
+        assert plan.leading == (1, 3)
+        assert kinks(segments, plan) is None
 
 
 class TestOccurrence:
@@ -146,16 +145,16 @@ class TestOccurrence:
 
     def test_what_is_ruled_out_does_not_occur(self) -> None:
         """Every pattern of a small network is asked for: those that occur are never ruled out, most others are."""
-        graph = chain(4, (2, 4, 2, 1), ["relu"])
+        graph = chain(4, (2, 3, 2, 1), ["relu"])
         occurring = {tuple(np.concatenate([*cell.signs.values()])) for cell in enumeration.cells(graph)}
         segments, plan, _ = planned(graph)
         feasible = Search(segments, plan, kinks(segments, plan)).feasible
         ruled_out = 0
-        for signs in itertools.product((-1.0, 1.0), repeat=6):
+        for signs in itertools.product((-1.0, 1.0), repeat=5):
             possible = feasible.possible([torch.tensor(signs, dtype=DOUBLE)])
             assert possible or signs not in occurring
             ruled_out += not possible
-        assert 64 - len(occurring) >= ruled_out >= 0.8 * (64 - len(occurring))
+        assert 32 - len(occurring) >= ruled_out >= 0.8 * (32 - len(occurring))
 
     def test_partly_decided_patterns(self) -> None:
         """A pattern with open units is possible if any of those below it occurs."""
@@ -165,13 +164,13 @@ class TestOccurrence:
         feasible = Search(segments, plan, kinks(segments, plan)).feasible
         ruled_out = 0
         for number, signs in enumerate(itertools.product((-1.0, 0.0, 1.0), repeat=5)):
-            if number % 5:
+            if number % 7:
                 continue
             part = np.array(signs)
             possible = feasible.possible([torch.from_numpy(part)])
             assert possible or not any((cell[part != 0] == part[part != 0]).all() for cell in occurring)
             ruled_out += not possible
-        assert ruled_out > 5
+        assert ruled_out > 3
 
     def test_points_inside_a_cell_have_its_pattern(self) -> None:
         graph = chain(4, (2, 4, 2, 1), ["relu"])
@@ -185,7 +184,7 @@ class TestOccurrence:
                 before = values[graph.node(name).refs[0]].reshape(-1).numpy()
                 assert (np.sign(before) == signs).all()
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
     def test_bias_free_networks_are_never_undercut(self, seed: int) -> None:
         assert_sound(chain(seed, (2, 4, 2, 1), ["relu"], biases=False))
 
@@ -198,10 +197,10 @@ class TestOccurrence:
             units = page.relu(page.linear(page.refs[0], weight, bias))
             assert_sound(page.graph(page.linear(units, torch.tensor([[1.0, -1.0, 0.7, -0.4, 2.0, 0.5]]))))
 
-    @pytest.mark.parametrize("angle", [1e-3, 1e-6, 1e-7])
+    @pytest.mark.parametrize("angle", [pytest.param(1e-3, marks=pytest.mark.slow), 1e-7, 1e-10])
     def test_a_cell_that_is_far_away(self, angle: float) -> None:
         """Two units on nearly opposite sides are both on beyond 1/angle, and only there: slope 2."""
-        for turn in (0.0, 1.1):
+        for turn in (0.0, 1.1) if angle > 1e-9 else (0.0,):  # turned, 1e-10 is lost in the rounding of the weights
             along = torch.tensor([math.cos(turn), math.sin(turn)], dtype=DOUBLE)
             across = torch.tensor([-math.sin(turn), math.cos(turn)], dtype=DOUBLE)
             weight = torch.stack(
@@ -216,22 +215,9 @@ class TestOccurrence:
             assert_sound(graph, float(slope.norm()))
 
 
-SOLVER = "the solver's tolerances are absolute: coefficients below 1e-9 count as zero, above 1e15 as an error"
-
-
-@pytest.mark.parametrize(
-    ("inputs", "units"),
-    [
-        (1.0, 1.0),
-        (1e3, 1.0),
-        *(
-            pytest.param(*scales, marks=pytest.mark.xfail(reason=SOLVER, strict=True))
-            for scales in [(1e-3, 1e-6), (1e-9, 1.0), (1e-12, 1e-6), (1e12, 1e6)]
-        ),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "units"), [(1e-3, 1e-6), (1e-9, 1.0), (1e3, 1.0), (1e12, 1e6)])
 def test_units_of_measurement(inputs: float, units: float) -> None:
-    """The same network with inputs and hidden units measured otherwise: the constant changes by the factor of inputs."""
+    """The same network with inputs and hidden units measured otherwise: the constant changes with the inputs alone."""
 
     def measured(inputs: float, units: float) -> Graph:
         sheet = Sheet((1, 2), seed=4)
@@ -242,12 +228,23 @@ def test_units_of_measurement(inputs: float, units: float) -> None:
     assert_sound(measured(inputs, units), inputs * enumeration.constant(measured(1.0, 1.0)))
 
 
+def test_a_branch_that_dwindles_and_comes_back() -> None:
+    """Nodes of the tree are certificates too: squares that underflow are not taken for nothing."""
+    sheet = Sheet((1, 3))
+    branch, other = sheet.linear(sheet.refs[0], torch.ones(1, 3)), sheet.relu(sheet.linear(sheet.refs[0], 8))
+    for step, scale in enumerate((1e-60, 1e-60, 1e-60, 1e60, 1e60, 1e60)):
+        branch = sheet.linear(branch, torch.tensor([[scale]], dtype=DOUBLE))
+        other = sheet.relu(sheet.linear(other, sheet.normal(7 - step, 8 - step), sheet.normal(7 - step)))
+    found = searched(sheet.graph(sheet.add(branch, sheet.linear(other, 1, scale=1e-3))), seconds=1.0)
+    assert 10**found.log10_upper >= 1.5
+
+
 class TestAnyTime:
     def test_cut_short_it_is_still_a_bound(self) -> None:
-        graph = chain(3, (3, 4, 4, 2), ["relu"])
+        graph = chain(3, (2, 4, 3, 2), ["leaky"])
         truth = math.log10(enumeration.constant(graph))
         bounds = []
-        for seconds in (0.0, 0.3, 60.0):
+        for seconds in (0.0, 0.1, 60.0):
             found = searched(graph, seconds=seconds)
             assert found.log10_lower <= truth + 1e-9
             assert found.log10_upper >= truth - 1e-9

@@ -210,6 +210,12 @@ def test_logits_without_batching_rules_are_the_same_one_by_one(monkeypatch):
     assert torch.allclose(many(rows), quick)
 
 
+def test_operators_without_batching_rules_are_replaced_by_the_same_function():
+    model = made(lambda: nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.RReLU(0.2, 0.4), nn.Linear(8, 3)))
+    x = drawn(5, 16)
+    assert torch.allclose(Logits(Work(model, x).graph)(x), model(x), atol=1e-6)
+
+
 def test_the_attack_repeats_itself_and_stops_in_time():
     work = Work(made(FAMILIES["gelu"]), drawn(6, 16))
     search, exact, y = Logits(work.graph), Logits(work.double), work.model(drawn(6, 16)).argmax(1)

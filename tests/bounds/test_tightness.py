@@ -1,4 +1,4 @@
-"""The figures of the literature, met again: products, LipLT and the closed form on networks with published bounds."""
+"""The figures of the literature, met again: products, LipLT and certificates on networks with published bounds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds.work import Work
 from normscope.experiments.data import Split, cifar10, digits
 from normscope.experiments.models import mlp
 from normscope.experiments.train import train
@@ -47,6 +48,14 @@ def test_published_bounds_are_met(name: str, expected: dict[str, float]) -> None
     ladder = ns.ladder(model, point)
     for method, value in expected.items():
         assert ladder[method].upper == pytest.approx(value, abs=6e-4)
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("random", 36.4822 - 1e-3, 36.67), ("mnist", 0.0, 24.49)])
+def test_the_optimised_certificate_meets_the_semidefinite_bound(name: str, least: float, most: float) -> None:
+    """LipSDP-Neuron proves 36.482 and 24.366."""
+    model = published(name)
+    work = Work(model, torch.zeros(2, model[0].in_features, dtype=torch.float64))
+    assert least <= work.rungs("tight")["tight"].upper <= most
 
 
 def test_the_search_from_below_meets_the_semidefinite_bound() -> None:

@@ -34,8 +34,11 @@ _SAME = {1: aten.conv1d.padding, 2: aten.conv2d.padding, 3: aten.conv3d.padding}
 class Net:
     """Operators one after the other; every call returns the reference of a new value."""
 
-    def __init__(self, *shape: int, seed: int = 0, batch: int = 1, device: torch.device = CPU) -> None:
+    def __init__(
+        self, *shape: int, seed: int = 0, batch: int = 1, first: float = 1.0, device: torch.device = CPU
+    ) -> None:
         self.generator, self.device = torch.Generator().manual_seed(seed), device
+        self.first = first  # a factor of the first convolution
         self.input = Input(name="x", value=torch.zeros(batch, *shape, dtype=torch.float64, device=device))
         self.x = Ref("x", self.input.shape)
         self.values: dict[str, Tensor] = {"x": self.input.value}
@@ -67,7 +70,7 @@ class Net:
         axes = len(x.shape) - 2
         sizes = [kernel] * axes if isinstance(kernel, int) else list(kernel)
         weight = self.normal(channels, x.shape[1] // groups, *sizes)
-        weight = weight / math.sqrt(math.prod(weight.shape[1:]))
+        weight = weight / math.sqrt(math.prod(weight.shape[1:])) * (1.0 if self.nodes else self.first)
         bias = self.normal(channels)
         steps, spread = [stride] * axes, [dilation] * axes
         if mode == "zeros":

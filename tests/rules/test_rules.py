@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.work import Work
 from normscope.bounds.trial import try_example
+from normscope.bounds.work import Work
 from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
 from normscope.rules import registry

@@ -65,7 +65,7 @@ def bracket_of(work: Work, log10_upper: float, multipliers: Iterable[Multipliers
         evidence=Evidence.NUMERICAL,
         mode=work.graph.mode,
         witness=witness,
-        proof=Proof(graph=work.double, effects=work.segments.effects, multipliers=tuple(multipliers)),
+        proof=Proof(graph=work.graph, multipliers=tuple(multipliers)),
         **{"method": "closed-form", **about},
     )
 
@@ -92,9 +92,8 @@ def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
 def ball_of(work: Work, radius: float) -> Bracket:
     """Return the bracket over the balls around the samples of a batch, each with its proof."""
     bracket = ball_bracket(work, radius=radius)
-    about = {"graph": work.double, "effects": work.segments.effects, "radius": radius}
     samples = tuple(
-        replace(one, proof=Proof(centre=centre, **about))
+        replace(one, proof=Proof(graph=work.graph, centre=centre, radius=radius))
         for one, centre in zip(bracket.per_sample or (), Balls(work).centres, strict=True)
     )
     return replace(bracket, per_sample=samples, proof=samples[0].proof)

@@ -147,6 +147,18 @@ def test_balls_are_enclosed_and_verified(tmp_path):
         assert {verdict.status for verdict in found} == {VERIFIED}
 
 
+def test_brackets_of_the_front_door_can_be_saved(tmp_path):
+    model, batch = seeded(lambda: mlp(nn.ReLU(), nn.Tanh())), drawn(2, 5)
+    rungs = ns.ladder(model, batch, max_seconds=1.0)
+    ball = ns.lipschitz(model, batch, scope="ball", radius=0.05, max_seconds=1.0)
+    for bracket in (*(rungs[name] for name in ("product", "folded", "liplt", "closed-form", "best")), ball):
+        found = verdicts(bracket, tmp_path / "proof.npz")
+        assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
+    for without in (rungs["printed"], rungs["observed"], ns.Bracket.from_json(rungs["best"].to_json())):
+        with pytest.raises(InputError, match="carries no proof"):
+            without.save(tmp_path / "nothing.npz")
+
+
 def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path):
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x.sort(1).values), nn.Linear(4, 2)))
     found = verdicts(proven(model, drawn(2, 4)), tmp_path / "proof.npz")

@@ -37,7 +37,7 @@ def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     scale = np.random.default_rng(seed)
     wild = [replace(run, sigma={k: v * 10.0 ** scale.uniform(-2, 2) for k, v in run.sigma.items()}) for run in runs]
     for some in (wild, []):
-        proof = Proof(graph=work.double, effects=work.segments.effects, multipliers=tuple(some))
+        proof = Proof(graph=work.graph, multipliers=tuple(some))
         replace(halved(bracket), proof=proof).save(tmp_path / "proof.npz")
         assert checker.VERIFIED not in {v.status for v in checker.check(str(tmp_path / "proof.npz"))[1:]}
 
@@ -75,9 +75,8 @@ def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
 
 def enclosed(work: Work, radius: float, path: Path) -> None:
     """Sample pairs in a ball: every value must lie in its box, and move no faster than its constants say."""
-    about = {"graph": work.double, "effects": work.segments.effects}
     centre = work.graph.flat().double()
-    proof = Proof(centre=centre, radius=radius, **about)
+    proof = Proof(graph=work.graph, centre=centre, radius=radius)
     replace(only(bracket_of(work, 300.0), "upper"), proof=proof).save(path)
     header, arrays = checker.read(str(path))
     net = checker.Network(header["network"], checker.Reader(arrays))

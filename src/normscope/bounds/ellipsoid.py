@@ -97,7 +97,8 @@ def advance(q: Tensor, form: Tensor, qvv: Tensor, kept: Tensor, known: Uncertain
     spread = torch.where(sigma > 0, known.radius.square() / sigma.clamp(min=1e-300), missing)
     spread = spread.expand(*spread.shape[:-1], known.size)
     if known.centre is None:
-        own = torch.diag_embed(spread)
+        # nothing of the inverse is needed, but that it exists: NaN where it does not
+        own = torch.diag_embed(spread) + 0.0 * inverse.sum((-2, -1))[..., None, None]
     elif known.whole:
         own = image(qvv + qvv @ middle @ qvv, known.centre) + torch.diag_embed(spread)
     else:
@@ -134,7 +135,9 @@ def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
     if known.whole:
         size = torch.linalg.matrix_norm(known.centre, ord=2)[..., None]
     weights = known.radius / (known.radius + size).clamp(min=1e-300)
-    return weights, 1.0 - SHRUNK
+    # near the edge of feasibility what is kept would be blown up
+    room = 1.0 if alone else min(1.0, 0.5 / max(float(weights.detach().amax()), 0.5))
+    return weights, room * (1.0 - SHRUNK)
 
 
 def largest(matrix: Tensor) -> Tensor:

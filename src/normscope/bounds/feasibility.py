@@ -49,9 +49,28 @@ class Feasibility:
         self.rows, self.constants = np.concatenate(rows), np.concatenate(constants)
         self.low = np.concatenate([slopes[name][0].cpu().numpy() for name in names])
         self.high = np.concatenate([slopes[name][1].cpu().numpy() for name in names])
+        self._equilibrate()
         self.own = np.zeros((len(self.rows), width))
         self.own[np.arange(len(self.rows)), self.inputs + np.arange(len(self.rows))] = 1.0
         self.sizes = np.linalg.norm(self.rows, axis=1) + np.abs(self.constants)
+        # the solver takes coefficients below 1e-9 for zero: a cell may lie that far away, so nothing is ruled out then
+        self.unsure = bool(((self.rows != 0) & (np.abs(self.rows) < 1e-8)).any())
+
+    def _equilibrate(self) -> None:
+        """Measure inputs and units so that all coefficients are near 1: the solver's tolerances are absolute."""
+        scale = np.ones(self.rows.shape[1])
+        norms = np.linalg.norm(self.rows[:, : self.inputs], axis=1)
+        shifted = (norms > 0) & (self.constants != 0)
+        if shifted.any():
+            scale[: self.inputs] = np.median(np.abs(self.constants[shifted]) / norms[shifted])
+        elif (norms > 0).any():
+            scale[: self.inputs] = 1.0 / np.median(norms[norms > 0])
+        for unit in range(len(self.rows)):  # a unit reads inputs and units before it
+            size = float(np.linalg.norm(self.rows[unit] * scale) + abs(self.constants[unit])) or 1.0
+            scale[self.inputs + unit] = size
+            self.rows[unit] *= scale / size
+            self.constants[unit] /= size
+        self.unit = float(scale[0]) if self.inputs else 1.0
 
     def patterns(self, count: int) -> Tensor:
         """Return the distinct patterns `[P, units]` of random inputs at several scales, with no unit at its kink."""
@@ -73,7 +92,7 @@ class Feasibility:
 
     def worth_asking(self, signs: Sequence[Tensor]) -> bool:
         """Say whether a pattern may be impossible: rows in general position allow as many as there are inputs."""
-        return sum(int((part != 0).sum()) for part in signs) > self.inputs
+        return not self.unsure and sum(int((part != 0).sum()) for part in signs) > self.inputs
 
     def possible(self, signs: Sequence[Tensor]) -> bool:
         """Say whether an input may have the pattern: False only if not even the relaxed inequalities can be met."""
@@ -118,7 +137,7 @@ class Feasibility:
             return False
         if solved.status != 0 or (margin and solved.x[-1] <= 1e-9):
             return True
-        result: np.ndarray = solved.x[: self.inputs]
+        result: np.ndarray = solved.x[: self.inputs] * self.unit
         return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,9 +103,13 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _batchable(graph: Graph) -> Graph:
     """Return the same function without the operators that torch can only run sample by sample."""
-    missing = aten._native_batch_norm_legit_no_training.default
-    unit = Unit("batch_norm", _batch_norm)
-    nodes = [dataclasses.replace(n, op=unit, index=None) if n.op is missing and n.index == 0 else n for n in graph]
+    units = {op: Unit(str(op), function) for op, function in BATCHABLE.items()}
+    nodes = [
+        dataclasses.replace(node, op=units[node.op], index=None)
+        if node.op in units and node.index in (None, 0)
+        else node
+        for node in graph
+    ]
     return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
@@ -113,3 +118,14 @@ def _batch_norm(
 ) -> Tensor:
     normalized: Tensor = aten.batch_norm.default(x, weight, bias, mean, var, False, momentum, eps, False)
     return normalized
+
+
+def _rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) -> Tensor:
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+
+
+BATCHABLE: dict[Any, Callable[..., Tensor]] = {
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.rrelu.default: _rrelu,
+}
+"""What takes the place of the operators without a batching rule, in eval mode."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.log10 import power10
 from ..core.progress import Progress
 from .ellipsoid import Uncertain, advance, balanced, image, largest
 from .plan import Plan, Step, Turn
@@ -22,6 +23,8 @@ from .plan import Plan, Step, Turn
 EXACT = 96
 """Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
 POWER_STEPS = 6
+VANISHED = 1e-240
+"""Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
 SETTLED = 2e-5
 """Relative gain over `PATIENCE` steps below which the step size is halved."""
 PATIENCE = 12
@@ -48,6 +51,8 @@ class Certified:
     def along(self, directions: Tensor) -> Tensor:
         """Return log10 of the constant of d^T f for every row d of `directions` `[P, K]`."""
         values = ((directions @ self.q) * directions).sum(-1).clamp(min=0.0)
+        # differences of outputs that are nearly equal cancel: count what rounding can have taken
+        values = values + 2.0**-44 * ((directions.abs() @ self.q.abs()) * directions.abs()).sum(-1)
         return values.log10() / 2 + self.log10_scale
 
 
@@ -156,18 +161,33 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
             sigma = choose(operation, step, qvv, log)
             form = q if operation.form is None else operation.form  # not read where nothing is kept
             q = advance(q, form, qvv, operation.kept, step, sigma)
-            sigmas[operation.name] = sigma.detach() * 10.0 ** (-2.0 * log)
-        scale = float(q.detach().diagonal(dim1=-2, dim2=-1).mean())
+            sigmas[operation.name] = sigma.detach() * power10(-2.0 * log)
+        sizes = q.detach().diagonal(dim1=-2, dim2=-1)
+        scale = float(sizes.mean())
         if scale > 0 and math.isfinite(scale):
             q, log = q / scale, log + math.log10(scale) / 2
+        if known is None and bool((sizes <= VANISHED * scale).any()) and _vanished(operation, sizes / scale):
+            q = q * math.nan
     q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
     return Run(log, q, sigmas)
+
+
+def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
+    """Say whether an entry that need not be zero is so small that its square may have been lost."""
+    lost = sizes <= VANISHED
+    if isinstance(operation, Turn):
+        return bool((lost & (operation.matrix.abs().amax(-1) > 0)).any())
+    own = lost[..., -operation.known.size :]
+    known = operation.known
+    if known.whole or known.centre is None:
+        return bool(own.any())
+    return bool((own & ((known.centre != 0) | (known.radius != 0))).any()) or bool(lost[..., : -known.size].any())
 
 
 def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
     """Evaluate given multipliers in float64: None unless every factorization goes through."""
     with torch.no_grad():
-        found = run(plan, lambda step, known, qvv, log: sigma[step.name] * 10.0 ** (2.0 * log))
+        found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
         if not bool(found.q.isfinite().all()):
             return None
         top = float(largest(found.q))

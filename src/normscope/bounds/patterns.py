@@ -306,7 +306,7 @@ class Search:
             centre = torch.where(signs == 0, (low + high) / 2, torch.where(signs < 0, low, high))
             known[name] = Uncertain(centre, radii[index], centre.shape[-1])
         done = run(self.plan, free.choose, lambda step: known[step.name])
-        return free.top(done.q, "output").log() / 2 + done.log10_scale * math.log(10.0)
+        return free.top(done.q, "output").clamp(min=0.0).log() / 2 + done.log10_scale * math.log(10.0)
 
     def _parameters(self, batch: Sequence[Pattern]) -> Parameters:
         stacked = [torch.stack(parts).detach() for parts in zip(*(p.parameters for p in batch), strict=True)]
@@ -332,7 +332,7 @@ class Search:
             with torch.enable_grad():
                 log = self._bound(patterns, free, radii)
             now = log.detach()
-            better = now.isfinite() & (now < best)
+            better = ~now.isnan() & (now < best)  # a pattern that lets nothing through has -inf
             best = torch.where(better, now, best)
             for held, parameter in zip(kept, free.all, strict=True):
                 held[better] = parameter.detach()[better]

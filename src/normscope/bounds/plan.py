@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..core.log10 import power10
 from ..core.rounding import Upper
 from ..graph.ir import Graph
 from ..linalg.convolution import Convolution
@@ -96,6 +97,8 @@ def plan(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDES
         widest: largest state.
     """
     if any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
+        return None
+    if any(0 in node.shape for node in segments.graph) or any(0 in item.shape for item in segments.graph.inputs):
         return None
     for leading in _leadings(segments.graph):
         found = _Planner(segments, values, widest, leading).run()
@@ -201,7 +204,7 @@ class _Planner:
         tail = Identity(self._inner(node.shape)) if after is None else slice_map(after, self.leading)
         if tail is None:
             return False
-        if self.leading and not isinstance(effect, Elementwise):
+        if isinstance(effect, Gain) and (self.leading or not self._moderate(effect, node.refs)):
             return False  # a constant over all slices together says nothing of one
         operand = sum(self._size(form) for form in read)
         live = [other for other in self._live(index) if other != name]
@@ -241,18 +244,26 @@ class _Planner:
             a, b = effect.slope
             centre = torch.full((size,), (a + b) / 2, dtype=torch.float64, device=self.device)
             radius = torch.full((size,), (b - a) / 2, dtype=torch.float64, device=self.device)
-            return Uncertain(centre, radius, size, everywhere=b > a), 1.0
+            # the short cut of `advance` subtracts the centre's part: not where that is nearly all there is
+            return Uncertain(centre, radius, size, everywhere=(b - a) > 0.1 * abs(a + b)), 1.0
         assert isinstance(effect, Gain)
-        gains = [10.0**gain.log10 for gain in effect.gains]
+        gains = [power10(gain.log10) for gain in effect.gains]
         if len(gains) == 1:
             return Uncertain(None, self._one(gains[0]), size, whole=True), 1.0
         # norm(du)^2 <= sum of (c_j^2/p_j) norm(dv_j)^2 for any p that sum to 1; changes apart (joint) need no p
-        reach = [gain * 10.0 ** self.values[ref].log10 for gain, ref in zip(gains, refs, strict=True)]
+        reach = [power10(g.log10 + self.values[r].log10) for g, r in zip(effect.gains, refs, strict=True)]
         shares = [1.0 if effect.joint else r / sum(reach) if sum(reach) > 0 else 1.0 / len(reach) for r in reach]
         factors = [gain / math.sqrt(share) if share > 0 else 0.0 for gain, share in zip(gains, shares, strict=True)]
         sizes = [self._size(self.forms[ref]) for ref in refs]
         scales = torch.cat([torch.full((n, 1), f, dtype=torch.float64) for n, f in zip(sizes, factors, strict=True)])
         return Uncertain(None, self._one(1.0), size, whole=True), scales.to(self.device)
+
+    def _moderate(self, effect: Gain, refs: Sequence[str]) -> bool:
+        """Say whether the gains, alone and with what reaches them, are within the range of floats."""
+        logs = [
+            g.log10 + extra for g, r in zip(effect.gains, refs, strict=True) for extra in (0.0, self.values[r].log10)
+        ]
+        return all(log == -math.inf or abs(log) < 140.0 for log in logs)
 
     def _one(self, value: float) -> Tensor:
         return torch.full((1,), value, dtype=torch.float64, device=self.device)

@@ -20,7 +20,7 @@ from ..graph.ir import Graph, Node, Unit, leaves
 from ..linalg.script import Unchanged, claims
 from ..rules.effects import Effect, Gain
 from .script import Script, scripted
-from .segments import Segments
+from .segments import Segments, segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class Proof:
     Products, folded segments and LipLT need no certificate: the checker takes its own norms.
 
     Attributes:
-        graph: in float64, as it was measured.
-        effects: of its nodes, by name.
+        graph: what was measured; in the model's own precision it takes no memory beside the model.
+        effects: of the nodes of a graph in float64, by name; None to widen the graph and read its rules when written.
         multipliers: runs of the ellipsoid engine that the upper side rests on.
         given: what else it rests on that the file brings no proof of, in words.
         centre: flat centre of the ball; None for a GLOBAL bracket.
@@ -85,7 +85,7 @@ class Proof:
     """
 
     graph: Graph
-    effects: Mapping[str, Effect]
+    effects: Mapping[str, Effect] | None = None
     multipliers: tuple[Multipliers, ...] = ()
     given: tuple[str, ...] = ()
     centre: Tensor | None = None
@@ -108,23 +108,28 @@ class Proof:
         assert self.unchanged is not None
         self.unchanged.check()
         archive = Archive()
-        script = scripted(self.graph, self.effects, archive)
+        with torch.no_grad():
+            double = self.graph.double()
+            effects = segment(double).effects if self.effects is None else self.effects
+        script = scripted(double, effects, archive)
         samples = [s for s in bracket.per_sample or () if isinstance(s.proof, Proof) and s.proof.graph is self.graph]
         found: list[dict[str, Any]] = []
         for one in samples or [bracket]:
-            assert isinstance(one.proof, Proof) or not samples
-            found += _claims(one.proof if isinstance(one.proof, Proof) else self, one, script, archive)
-        header = {"network": script.to_json(), "claims": found, "probe": self._probe(archive)}
-        archive.write(path, header)
+            found += _claims(one.proof if isinstance(one.proof, Proof) else self, one, script, effects, archive)
+        archive.write(path, {"network": script.to_json(), "claims": found, "probe": _probe(double, archive)})
 
-    def _probe(self, archive: Archive) -> dict[str, str] | None:
-        """The network's value at the input it was captured with: the checker's own evaluation must agree."""
+
+def _probe(graph: Graph, archive: Archive) -> dict[str, str] | None:
+    """Return the network's value at the input it was captured with: the checker's own evaluation must agree."""
+    try:
         with torch.no_grad():
-            value = self.graph.run(*(item.value for item in self.graph.inputs)).double().reshape(-1)
-        point = self.graph.flat().double()
-        if not bool(torch.isfinite(value).all() and torch.isfinite(point).all()):
-            return None
-        return {"input": archive.put(point), "output": archive.put(value)}
+            value = graph.run(*(item.value for item in graph.inputs)).double().reshape(-1)
+    except RuntimeError:  # a module taken as given may not run in float64
+        return None
+    point = graph.flat()
+    if not bool(torch.isfinite(value).all() and torch.isfinite(point).all()):
+        return None
+    return {"input": archive.put(point), "output": archive.put(value)}
 
 
 def _read(node: Node) -> Any:
@@ -134,13 +139,15 @@ def _read(node: Node) -> Any:
     return {name: value for name, value in node.bound().items() if not name.startswith("running_")}
 
 
-def _claims(proof: Proof, bracket: Bracket, script: Script, archive: Archive) -> list[dict[str, Any]]:
+def _claims(
+    proof: Proof, bracket: Bracket, script: Script, effects: Mapping[str, Effect], archive: Archive
+) -> list[dict[str, Any]]:
     ball = None
     if proof.centre is not None:
         if proof.radius is None:
             raise InputError("a proof about a ball needs its radius")
         ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
-    steps = [step for run in proof.multipliers for step in _steps(run, proof, script, archive)]
+    steps = [step for run in proof.multipliers for step in _steps(run, script, effects, archive)]
     return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=steps, given=proof.given)
 
 
@@ -159,11 +166,11 @@ def _spread(weights: Sequence[float], script: Script, name: str) -> list[float]:
     return [0.0 if operand in script.constants else float(next(varying)) for operand in script.read[name]]
 
 
-def _steps(run: Multipliers, proof: Proof, script: Script, archive: Archive) -> list[dict[str, Any]]:
+def _steps(run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive) -> list[dict[str, Any]]:
     """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
     cores, inputs = script.cores, {item.name for item in script.graph.inputs}
     at = run.into or run.at or script.graph.output
-    inner = run.into is not None or (run.at is not None and isinstance(proof.effects.get(at), Gain))
+    inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
     start = {(cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
     step = {
         "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},

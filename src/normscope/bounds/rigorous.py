@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.log10 import power10
 from ..core.rounding import UNIT, cholesky_allowance, gamma
 from ..linalg.certify import certify as largest_eigenvalue
 from .optimised import Certified
@@ -23,38 +24,45 @@ ROOM = 1.0 + 1e-6
 """Room for the rounding of the allowances themselves."""
 
 
-def proven(plan: Plan, found: Certified) -> float | None:
-    """Return log10 of a bound that holds with all rounding; None where some map was not written out exactly.
+def is_exact(plan: Plan) -> bool:
+    """Say whether every map of a plan was written out with a known error, from the inputs on."""
+    known = plan.output_slack is not None and all(operation.slack is not None for operation in plan.operations)
+    return known and all(value == 0.0 for value in plan.start.values())
+
+
+def accounted(plan: Plan, found: Certified) -> float | None:
+    """Return log10 of a bound with the rounding of the recursion counted; None where it cannot be shown to hold.
+
+    For a plan that `is_exact` it holds with all rounding; otherwise up to that of writing the maps out.
 
     Args:
-        plan: whose start must be the inputs.
+        plan: what was run.
         found: the multipliers; they are taken as they are.
     """
-    if plan.output_slack is None or any(operation.slack is None for operation in plan.operations):
+    unit = power10(2.0 * max(plan.start.values()))  # the multipliers are in units of the input's change
+    if not 0.0 < unit < math.inf:
         return None
-    if any(value != 0.0 for value in plan.start.values()):
-        return None
-    state = _State()
+    state = _State(unit)
     for operation in plan.operations:
         if isinstance(operation, Turn):
             state.turn(operation.matrix.cpu().double(), operation.slack or 0.0)
         elif not state.step(operation, found.sigma[operation.name].cpu().double()):
             return None
-    state.turn(plan.output.cpu().double(), plan.output_slack)
+    state.turn(plan.output.cpu().double(), plan.output_slack or 0.0)
     assert state.q is not None
     top = largest_eigenvalue([state.q[None]], delta=1e-12).bound
     if not math.isfinite(top) or top <= 0:
         return None
-    log = 0.5 * (math.log10(top) + state.exponent * math.log10(2.0))
+    log = 0.5 * (math.log10(top) + state.exponent * math.log10(2.0)) + max(plan.start.values())
     return log + 16.0 * UNIT * max(1.0, abs(log), abs(state.exponent))
 
 
 class _State:
     """The ellipsoid 2^exponent q; q is None for the identity of the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: float) -> None:
         self.q: Tensor | None = None
-        self.exponent = 0
+        self.exponent, self.unit = 0, unit
 
     def turn(self, matrix: Tensor, slack: float) -> None:
         """Go over to F g."""
@@ -73,7 +81,7 @@ class _State:
         n = len(joint) - k
         if abs(self.exponent) > 900:
             return False
-        root = (sigma * 2.0**self.exponent).sqrt().expand(n)
+        root = (sigma * 2.0**self.exponent * self.unit).sqrt().expand(n)
         pairs = root[:, None] * root[None, :]
         reduced = _raised(joint[k:, k:] * pairs, 4.0 * UNIT)
         inverse = _inverse(reduced)

@@ -39,6 +39,8 @@ _MARGIN = 1e-9
 """Relative distance above the largest eigenvalue at which a Cholesky factorization confirms it."""
 _OVERHEAD, _GRADIENT = 3.0, 4.0
 """Time of a run relative to its multiplications, and of a step with gradient relative to a run."""
+_WORTHWHILE = 30
+"""Steps that a search on the smaller torus should have time for."""
 _MEMORY = 4e9
 """Bytes that a step may hold, on a CPU; on a GPU it is a share of what is free."""
 
@@ -81,7 +83,12 @@ def torus_certificate(
         return None
     with torch.no_grad():
         attempt = _Attempt(plan, segments.graph.inputs[0].value.device, directions, deadline)
-        return attempt.run(steps) if attempt.affordable(attempt.full) else None
+        if not attempt.affordable(attempt.full):
+            return None
+        try:
+            return attempt.run(steps)
+        except torch.OutOfMemoryError:  # the estimate was too low: what is confirmed counts
+            return attempt.best
 
 
 class _Attempt:
@@ -105,16 +112,16 @@ class _Attempt:
             few = [ready(stage, _smaller(stage, coarse), self.device) for stage in plan]
             if 2.0 * _cost(few) > _cost(self.full) and self.affordable(self.full, gradient=True):
                 return self.full
-            if self.affordable(few, gradient=True):
+            if self.affordable(few, gradient=True, runs=_WORTHWHILE):
                 return few
         return few
 
-    def affordable(self, stages: Sequence[Ready], *, gradient: bool = False) -> bool:
-        """Say whether a run (or a step with gradient) fits into the memory and the time there is."""
+    def affordable(self, stages: Sequence[Ready], *, gradient: bool = False, runs: int = 2) -> bool:
+        """Say whether runs (or steps with gradient) fit into the memory and the time there is."""
         held = sum(stage.memory(gradient=gradient) for stage in stages)
         room = 0.6 * torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _MEMORY
         seconds = _OVERHEAD * _cost(stages) * (_GRADIENT if gradient else 1.0) / _speed(self.device)
-        return held <= room and time.monotonic() + 2.0 * seconds <= self.deadline
+        return held <= room and time.monotonic() + runs * seconds <= self.deadline
 
     def run(self, steps: int) -> Certified | None:
         """Take the better of two starts, improve it on the smaller torus, then on the full one."""

@@ -23,12 +23,15 @@ from ..graph.ir import Graph, Input, Node
 from ..linalg.convolution import Convolution
 from ..linalg.linear_map import Repeated
 from ..linalg.norms import upper
+from ..linalg.writing import magnitude
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .plan import WIDEST, Plan, plan
 from .segments import Segments
 from .torus_stage import Bend, Close, Field, Move, Stage, Tail
 from .torus_stencil import Grid, Stencil, grid_of, stencil_of, sum_of
 
+_LARGEST = 30.0
+"""Powers of ten that the weights of one map may span from 1: their squares are multiplied along several maps."""
 SMALL = 512
 """Outputs up to this size are written out; the constant of larger fields is the largest over all frequencies."""
 
@@ -41,14 +44,12 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
         values: a bound on the map from the input to every node, for fields that start afresh.
         widest: largest state of the dense plan behind the fields.
     """
-    axes = {
-        len(inner.axes)
-        for effect in segments.effects.values()
-        if isinstance(effect, Linear)
-        for linear in effect.maps
-        if isinstance(inner := linear.inner if isinstance(linear, Repeated) else linear, Convolution)
-    }
+    maps = [m for effect in segments.effects.values() if isinstance(effect, Linear) for m in effect.maps]
+    inner = [linear.inner if isinstance(linear, Repeated) else linear for linear in maps]
+    axes = {len(linear.axes) for linear in inner if isinstance(linear, Convolution)}
     if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
+        return None
+    if max(map(magnitude, maps)) > _LARGEST:
         return None
     try:
         return _Planner(segments, values, axes.pop(), widest).run()

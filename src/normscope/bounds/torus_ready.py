@@ -256,7 +256,8 @@ def _step(stage: Stage, bend: Bend, device: torch.device) -> Step:
     radius = torch.full((size,), (high - low) / 2, dtype=torch.float64, device=device)
     flags = [torch.full((stage.fields[base].channels,), base in bend.kept, device=device) for base in bend.bases]
     kept = torch.cat(flags).nonzero()[:, 0]
-    return Step(bend.name, None, kept, Uncertain(centre, radius, size, everywhere=high > low))
+    known = Uncertain(centre, radius, size, everywhere=(high - low) > 0.1 * abs(high + low))
+    return Step(bend.name, None, kept, known)
 
 
 def _own(stage: Stage, tail: Tail, last: Torus, device: torch.device) -> tuple[Torus, Tensor]:

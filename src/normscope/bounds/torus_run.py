@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.log10 import power10
 from .ellipsoid import advance, image
 from .optimised import Choose
 from .plan import Step, Turn
@@ -16,6 +17,9 @@ from .torus_ready import Peak, Pool, Ready, Rows, Shift, Sink, Wave
 
 _PIECE = {"cpu": 6e7, "cuda": 2e9}
 """Bytes of the largest intermediate value where no gradient is taken."""
+
+_VANISHED = 1e-240
+"""Entries of a state that are this small beside the others may have lost their squares: no certificate then."""
 
 Top = Callable[[Tensor, str], Tensor]
 """The largest eigenvalue over all frequencies of `[F, n, n]`, for the named node."""
@@ -77,13 +81,18 @@ class _Walk:
             self.q, self.log = self.q / scale, self.log + math.log10(scale) / 2
 
     def _shifted(self, shift: Shift) -> Tensor:
-        found = []
+        found, read = [], torch.zeros((), dtype=torch.float64, device=self.q.device)
         for part in self._parts(shift.index.shape[0], shift.index.shape[1] * shift.rows.width**2):
             q, flip = self.q[shift.index[part]], shift.flip[part]
             if bool(flip.any()):
                 q = torch.where(flip[..., None, None], q.conj(), q)
-            found.append(image(q, shift.rows(part)).sum(1))
-        return torch.cat(found)
+            rows = shift.rows(part)
+            read = read + rows.abs().sum((0, 1, 3))
+            found.append(image(q, rows).sum(1))
+        result = torch.cat(found)
+        sizes = result.detach().diagonal(dim1=-2, dim2=-1).real.amax(0)
+        lost = bool(((sizes <= _VANISHED * sizes.amax()) & (read > 0)).any())  # squares may have gone below all floats
+        return result * math.nan if lost else result
 
     def seen(self, rows: Rows) -> Tensor:
         """Return the ellipsoids of a field, `[F, n, n]`."""
@@ -101,7 +110,7 @@ class _Walk:
             q = self.q[part]
             found.append(advance(q, wave.rows(part)[:, 0], qvv[part], step.kept, known, sigma))
         self.q = torch.cat(found)
-        self.sigmas[step.name] = sigma.detach() * 10.0 ** (-2.0 * self.log)
+        self.sigmas[step.name] = sigma.detach() * power10(-2.0 * self.log)
 
     def sink(self, sink: Sink) -> tuple[Tensor, float]:
         """Run the dense plan; return the output's ellipsoid and log10 of its scale."""
@@ -133,7 +142,7 @@ class _Walk:
                 sigma = self.choose(operation, operation.known, qvv, self.log)
                 form = self.q if operation.form is None else operation.form
                 self.q = advance(self.q, form, qvv, operation.kept, operation.known, sigma)
-                self.sigmas[operation.name] = sigma.detach() * 10.0 ** (-2.0 * self.log)
+                self.sigmas[operation.name] = sigma.detach() * power10(-2.0 * self.log)
             self._rescale()
         return image(self.q, output), self.log
 

@@ -81,9 +81,8 @@ def weight_sensitivity(
 
     Example:
         >>> import torch, normscope as ns
-        >>> from normscope.bounds.weights import weight_sensitivity
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
-        >>> rows = weight_sensitivity(model, torch.ones(1, 2), loss="cross_entropy")
+        >>> rows = ns.weight_sensitivity(model, torch.ones(1, 2), loss="cross_entropy")
         >>> [row.path for row in rows], rows["0"].bracket_h.lower <= rows["0"].bracket_h.upper
         (['0', '2'], True)
 

@@ -30,7 +30,7 @@ from .plan import Plan, plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .proof import Multipliers, Proof, shares
-from .rigorous import proven
+from .rigorous import accounted, is_exact
 from .segments import Segments, segment
 from .torus import torus_certificate
 
@@ -175,10 +175,13 @@ class Work:
         self.certificate = min(found, key=lambda certificate: certificate.log10, default=None)
         if self.certificate is None:
             return None
-        sure = proven(self.plan, self.certificate) if self.plan is not None and self.certificate is self.dense else None
-        if self.plan is not None and sure is not None:
+        if self.plan is not None and self.certificate is self.dense:
+            sure = accounted(self.plan, self.certificate)
+            if sure is None:
+                return None
+            known = Evidence.PROVEN if is_exact(self.plan) else Evidence.NUMERICAL
             effects = [self.segments.effects[step.name] for step in self.plan.steps]
-            return Upper(sure, min([Evidence.PROVEN, *map(slope_evidence, effects)]), "tight")
+            return Upper(sure, min([known, *map(slope_evidence, effects)]), "tight")
         log = self.certificate.log10
         return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
 
@@ -259,7 +262,8 @@ class Work:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
         left = self.left()
         seconds = EXACT_SECONDS if left is None else left
-        return closer(self.segments, self.plan, bracket, self.double, seconds=seconds, rtol=EXACT_RTOL)
+        certified = None if self.dense is None else self.plan
+        return closer(self.segments, certified, bracket, self.double, seconds=seconds, rtol=EXACT_RTOL)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""

@@ -147,7 +147,7 @@ class Audit:
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
-        radii: for classifiers in eval mode, the certified and attacked radii of the first samples at the predicted class.
+        radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         findings: the most serious first.
         skipped: what was not measured, and why.

@@ -35,19 +35,19 @@ def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict
     To be called when the audit has bounded the network, whose norms are used again.
     """
     left = work.left()
-    deadline = time.monotonic() + (SECONDS if left is None else min(max(left, AT_LEAST), SECONDS))
+    now, seconds = time.monotonic(), SECONDS if left is None else min(max(left, AT_LEAST), SECONDS)
     large = _multiplications(work) > MULTIPLICATIONS
     if large:
         skipped.append(
             (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
         )
-    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, deadline=-math.inf if large else deadline)
+    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, deadline=-math.inf if large else now + seconds)
     plan = Plan(
         search=search,
         samples=1 if large else SAMPLES,
         chain_cost=-1.0,
         side=SIDE,
-        deadline=deadline,
+        deadline=now + seconds / 2,
         witnesses=False,
     )
     try:

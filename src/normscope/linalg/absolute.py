@@ -65,7 +65,7 @@ def row_norms(linear: LinearMap) -> Tensor | None:
         A tensor of the output's shape, or None for code that is too large to be written out.
 
     Example:
-        >>> row_norms(Matrix(torch.tensor([[3.0, -4.0]])))
+        >>> row_norms(Matrix(torch.tensor([[3.0, -4.0]]))).round(decimals=9)
         tensor([5.], dtype=torch.float64)
     """
     if linear not in _rows:

@@ -1,0 +1,284 @@
+"""Do the trials of certificates bite? Bugs are planted one by one; each is caught by a trial that passes without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from normscope.bounds import ellipsoid, feasibility, optimised, patterns, plan, rigorous
+from normscope.bounds.optimised import Certified, certify, optimise
+from normscope.bounds.outputs import directed, directions
+
+from .graphs import DOUBLE, Sheet, chain, planned
+from .relaxations import Relaxation
+from .test_certificates import SHAPES, assert_above
+from .test_extremes import TestCancellation as Streams
+from .test_patterns import assert_exact, assert_sound
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and the trial that must see it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    trial: Callable[[], object]
+    quick: bool = True
+
+
+def shape(name: str) -> Callable[[], None]:
+    """A shape of graph, as `test_certificates` tries it."""
+
+    def trial() -> None:
+        for graph in SHAPES[name](Sheet((1, 5), seed=2)):
+            segments, found, _ = planned(graph)
+            assert_above(optimise(found, steps=4), Relaxation(segments).strongest(starts=1, rounds=30))
+
+    return trial
+
+
+def aligned(*, widest: int) -> Callable[[], None]:
+    """x + relu(x): both terms move together, the constant is 2."""
+
+    def trial() -> None:
+        sheet = Sheet((1, 5))
+        x = sheet.refs[0]
+        graph = sheet.graph(sheet.add(x, sheet.relu(sheet.linear(x, torch.eye(5)))))
+        _, found, _ = planned(graph, widest=widest)
+        assert_above(optimise(found, steps=10), 2.0)
+
+    return trial
+
+
+def units() -> None:
+    """One hidden layer: relaxations reach the certificate."""
+    for name in ("relu", "bent leaky"):
+        graph = chain(2, (3, 4, 2), [name])
+        segments, found, _ = planned(graph)
+        assert_above(optimise(found, steps=30), Relaxation(segments).strongest(starts=1, rounds=30))
+
+
+def odd_multipliers() -> None:
+    """Multipliers that nobody chose: refused, or a bound."""
+    graph = chain(5, (3, 8, 5, 2), ["leaky", "gelu"])
+    segments, found, _ = planned(graph)
+    lower = Relaxation(segments).strongest(starts=1)
+    start = optimise(found, steps=1)
+    for factor in (0.3, 1.0, 3.0, 1e3, 1e6):
+        certificate = certify(found, {name: factor * sigma for name, sigma in start.sigma.items()})
+        if certificate is not None:
+            assert_above(certificate, lower)
+
+
+def differences() -> None:
+    graph = chain(2, (3, 5, 3), ["relu"])
+    _, found, _ = planned(graph)
+    rows = directions("difference", 3)
+    along = optimise(found, directions=rows, steps=20).along(rows)
+    for row, log in zip(rows, along.tolist(), strict=True):
+        segments, _, _ = planned(directed(graph, row))
+        assert log >= math.log10(Relaxation(segments).strongest(starts=1, rounds=30)) - 1e-9
+
+
+def large_elsewhere() -> None:
+    for seed in range(4):
+        for size in (1e7, 1e8):
+            graph, truth = Streams().stream(size, seed, proven=True)
+            _, found, _ = planned(graph)
+            sure = rigorous.accounted(found, optimise(found, steps=30))
+            assert sure is None or sure >= math.log10(truth * (1 - 1e-4))
+
+
+def dead_kinks() -> None:
+    """A leaky ReLU behind a ReLU: where that is off the pattern has no interior, and still counts."""
+    sheet = Sheet((1, 1))
+    x = sheet.leaky(sheet.relu(sheet.linear(sheet.refs[0], torch.tensor([[1.0], [-1.0]]))), 0.3)
+    assert_sound(sheet.graph(sheet.linear(x, torch.tensor([[1.0, 2.0]]))), 2.0)
+
+
+def networks() -> None:
+    assert_exact(chain(1, (2, 5, 1), ["relu"]))
+
+
+def stepping(change: Callable[..., Tensor]) -> Callable[[Patch], None]:
+    """Plant a change in one step of the engine."""
+
+    def plant(patch: Patch) -> None:
+        real = ellipsoid.advance
+        patch.setattr(optimised, "advance", lambda *args: change(real, *args))
+
+    return plant
+
+
+def knowing(change: Callable[[ellipsoid.Uncertain], ellipsoid.Uncertain]) -> Callable[[Patch], None]:
+    """Plant a change in what a step believes of its slopes."""
+    return stepping(lambda real, q, form, qvv, kept, known, sigma: real(q, form, qvv, kept, change(known), sigma))
+
+
+def no_noise(real: Any, q: Any, form: Any, qvv: Any, kept: Any, known: Any, sigma: Any) -> Tensor:
+    spread = (known.radius.square() / sigma).expand(known.size)
+    return real(q, form, qvv, kept, known, sigma) - torch.diag(torch.cat([torch.zeros(len(kept)), 0.9 * spread]))
+
+
+def nothing_kept_grows(real: Any, q: Any, form: Any, qvv: Any, kept: Any, known: Any, sigma: Any) -> Tensor:
+    after = real(q, form, qvv, kept, known, sigma)
+    k = len(kept)
+    return torch.cat([torch.cat([q[kept][:, kept], after[:k, k:]], 1), after[k:]])
+
+
+def crossed_at_once(real: Any, q: Any, form: Any, qvv: Any, kept: Any, known: Any, sigma: Any) -> Tensor:
+    """Forget that u and what is kept move together."""
+    after = real(q, form, qvv, kept, known, sigma)
+    k = len(kept)
+    return torch.block_diag(after[:k, :k], after[k:, k:])
+
+
+def feasible_or_not(patch: Patch) -> None:
+    class Unchecked:
+        @staticmethod
+        def apply(reduced: Tensor) -> Tensor:
+            return torch.linalg.inv(torch.eye(reduced.shape[-1], dtype=DOUBLE) - reduced)
+
+    patch.setattr(ellipsoid, "_Inverse", Unchecked)
+
+
+def a_block_is_missing(patch: Patch) -> None:
+    real = plan._Planner._stack
+
+    def stacked(self: Any, forms: Any) -> Tensor:
+        matrix = real(self, forms).clone()
+        last = list(self.bases.values())[-1]
+        if len(self.bases) > 1:
+            matrix[:, -last:] = 0.0
+        return matrix
+
+    patch.setattr(plan._Planner, "_stack", stacked)
+
+
+def fresh_starts_do_not_share(patch: Patch) -> None:
+    real = plan._Planner._afresh
+
+    def afresh(self: Any, names: Any) -> bool:
+        done = real(self, names)
+        self.start = {name: value - math.log10(len(names)) / 2 for name, value in self.start.items()}
+        return done
+
+    patch.setattr(plan._Planner, "_afresh", afresh)
+
+
+def operands_do_not_share(patch: Patch) -> None:
+    real = plan._Planner._known
+
+    def known(self: Any, effect: Any, *rest: Any) -> Any:
+        apart = dataclasses.replace(effect, joint=True) if hasattr(effect, "joint") else effect
+        return real(self, apart, *rest)
+
+    patch.setattr(plan._Planner, "_known", known)
+
+
+def last_reader_forgotten(patch: Patch) -> None:
+    """A value counts as dead one node too early."""
+    real = plan._Planner._live
+    patch.setattr(plan._Planner, "_live", lambda self, index: real(self, index + 1))
+
+
+def one_side_of_every_split(patch: Patch) -> None:
+    real = patterns.Search._split
+    patch.setattr(patterns.Search, "_split", lambda self, batch: real(self, batch)[::2])
+
+
+def settled_patterns_forgotten(patch: Patch) -> None:
+    real = patterns.Search._decided
+
+    def decided(self: Any, bound: float, pattern: Any) -> None:
+        before = self.settled
+        real(self, bound, pattern)
+        self.settled = before
+
+    patch.setattr(patterns.Search, "_decided", decided)
+
+
+def asked_the_wrong_way_round(patch: Patch) -> None:
+    real = feasibility.Feasibility._solve
+    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, *, margin: real(self, -signs, margin=margin))
+
+
+def bounds_of_the_middle(patch: Patch) -> None:
+    """The open units of a node are taken at their middle slope."""
+    real = patterns.Search._radii
+    patch.setattr(patterns.Search, "_radii", lambda self, batch: [0.5 * radius for radius in real(self, batch)])
+
+
+def sums_for_differences(patch: Patch) -> None:
+    real = Certified.along
+    patch.setattr(Certified, "along", lambda self, rows: real(self, rows.abs()))
+
+
+def rounding_not_counted(patch: Patch) -> None:
+    patch.setattr(rigorous, "_raised", lambda matrix, relative, absolute=None: matrix.clone())
+
+
+def smallest_eigenvalue(patch: Patch) -> None:
+    patch.setattr(optimised, "largest", lambda matrix: torch.linalg.eigvalsh(matrix)[..., 0])
+
+
+def scale_forgotten(patch: Patch) -> None:
+    real = optimised.run
+
+    def run(*args: Any) -> Any:
+        done = real(*args)
+        return dataclasses.replace(done, log10_scale=0.0)
+
+    patch.setattr(optimised, "run", run)
+
+
+replace = dataclasses.replace
+BUGS = [
+    Bug("no e^2/sigma", stepping(no_noise), units),
+    Bug("what is kept does not grow", stepping(nothing_kept_grows), shape("residual")),
+    Bug("what is kept does not move along", stepping(crossed_at_once), aligned(widest=1024)),
+    Bug("multipliers that are not feasible", feasible_or_not, odd_multipliers),
+    Bug("radius halved", knowing(lambda known: replace(known, radius=known.radius / 2)), units),
+    Bug(
+        "no centre",
+        knowing(lambda known: known if known.centre is None else replace(known, centre=0.5 * known.centre)),
+        units,
+    ),
+    Bug("a block of a turn is missing", a_block_is_missing, shape("two inputs")),
+    Bug("a fresh start without its share", fresh_starts_do_not_share, aligned(widest=8)),
+    Bug("operands of a product without their share", operands_do_not_share, shape("products")),
+    Bug("a value forgotten before its last reader", last_reader_forgotten, shape("branches")),
+    Bug("the smallest eigenvalue", smallest_eigenvalue, units),
+    Bug("the scale of a run forgotten", scale_forgotten, units),
+    Bug("sums for differences", sums_for_differences, differences),
+    Bug("rounding not counted", rounding_not_counted, large_elsewhere),
+    Bug("one side of a split", one_side_of_every_split, networks),
+    Bug("settled patterns forgotten", settled_patterns_forgotten, dead_kinks),
+    Bug("patterns asked for the wrong way round", asked_the_wrong_way_round, networks),
+    Bug("inequalities tightened", lambda patch: patch.setattr(feasibility, "RELAXED", -0.5), networks),
+    Bug("open units at their middle", bounds_of_the_middle, networks),
+]
+
+
+def params() -> list[Any]:
+    return [pytest.param(bug, id=bug.name, marks=[] if bug.quick else [pytest.mark.slow]) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", params())
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
+    for name, value in (("SAMPLES", 32), ("STARTS", 1), ("ROUNDS", 4)):
+        monkeypatch.setattr(patterns, name, value)
+    bug.trial()
+    with monkeypatch.context() as patch:
+        bug.plant(patch)
+        with pytest.raises((AssertionError, KeyError, RuntimeError)):
+            bug.trial()
