@@ -178,8 +178,11 @@ SHAPES: dict[str, Callable[[Sheet], Iterator[Graph]]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_of_graphs(shape: str) -> None:
     for graph in SHAPES[shape](Sheet((1, 5), seed=2)):
-        segments, _, _ = planned(graph)
-        certificate = tightened(graph, steps=6)
+        segments, plan, _ = planned(graph)
+        certificate = optimise(plan, steps=6)
+        if certificate is None:  # a layer of zeros: its squares cannot be told from lost ones
+            assert shape == "zeros"
+            continue
         relaxed = Relaxation(segments).strongest(starts=1, rounds=30)
         assert_above(certificate, relaxed, attacked(graph), steepest(graph, 4))
 

@@ -1,4 +1,4 @@
-"""Numbers that strain a certificate: wide gains, cancellation, underflow, overflow, slopes that leave nothing open."""
+"""Numbers that strain a certificate: wide gains, underflow, overflow, slopes that leave little or nothing open."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ def diagonal(sheet: Sheet, x: Ref, *entries: float) -> Ref:
     return sheet.linear(x, torch.diag(torch.tensor(entries, dtype=DOUBLE)))
 
 
-@pytest.mark.parametrize("width", [64, 100, 200])
-def test_a_wide_gain_behind_units_that_get_better(width: int) -> None:
-    """The eigenvector that is followed falls below another one, which is the truth: 1."""
+def wide_gain(width: int) -> Graph:
+    """Units that get better while a pooling is certified: the eigenvector that is followed falls below the truth, 1."""
     sheet = Sheet((1, width))
     before, after = torch.full((width,), 1e-2, dtype=DOUBLE), torch.full((width,), 1e-2, dtype=DOUBLE)
     before[0] = after[0] = 1.0
     before[2], after[2] = 0.2, 4.0
     x = sheet.linear(sheet.relu(diagonal(sheet, sheet.refs[0], *before)), torch.diag(after))
-    pooled = sheet.call(aten.max_pool1d.default, x, [2])
-    assert_never_below(sheet.graph(pooled), 1.0, steps=60)
+    return sheet.graph(sheet.call(aten.max_pool1d.default, x, [2]))
+
+
+@pytest.mark.parametrize("width", [64, 100, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_wide_gain_behind_units_that_get_better(width: int) -> None:
+    assert_never_below(wide_gain(width), 1.0, steps=40)
 
 
 def dwindling(factor: float, times: int, *, side_by_side: bool) -> Graph:
@@ -73,45 +76,17 @@ def test_slopes_that_leave_nothing_open(factor: float) -> None:
     assert_never_below(sheet.graph(sheet.add(x, diagonal(sheet, y, 1 / factor, 1 / factor, 1 / factor))), 2 - 1e-8)
 
 
-class TestCancellation:
-    """A small direction of a state that is large in others: F Q F^T is a difference of large numbers."""
-
-    def stream(self, size: float, seed: int, *, proven: bool) -> tuple[Graph, float]:
-        sheet = Sheet((1, 2), seed=seed)
-        turn = torch.linalg.qr(sheet.normal(2, 2))[0]
-        spread = turn @ torch.diag(torch.tensor([size, 1.0], dtype=DOUBLE)) @ torch.linalg.qr(sheet.normal(2, 2))[0]
-        x = sheet.refs[0] if proven else sheet.leaky(sheet.refs[0], 1.0)
-        first, second, third = (0.1 * sheet.normal(3, 2), 0.1 * sheet.normal(2, 3), 0.1 * sheet.normal(2, 3))
-        y = sheet.add(sheet.linear(x, spread), sheet.linear(sheet.relu(sheet.linear(x, first)), second))
-        z = sheet.add(y, sheet.linear(sheet.relu(sheet.linear(y, sheet.normal(3, 2) / size)), third))
-        graph = sheet.graph(sheet.linear(z, turn[:, 1:].mT.contiguous()))
-        segments, _, _ = planned(graph)
-        return graph, Relaxation(segments).strongest(starts=1, rounds=30)
-
-    @pytest.mark.parametrize("size", [1e2, 1e5])
-    @pytest.mark.parametrize("accounted", [True, False])
-    def test_a_moderate_stream(self, size: float, accounted: bool) -> None:
-        for seed in range(3):
-            graph, truth = self.stream(size, seed, proven=accounted)
-            assert_never_below(graph, truth * (1 - 1e-7), steps=30)
-
-    def test_a_stream_that_is_large_elsewhere(self) -> None:
-        for seed in range(4):
-            for size in (1e7, 1e8):
-                graph, truth = self.stream(size, seed, proven=False)
-                assert_never_below(graph, truth * (1 - 1e-4), steps=30)
-
-    @pytest.mark.parametrize("open_", [1e-2, 1e-4, 1e-9])
-    def test_slopes_that_are_nearly_fixed(self, open_: float) -> None:
-        """Slopes in [1 - open, 1]: the state behind the units is at least the one before."""
-        _, plan, _ = planned(chain(0, (6, 6, 6), [f"leaky {1.0 - open_!r}"]))
-        (step,) = plan.steps
-        for seed in range(6):
-            root = Sheet((1, 1), seed=seed).normal(6, 6)
-            q = root @ root.mT
-            weights, factor = balanced(step.known, alone=True)
-            after = advance(q, q, q, step.kept, step.known, factor * weights / largest(q))
-            assert float(torch.linalg.eigvalsh(after - q)[0]) >= -1e-10 * float(largest(q))
+@pytest.mark.parametrize("open_", [1e-2, 1e-4, 1e-9])
+def test_slopes_that_are_nearly_fixed(open_: float) -> None:
+    """Slopes in [1 - open, 1]: the state behind the units is at least the one before."""
+    _, plan, _ = planned(chain(0, (6, 6, 6), [f"leaky {1.0 - open_!r}"]))
+    (step,) = plan.steps
+    for seed in range(6):
+        root = Sheet((1, 1), seed=seed).normal(6, 6)
+        q = root @ root.mT
+        weights, factor = balanced(step.known, alone=True)
+        after = advance(q, q, q, step.kept, step.known, factor * weights / largest(q))
+        assert float(torch.linalg.eigvalsh(after - q)[0]) >= -1e-10 * float(largest(q))
 
 
 class TestOverflow:

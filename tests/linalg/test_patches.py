@@ -76,7 +76,7 @@ def test_pieces_large_sides_and_several_uses_give_the_same(monkeypatch):
     halves = Read.together([patches(conv, x[:1]), patches(conv, x[1:])])
     assert halves.norm().log10 == pytest.approx(whole, abs=1e-12)
     monkeypatch.setattr(room, "PIECE", 500)
-    assert len(list(patches(conv, x).pieces)) > 5
+    assert len(list(patches(conv, x).pieces)) > 2
     assert patches(conv, x).norm().log10 == pytest.approx(whole, abs=1e-12)
     monkeypatch.setattr(room, "SIDE", 4)
     bounded = patches(conv, x).norm(rtol=1e-4)

@@ -173,7 +173,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
 
 
 def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
-    """Say whether an entry that need not be zero is so small that its square may have been lost."""
+    """Say whether an entry that need not be zero may have lost its square; what is kept only grows."""
     lost = sizes <= VANISHED
     if isinstance(operation, Turn):
         return bool((lost & (operation.matrix.abs().amax(-1) > 0)).any())
@@ -181,7 +181,7 @@ def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
     known = operation.known
     if known.whole or known.centre is None:
         return bool(own.any())
-    return bool((own & ((known.centre != 0) | (known.radius != 0))).any()) or bool(lost[..., : -known.size].any())
+    return bool((own & ((known.centre != 0) | (known.radius != 0))).any())
 
 
 def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:

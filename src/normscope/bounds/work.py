@@ -146,7 +146,7 @@ class Work:
             tight = self.tightened()
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
-                proofs["tight"] = replace(proofs["folded"], multipliers=(self._multipliers(self.certificate),))
+                proofs["tight"] = self._proof(proofs["folded"], self.certificate)
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = {"printed": printed(self.segments, self.norm, exact=False)}
@@ -155,10 +155,14 @@ class Work:
         result["best"] = replace(self._bracket(best, method), proof=proofs[method])
         return result
 
-    def _multipliers(self, certificate: Certified) -> Multipliers:
+    def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""
-        start = {} if self.plan is None or certificate is not self.dense else self.plan.start
-        return Multipliers(sigma=certificate.sigma, start=start, weights=shares(self.segments, self.values))
+        if self.plan is None or certificate is not self.dense:
+            return replace(base, given=("ellipsoids per frequency of a torus",))
+        weights = shares(self.segments, self.values)
+        return replace(
+            base, multipliers=(Multipliers(sigma=certificate.sigma, start=self.plan.start, weights=weights),)
+        )
 
     def tightened(self) -> Upper | None:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
@@ -168,8 +172,8 @@ class Work:
         inputs = {item.name for item in self.graph.inputs}
         waves = None
         if self.plan is None or not inputs.issuperset(self.plan.start):  # too wide to write out: by frequencies
-            half = (time.monotonic() + until) / 2
-            waves = torus_certificate(self.segments, self.values, deadline=half)
+            most = until - 0.15 * (until - time.monotonic())
+            waves = torus_certificate(self.segments, self.values, deadline=most)
         self.dense = None if self.plan is None else optimise(self.plan, deadline=until)
         found = [certificate for certificate in (self.dense, waves) if certificate is not None]
         self.certificate = min(found, key=lambda certificate: certificate.log10, default=None)

@@ -79,6 +79,8 @@ def write_out(linear: LinearMap) -> Tensor:
     by_columns = linear.in_size <= linear.out_size
     count = linear.in_size if by_columns else linear.out_size
     shape = linear.in_shape if by_columns else linear.out_shape
+    if count == 0:
+        return torch.zeros(linear.out_size, linear.in_size, dtype=torch.float64, device=linear.device)
     step = max(1, int(_PIECE / max(1, widest(linear))))
     pieces = []
     for start in range(0, count, step):

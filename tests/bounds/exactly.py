@@ -1,0 +1,72 @@
+"""What given multipliers prove, in sixty digits: the recursion of the ellipsoids without rounding."""
+
+from __future__ import annotations
+
+import mpmath
+from mpmath import mp
+from torch import Tensor
+
+from normscope.bounds.optimised import Certified
+from normscope.bounds.plan import Plan, Step, Turn
+
+DIGITS = 60
+
+
+def proves(plan: Plan, found: Certified) -> float:
+    """Return log10 of the bound that the multipliers prove of a plan whose maps are what they are written as."""
+    with mp.workdps(DIGITS):
+        top = max(plan.start.values())
+        q = mp.mpf(10) ** (2 * mp.mpf(top)) * mp.eye(_inputs(plan))
+        for operation in plan.operations:
+            if isinstance(operation, Turn):
+                q = _image(q, _matrix(operation.matrix))
+            else:
+                q = _through(q, operation, _vector(found.sigma[operation.name]))
+        values = mp.eigsy(_image(q, _matrix(plan.output)), eigvals_only=True)
+        largest = max(values)
+        return float(mpmath.log10(largest) / 2) if largest > 0 else -float("inf")
+
+
+def _inputs(plan: Plan) -> int:
+    first = plan.operations[0] if plan.operations else None
+    return int((first.matrix if isinstance(first, Turn) else plan.output).shape[1])
+
+
+def _matrix(tensor: Tensor) -> mpmath.matrix:
+    return mp.matrix([[mp.mpf(float(entry)) for entry in row] for row in tensor.cpu()])
+
+
+def _vector(tensor: Tensor) -> list[mpmath.mpf]:
+    return [mp.mpf(float(entry)) for entry in tensor.cpu().reshape(-1)]
+
+
+def _image(q: mpmath.matrix, form: mpmath.matrix) -> mpmath.matrix:
+    return form * q * form.T
+
+
+def _through(q: mpmath.matrix, step: Step, sigma: list[mpmath.mpf]) -> mpmath.matrix:
+    """(Q^-1 - F^T S F)^-1 for what is kept and v, by the matrix inversion lemma, then u = M v + w."""
+    known, kept = step.known, [int(index) for index in step.kept]
+    form = mp.eye(q.rows) if step.form is None else _matrix(step.form)
+    n, k, m = form.rows, len(kept), known.size
+    sigma = sigma * n if len(sigma) == 1 else sigma
+    read = mp.matrix(k + n, q.rows)
+    for row, index in enumerate(kept):
+        read[row, index] = 1
+    read[k:, :] = form
+    joint = _image(q, read)
+    root = mp.diag([mp.sqrt(value) for value in sigma])
+    middle = root * mp.inverse(mp.eye(n) - root * joint[k:, k:] * root) * root
+    wide = joint + joint[:, k:] * middle * joint[k:, :]
+    move = mp.matrix(k + m, k + n)
+    for row in range(k):
+        move[row, row] = 1
+    if known.centre is not None:
+        centre = known.centre
+        move[k:, k:] = _matrix(centre) if known.whole else mp.diag(_vector(centre))
+    after = _image(wide, move)
+    radii = _vector(known.radius)
+    for row in range(m):
+        radius, weight = (radii[0], sigma[0]) if known.whole else (radii[row], sigma[row])
+        after[k + row, k + row] += radius**2 / weight if radius else 0
+    return after
