@@ -231,7 +231,8 @@ def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers:
         rows.append((solver, measure(compressed(weights), solver, **options)))
         if compressed(weights) is not weights:
             rows.append((f"{solver}, as printed", measure(weights, solver, **options)))
-    best = min((proved(steps, found[-1]) for _, found in rows if not isinstance(found, str)), default=math.nan)
+    proofs = [proved(steps, found[-1]) for _, found in rows if not isinstance(found, str)]
+    best = min((bound for bound in proofs if not math.isnan(bound)), default=math.nan)
     last = points[-1]
     reference = last[1] if math.isnan(best) else min(best, last[1])
     sizes = "-".join(map(str, [weights[0].shape[1], *(w.shape[0] for w in weights)]))
