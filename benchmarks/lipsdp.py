@@ -196,23 +196,28 @@ def median(function: Callable[[], Any], repeats: int = REPEATS) -> tuple[Any, fl
     return result, statistics.median(seconds)
 
 
-def curve(steps: Plan) -> list[tuple[int, float, float]]:
-    """Return (steps, bound, seconds) for growing numbers of steps, up to where the search stops by itself."""
-    points: list[tuple[int, float, float]] = []
+def curve(steps: Plan) -> list[tuple[float, float]]:
+    """Return (bound, seconds) for growing numbers of steps; the last is that of a search that stops by itself."""
+    end, seconds = median(lambda: optimise(steps))
+    assert end is not None
+    points: list[tuple[float, float]] = []
     count = 1
-    while True:
-        found, seconds = median(lambda: optimise(steps, steps=count))  # noqa: B023
+    while count < 400 and (not points or points[-1][0] > 10.0**end.log10):
+        found, took = median(lambda: optimise(steps, steps=count))  # noqa: B023
         assert found is not None
-        points.append((count, 10.0**found.log10, seconds))
-        # the last ones settle: twice the steps take no longer
-        if len(points) > 2 and seconds < 1.1 * points[-2][2] and points[-1][1] == points[-2][1]:
-            return points
+        points.append((10.0**found.log10, took))
         count += max(1, count // 2)
+    return [*points, (10.0**end.log10, seconds)]
 
 
-def reached(points: list[tuple[int, float, float]], target: float) -> float:
+def reached(points: list[tuple[float, float]], target: float) -> float:
     """Return the seconds of the first run at or below the target, infinite if there is none."""
-    return min((seconds for _, bound, seconds in points if bound <= target), default=math.inf)
+    return next((seconds for bound, seconds in points if bound <= target), math.inf)
+
+
+def times(theirs: float, ours: float) -> str:
+    """Say how many times sooner we are done."""
+    return "never" if math.isinf(ours) else f"{theirs / ours:.0f}x" if theirs >= 3 * ours else f"{theirs / ours:.1f}x"
 
 
 def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers: list[str]) -> None:
@@ -233,15 +238,15 @@ def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers:
             rows.append((f"{solver}, as printed", measure(weights, solver, **options)))
     proofs = [proved(steps, found[-1]) for _, found in rows if not isinstance(found, str)]
     best = min((bound for bound in proofs if not math.isnan(bound)), default=math.nan)
-    last = points[-1]
-    reference = last[1] if math.isnan(best) else min(best, last[1])
+    bound, searching = points[-1]
+    reference = bound if math.isnan(best) else min(best, bound)
     sizes = "-".join(map(str, [weights[0].shape[1], *(w.shape[0] for w in weights)]))
     print(f"{name}: {sizes}, reference {reference:.5f}" + (" (ours: no solver is done)" if math.isnan(best) else ""))
     names = ("product", "liplt", "closed-form")
     print("  " + "   ".join(f"{n} {rungs[n].upper:.4f} ({rungs[n].upper / reference - 1:+.2%})" for n in names))
     near, nearer = planning + reached(points, 1.01 * reference), planning + reached(points, 1.001 * reference)
     print(
-        f"  {'normscope':22s} {last[1]:10.5f} ({last[1] / reference - 1:+.3%})  {planning + last[2]:8.3f} s"
+        f"  {'normscope':22s} {bound:10.5f} ({bound / reference - 1:+.3%})  {planning + searching:8.3f} s"
         f"   to 1 % {near:.4f} s   to 0.1 % {nearer:.4f} s   in all {all_in:.3f} s",
         flush=True,
     )
@@ -255,8 +260,8 @@ def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers:
         print(
             f"  {label:22s} {found[-1].value:10.5f} ({found[-1].value / reference - 1:+.3%})  {seconds:8.3f} s"
             f"   build {statistics.median(f.build for f in found):.3f} s   proves {proves}   {found[-1].status}"
-            f"   ours is {seconds / near:.0f}x as fast to 1 %, {seconds / nearer:.0f}x to 0.1 %"
-            f", {seconds / (planning + last[2]):.0f}x to its end",
+            f"   ours is at 1 % {times(seconds, near)} sooner, at 0.1 % {times(seconds, nearer)}"
+            f", at its end {times(seconds, planning + searching)}",
             flush=True,
         )
 

@@ -12,8 +12,8 @@ from normscope.bounds.plan import Plan, Step, Turn
 DIGITS = 60
 
 
-def proves(plan: Plan, found: Certified) -> float:
-    """Return log10 of the bound that the multipliers prove of a plan whose maps are what they are written as."""
+def proves(plan: Plan, found: Certified, row: Tensor | None = None) -> float:
+    """Return log10 of what the multipliers prove of a plan, its maps taken as written: of one row, or of all."""
     with mp.workdps(DIGITS):
         top = max(plan.start.values())
         q = mp.mpf(10) ** (2 * mp.mpf(top)) * mp.eye(_inputs(plan))
@@ -22,7 +22,8 @@ def proves(plan: Plan, found: Certified) -> float:
                 q = _image(q, _matrix(operation.matrix))
             else:
                 q = _through(q, operation, _vector(found.sigma[operation.name]))
-        values = mp.eigsy(_image(q, _matrix(plan.output)), eigvals_only=True)
+        output = _matrix(plan.output) if row is None else _matrix(row[None]) * _matrix(plan.output)
+        values = mp.eigsy(_image(q, output), eigvals_only=True)
         largest = max(values)
         return float(mpmath.log10(largest) / 2) if largest > 0 else -float("inf")
 

@@ -26,8 +26,8 @@ def gap(graph: Graph, *, steps: int = 3, widest: int = 1024) -> float | None:
     return None if claimed is None else claimed - proves(plan, certificate)
 
 
-def stream(size: float, seed: int) -> Graph:
-    """A residual stream that is large in one direction, read out in the other: terms cancel in between."""
+def stream(size: float, seed: int, *, both: bool = False) -> Graph:
+    """A residual stream that is large in one direction, read out in the other (or both): terms cancel in between."""
     sheet = Sheet((1, 2), seed=seed)
     turn = torch.linalg.qr(sheet.normal(2, 2))[0]
     spread = turn @ torch.diag(torch.tensor([size, 1.0], dtype=DOUBLE)) @ torch.linalg.qr(sheet.normal(2, 2))[0]
@@ -35,7 +35,7 @@ def stream(size: float, seed: int) -> Graph:
     first, second, third = 0.1 * sheet.normal(3, 2), 0.1 * sheet.normal(2, 3), 0.1 * sheet.normal(2, 3)
     y = sheet.add(sheet.linear(x, spread), sheet.linear(sheet.relu(sheet.linear(x, first)), second))
     z = sheet.add(y, sheet.linear(sheet.relu(sheet.linear(y, sheet.normal(3, 2) / size)), third))
-    return sheet.graph(sheet.linear(z, turn[:, 1:].mT.contiguous()))
+    return sheet.graph(sheet.linear(z, turn[:, 0 if both else 1 :].mT.contiguous()))
 
 
 @pytest.mark.parametrize("name", ["relu", "bent leaky", "abs", "gelu", "leaky 0.999999"])

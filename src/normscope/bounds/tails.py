@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,12 +35,39 @@ WRITTEN = 256
 ATTENTION = aten.scaled_dot_product_attention.default
 
 
+@dataclass(slots=True)
+class _Setting:
+    """What is known while the network behind some nodes is read.
+
+    Attributes:
+        values: every node's value at the data.
+        sizes: the ranges of what moves, as far as they were asked for.
+        read: the nodes behind, as they stand there, with their effects.
+        measured: values whose range was read off the data.
+        particular: whether the data decided anything.
+    """
+
+    values: Mapping[str, Tensor]
+    sizes: dict[str, Range]
+    read: dict[str, tuple[Node, Effect]] = field(default_factory=dict)
+    measured: set[str] = field(default_factory=set)
+    particular: bool = False
+
+    def operands(self, node: Node) -> tuple[Range, ...]:
+        """Return the ranges of a node's operands; those of fixed values only where all others are bounded."""
+        bounded = all(math.isfinite(self.sizes[name].entry) for name in node.refs if name in self.sizes)
+        fixed = {name: self.values[name] for name in node.refs if name not in self.sizes}
+        rest = {name: _range(value) if bounded else UNKNOWN for name, value in fixed.items()}
+        return tuple(self.sizes[name] if name in self.sizes else rest[name] for name in node.refs)
+
+
 class Tails:
     """Segments of the network behind any of its nodes, sharing maps with those of the whole network."""
 
     def __init__(self, segments: Segments) -> None:
         self.segments, self.graph = segments, segments.graph
         self._shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
+        self._nodes = {node.name: node for node in self.graph}
         self._effects: dict[tuple[str, tuple[Range, ...]], Effect] = {}
         self._ranges: dict[tuple[str, tuple[Range, ...]], Range] = {}
         self._starts: dict[str, Form] = {}
@@ -55,64 +83,90 @@ class Tails:
             values: every node's value at the data.
         """
         composed, added = len(self._composed), len(self._added)
-        moving, fixed = set(names), set()
-        sizes = dict.fromkeys(names, UNKNOWN)
+        setting = _Setting(values, dict.fromkeys(names, UNKNOWN))
+        moving = set(names)
         forms = {name: self._start(name) for name in names}
         effects: dict[str, Effect] = {}
         atoms: dict[str, Atom] = {}
-        nodes: list[Node] = []
-        measured: set[str] = set()  # values whose range was read off the data
-        particular = False
+        fixed: set[str] = set()
         for node in self.graph:
             if node.name in moving or not moving.intersection(node.refs):
                 continue
-            node, effect, size, decided = self._effect(node, sizes, values, measured)
-            particular = particular or decided
-            for name in node.refs:
-                if name not in moving:
-                    fixed.add(name)
-                    forms[name] = {}
-            effects[node.name], sizes[node.name] = effect, size
+            node, effect = self._effect(node, moving, setting)
+            still = [name for name in node.refs if name not in moving]
+            fixed.update(still)
+            forms |= {name: {} for name in still}
+            setting.read[node.name] = (node, effect)
+            moving.add(node.name)
+            effects[node.name] = effect
             if isinstance(effect, Linear):
                 forms[node.name] = self._linear(node, effect, forms)
             else:
                 atoms[node.name] = self._atom(node, effect, forms)
                 forms[node.name] = self._own(node, effect)
-            moving.add(node.name)
-            nodes.append(node)
-        if particular:  # what was folded for these data serves nobody else
+        if setting.particular:  # what was folded for these data serves nobody else
             _forget(self._composed, composed)
             _forget(self._added, added)
         inputs = tuple(Input(name=name, value=values[name]) for name in (*names, *sorted(fixed)))
-        graph = dataclasses.replace(self.graph, inputs=inputs, nodes=tuple(nodes), samples=None)
-        return Segments(graph, effects, forms, atoms), particular
+        nodes = tuple(node for node, _ in setting.read.values())
+        graph = dataclasses.replace(self.graph, inputs=inputs, nodes=nodes, samples=None)
+        return Segments(graph, effects, forms, atoms), setting.particular
 
-    def _effect(
-        self, node: Node, sizes: Mapping[str, Range], values: Mapping[str, Tensor], measured: set[str]
-    ) -> tuple[Node, Effect, Range, bool]:
-        """Return a node as it stands behind the moving ones, its effect, its range, and whether the data decided it."""
+    def _effect(self, node: Node, moving: set[str], setting: _Setting) -> tuple[Node, Effect]:
+        """Return a node as it stands behind the moving ones, and its effect there.
+
+        Ranges are asked for only where nothing finite can be said without them: they are costly, and those of the
+        whole network do not hold behind a weight that takes every value.
+        """
         known = self.segments.effects[node.name]
-        still = [name for name in node.refs if name not in sizes]
-        operands, read = _operands(node, sizes, values)
-        if read or measured.intersection(node.refs):
-            measured.add(node.name)
         if isinstance(known, Linear):  # affine, whatever the ranges are
-            return node, known, self._after(known, node, operands), False
+            return node, known
+        still = {name: setting.values[name] for name in node.refs if name not in moving}
         if not still:
-            effect = self._asked(node, tuple(UNKNOWN if n in measured else sizes[n] for n in node.refs), known)
-            closer = self._asked(node, operands, known)
-            decided = not _same(effect, closer)
-            effect = closer if decided else effect
-            return node, effect, self._after(effect, node, operands), decided
-        fixed = held(node, {name: values[name] for name in still})
-        moved = [sizes[name] for name in fixed.refs]
-        effect = _fixed_factor(node, fixed) or effect_of(fixed, moved)
+            effect = self._asked(node, (UNKNOWN,) * len(node.refs), known)
+            if isinstance(effect, Unbounded):
+                effect = self._asked(node, self._operands(node, setting), known)
+                setting.particular |= bool(setting.measured.intersection(node.refs))
+            return node, effect
+        setting.particular = True
+        constant = held(node, still)
+        effect = _fixed_factor(node, constant) or effect_of(constant, self._operands(constant, setting))
         if isinstance(effect, Unbounded):  # a rule that expects a value in that place: tell it how large it is
-            measures = [sizes[name] if name in sizes else _range(values[name]) for name in node.refs]
-            other = effect_of(node, measures)
+            other = effect_of(node, self._operands(node, setting))
             if not isinstance(other, Unbounded):
-                return node, other, ranges.after(other, node, measures), True
-        return fixed, effect, ranges.after(effect, fixed, moved), True
+                return node, other
+        return constant, effect
+
+    def _operands(self, node: Node, setting: _Setting) -> tuple[Range, ...]:
+        """Return the ranges of a node's operands, working out what is missing in front of them first."""
+        wanted = list(node.refs)
+        while wanted:  # a stack, not a recursion: networks are deeper than Python's
+            name = wanted[-1]
+            if name in setting.sizes or name not in setting.read:
+                wanted.pop()
+                continue
+            inner, effect = setting.read[name]
+            own = _own_range(effect)
+            missing = [] if own is not None else [r for r in inner.refs if r in setting.read and r not in setting.sizes]
+            if missing:
+                wanted += missing
+            else:
+                setting.sizes[name] = own if own is not None else self._size(inner, effect, setting)
+        return setting.operands(node)
+
+    def _size(self, node: Node, effect: Effect, setting: _Setting) -> Range:
+        """Return the range of a node's value, from those of its operands."""
+        operands = setting.operands(node)
+        constant = node is not self._nodes[node.name]
+        if constant or setting.measured.intersection(node.refs) or any(name not in setting.sizes for name in node.refs):
+            setting.measured.add(node.name)
+        if constant:
+            return ranges.after(effect, node, operands)
+        key = (node.name, operands)
+        if key not in self._ranges:
+            closer = effect if isinstance(effect, Linear) else self._asked(node, operands, effect)
+            self._ranges[key] = ranges.after(closer, node, operands)
+        return self._ranges[key]
 
     def _asked(self, node: Node, operands: tuple[Range, ...], known: Effect) -> Effect:
         """Ask the rule of a node, once for the same ranges; keep the known effect where it says the same."""
@@ -121,13 +175,6 @@ class Tails:
             effect = effect_of(node, operands)
             self._effects[key] = known if _same(effect, known) else effect
         return self._effects[key]
-
-    def _after(self, effect: Effect, node: Node, operands: tuple[Range, ...]) -> Range:
-        """Return the range of a node's value, worked out once for the same ranges."""
-        key = (node.name, operands)
-        if key not in self._ranges:
-            self._ranges[key] = ranges.after(effect, node, operands)
-        return self._ranges[key]
 
     def _start(self, name: str) -> Form:
         if name not in self._starts:
@@ -207,12 +254,11 @@ def _same(effect: Effect, known: Effect) -> bool:
     return all(getattr(effect, name) == getattr(known, name) for name in kept)
 
 
-def _operands(node: Node, sizes: Mapping[str, Range], values: Mapping[str, Tensor]) -> tuple[tuple[Range, ...], bool]:
-    """Return the ranges of a node's operands, and whether values at the data were measured for it."""
-    still = [name for name in node.refs if name not in sizes]
-    if not still or any(math.isinf(sizes[name].entry) for name in node.refs if name in sizes):
-        return tuple(sizes.get(name, UNKNOWN) for name in node.refs), False  # nothing bounds the value anyway
-    return tuple(sizes[name] if name in sizes else _range(values[name]) for name in node.refs), True
+def _own_range(effect: Effect) -> Range | None:
+    """Return the range of a value that its operator bounds by itself (a normalizer, a sigmoid), if it does."""
+    if isinstance(effect, Gain | Unbounded) and effect.range is not None and math.isfinite(effect.range.entry):
+        return effect.range
+    return None
 
 
 def _range(value: Tensor) -> Range:
