@@ -75,7 +75,15 @@ def image(q: Tensor, form: Tensor) -> Tensor:
     return (moved + moved.mH) / 2
 
 
-def advance(q: Tensor, form: Tensor, qvv: Tensor, kept: Tensor, known: Uncertain, sigma: Tensor) -> Tensor:
+def advance(
+    q: Tensor,
+    form: Tensor,
+    qvv: Tensor,
+    kept: Tensor,
+    known: Uncertain,
+    sigma: Tensor,
+    inverse: Tensor | None = None,
+) -> Tensor:
     """Return the state over (kept values, u) behind one nonlinear step.
 
     Args:
@@ -85,13 +93,16 @@ def advance(q: Tensor, form: Tensor, qvv: Tensor, kept: Tensor, known: Uncertain
         kept: indices of the state's entries that are needed later.
         known: what the step does.
         sigma: the multipliers, `[*, n]`, or `[*, 1]` where the step is known as a whole.
+        inverse: of I - S Q_vv S, if it is known.
 
     Returns:
         `[*, K + m, K + m]`, or NaN where I - S Q_vv S is not positive definite.
     """
     root = sigma.clamp(min=0.0).sqrt()
     pairs = root[..., :, None] * root[..., None, :]
-    inverse: Tensor = _Inverse.apply(pairs * qvv)
+    if inverse is None:
+        inverse = _Inverse.apply(pairs * qvv)
+        assert inverse is not None
     middle = inverse * pairs
     missing = torch.where(known.radius > 0, math.inf, 0.0)  # no multiplier: nothing is known of dw
     spread = torch.where(sigma > 0, known.radius.square() / sigma.clamp(min=1e-300), missing)

@@ -1,8 +1,10 @@
-"""The optimised certificate: Adam on the multipliers of the ellipsoid engine, every iterate feasible by construction.
+"""The optimised certificate: multipliers of the ellipsoid engine found by descent, and what they prove.
 
-sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (0, 1), is feasible whatever d and theta
-are; the start is the closed form, never worse than the product of norms. A figure is taken only from an iterate whose
-Cholesky factorizations all went through in float64.
+The search starts from the closed form, never worse than the product of norms, or from better. A figure is taken only
+from multipliers whose Cholesky factorizations all went through in float64.
+
+`Parameters` are those of searches in which every iterate is feasible by construction:
+sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (0, 1), whatever d and theta are.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from ..core.log10 import power10
 from ..core.progress import Progress
+from .descent import Descent
 from .ellipsoid import Uncertain, advance, balanced, image, largest
 from .plan import Plan, Step, Turn
 
@@ -25,11 +28,8 @@ EXACT = 96
 POWER_STEPS = 6
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
-SETTLED = 2e-5
-"""Relative gain over `PATIENCE` steps below which the step size is halved."""
-PATIENCE = 12
-SMALLEST = 2e-3
-"""Step size at which the search stops."""
+SINGLE = 256
+"""States of this width and more are searched in single precision; a figure is always taken in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,70 +67,26 @@ def optimise(
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
         steps: at most this many.
     """
-    search = _Search(plan, directions)
+    with torch.no_grad():
+        if plan.width >= SINGLE:
+            found = certify(plan, _search(plan.to(torch.float32), deadline, directions, steps))
+            if found is not None:
+                return found
+        return certify(plan, _search(plan, deadline, directions, steps))
+
+
+def _search(plan: Plan, deadline: float | None, directions: Tensor | None, steps: int) -> Mapping[str, Tensor]:
+    """Return the best multipliers found; none if no start is feasible."""
+    rows = None if directions is None else directions.to(plan.output)
+    search, seconds = Descent(plan, rows, deadline=deadline), 0.0
     with Progress("tightening") as progress:
-        for index in range(steps):
-            if index and deadline is not None and time.monotonic() + search.seconds > deadline:
+        for _ in range(steps - 1):
+            began = time.monotonic()
+            if (deadline is not None and began + seconds > deadline) or not search.step():
                 break
-            if not search.step():
-                break
+            seconds = max(seconds, time.monotonic() - began)
             progress.step(f"10^{search.value / math.log(10.0):.4f}")
-    return None if search.best is None else certify(plan, search.best.sigma)
-
-
-class _Search:
-    """Adam with step sizes that halve when nothing is gained; remembers the best multipliers."""
-
-    def __init__(self, plan: Plan, directions: Tensor | None) -> None:
-        self.plan, self.directions = plan, directions
-        self.free = Parameters.of(plan)
-        self.lr, self.seconds = 0.1, 0.0
-        self.value, self.since = math.inf, 0
-        self.best: Run | None = None
-        self.held = [p.detach().clone() for p in self.free.all]
-        self.adam = self._fresh()
-
-    def _fresh(self) -> torch.optim.Adam:
-        return torch.optim.Adam(self.free.all or [torch.zeros(())], lr=self.lr, betas=(0.9, 0.99))
-
-    def step(self) -> bool:
-        """Try one step; say whether another may help."""
-        began = time.monotonic()
-        with torch.enable_grad():
-            now = run(self.plan, self.free.choose)
-            loss = self._objective(now.q) + now.log10_scale * math.log(10.0)
-        value = float(loss.detach())
-        if math.isfinite(value) and value < self.value:
-            self.since = -1 if self.value - value > SETTLED else self.since
-            self.value, self.best = value, now
-            self.held = [p.detach().clone() for p in self.free.all]
-        self.since += 1
-        if not self.free.all:
-            return False
-        if not math.isfinite(value) or self.since >= PATIENCE:
-            return self._calmer()
-        self.adam.zero_grad()
-        loss.backward()
-        if not all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.free.all):
-            return self._calmer()
-        self.adam.step()
-        self.seconds = max(self.seconds, time.monotonic() - began)
-        return True
-
-    def _calmer(self) -> bool:
-        """Go back to the best parameters with half the step size."""
-        self.lr, self.since = self.lr / 2, 0
-        with torch.no_grad():
-            for parameter, held in zip(self.free.all, self.held, strict=True):
-                parameter.copy_(held)
-        self.adam = self._fresh()
-        return self.lr >= SMALLEST
-
-    def _objective(self, q: Tensor) -> Tensor:
-        """Half the logarithm of what is minimised."""
-        if self.directions is None:
-            return self.free.top(q, "output").log() / 2
-        return ((self.directions @ q) * self.directions).sum(-1).log().mean() / 2
+    return search.sigma
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +141,9 @@ def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
 
 
 def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
-    """Evaluate given multipliers in float64: None unless every factorization goes through."""
+    """Evaluate given multipliers in float64: None unless there are some and every factorization goes through."""
+    if any(step.name not in sigma for step in plan.steps):
+        return None
     with torch.no_grad():
         found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
         if not bool(found.q.isfinite().all()):

@@ -74,6 +74,12 @@ class Plan:
         """The nonlinear steps, in order."""
         return tuple(operation for operation in self.operations if isinstance(operation, Step))
 
+    @property
+    def width(self) -> int:
+        """The largest state on the way."""
+        turns = [operation.matrix.shape[0] for operation in self.operations if isinstance(operation, Turn)]
+        return max([*turns, *(step.known.size + step.kept.numel() for step in self.steps)], default=0)
+
     def to(self, dtype: torch.dtype) -> Plan:
         """Return the same plan in another precision."""
 
