@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.differences import difference_constants
-from normscope.bounds.radii import Radii
-from normscope.bounds.radius import certified_radius
+from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.radii import Radii
+from normscope.bounds.radius.radius import certified_radius
 from normscope.bounds.work import Work
 from normscope.experiments import models
 from normscope.experiments.data import Split, digits, mnist

@@ -45,8 +45,8 @@ import scipy.sparse
 import torch
 from torch import nn
 
-from normscope.bounds.optimised import certify, optimise
-from normscope.bounds.plan import Plan, plan
+from normscope.bounds.ellipsoids.optimised import certify, optimise
+from normscope.bounds.ellipsoids.plan import Plan, plan
 from normscope.bounds.work import Work
 
 RANDOM = [(16, 32, 32, 4), (32, 64, 64, 10), (64, 100, 100, 100, 10)]

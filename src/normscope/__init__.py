@@ -2,10 +2,10 @@
 
 from .bounds.ladder import Ladder, ladder
 from .bounds.lipschitz import lipschitz
-from .bounds.radii import Radii
-from .bounds.radius import certified_radius
-from .bounds.sensitivity import WeightSensitivity
-from .bounds.weights import weight_sensitivity
+from .bounds.radius.radii import Radii
+from .bounds.radius.radius import certified_radius
+from .bounds.weights.sensitivity import WeightSensitivity
+from .bounds.weights.weights import weight_sensitivity
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity

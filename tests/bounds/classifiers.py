@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.logits import margins
+from normscope.bounds.radius.logits import margins
 
 
 class Tokens(nn.Module):

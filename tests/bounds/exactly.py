@@ -6,8 +6,8 @@ import mpmath
 from mpmath import mp
 from torch import Tensor
 
-from normscope.bounds.optimised import Certified
-from normscope.bounds.plan import Plan, Step, Turn
+from normscope.bounds.ellipsoids.optimised import Certified
+from normscope.bounds.ellipsoids.plan import Plan, Step, Turn
 
 DIGITS = 60
 

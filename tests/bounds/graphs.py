@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.bounds.ellipsoids.optimised import Certified, optimise
+from normscope.bounds.ellipsoids.plan import WIDEST, Plan, plan
 from normscope.bounds.folded import propagate
-from normscope.bounds.optimised import Certified, optimise
-from normscope.bounds.plan import WIDEST, Plan, plan
 from normscope.bounds.segments import Segments, segment
 from normscope.core.rounding import Upper
 from normscope.graph.ir import Graph, Input, Node, Ref

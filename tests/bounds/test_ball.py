@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.bounds import ball as module
-from normscope.bounds.ball import Balls, ball_bracket
+from normscope.bounds.balls import ball as module
+from normscope.bounds.balls.ball import Balls, ball_bracket
 from normscope.bounds.work import Work
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import optimised, work
+from normscope.bounds import work
 from normscope.bounds.attack import lower_bound
-from normscope.bounds.optimised import Certified, certify, optimise
+from normscope.bounds.ellipsoids import optimised
+from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
 from normscope.graph.ir import Graph

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.ellipsoid import Uncertain, advance, balanced, image, largest
+from normscope.bounds.ellipsoids.ellipsoid import Uncertain, advance, balanced, image, largest
 
 DOUBLE = torch.float64
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import optimised, outputs
-from normscope.bounds.optimised import optimise
-from normscope.bounds.outputs import directed, directions
+from normscope.bounds.ellipsoids import optimised, outputs
+from normscope.bounds.ellipsoids.optimised import optimise
+from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError
 
@@ -137,7 +137,7 @@ def test_outputs_of_a_stream_that_is_large_elsewhere(size: float) -> None:
 
 @pytest.mark.slow
 def test_exact_constants_bound_the_outputs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normscope.bounds import patterns
+    from normscope.bounds.exact import patterns
 
     monkeypatch.setattr(patterns, "SAMPLES", 64)
     monkeypatch.setattr(patterns, "ROUNDS", 4)

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import patterns, work
-from normscope.bounds.patterns import Found, Search, kinks
+from normscope.bounds import work
+from normscope.bounds.exact import patterns
+from normscope.bounds.exact.patterns import Found, Search, kinks
 from normscope.graph.ir import Graph
 
 from . import enumeration

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds import ellipsoid, feasibility, optimised, patterns, plan, rigorous
-from normscope.bounds.optimised import Certified, optimise
-from normscope.bounds.outputs import directed, directions
+from normscope.bounds.ellipsoids import ellipsoid, optimised, plan, rigorous
+from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
+from normscope.bounds.ellipsoids.outputs import directed, directions
+from normscope.bounds.exact import feasibility, patterns
 
 from .graphs import Sheet, chain, planned
 from .relaxations import Relaxation
@@ -69,9 +70,11 @@ def units() -> None:
 
 def pooled_units() -> None:
     _, found, _ = planned(wide_gain(100))
-    certificate = optimise(found, steps=40)
-    if certificate is not None:
-        assert_above(certificate, 1.0)
+    sigma = optimise(found, steps=40).sigma
+    for factor in (1.0, 4.0):
+        certificate = certify(found, {name: factor * value for name, value in sigma.items()})
+        if certificate is not None:
+            assert_above(certificate, 1.0)
 
 
 def differences() -> None:

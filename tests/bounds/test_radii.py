@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from normscope.bounds.radii import Radii
+from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError, SoundnessError
 

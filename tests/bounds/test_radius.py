@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds import certifier as certifier_module
-from normscope.bounds.ball import Over
-from normscope.bounds.differences import difference_constants
-from normscope.bounds.logits import Logits
-from normscope.bounds.pgd import Attack
-from normscope.bounds.radius import certified_radius
+from normscope.bounds.balls.ball import Over
+from normscope.bounds.radius import certifier as certifier_module
+from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.logits import Logits
+from normscope.bounds.radius.pgd import Attack
+from normscope.bounds.radius.radius import certified_radius
 from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
 from normscope.experiments.data import digits

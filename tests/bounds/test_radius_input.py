@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.radius import audited_radii, certified_radius
+from normscope.bounds.radius.radius import audited_radii, certified_radius
 from normscope.bounds.work import Work
 from normscope.core.errors import CaptureError, InputError, MissingRuleError
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.differences import difference_constants
-from normscope.bounds.radius_search import widest
+from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.search import widest
 from normscope.bounds.work import Work
 
 from .classifiers import FAMILIES, drawn, made

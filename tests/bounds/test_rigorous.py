@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from normscope.bounds import rigorous
-from normscope.bounds.optimised import optimise
-from normscope.bounds.rigorous import is_exact
+from normscope.bounds.ellipsoids import rigorous
+from normscope.bounds.ellipsoids.optimised import optimise
+from normscope.bounds.ellipsoids.rigorous import is_exact
 from normscope.graph.ir import Graph
 
 from .exactly import proves

@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds import optimised, torus_plan
-from normscope.bounds.ellipsoid import Uncertain, largest
-from normscope.bounds.plan import Plan, Step, plan
+from normscope.bounds.ellipsoids import optimised
+from normscope.bounds.ellipsoids.ellipsoid import Uncertain, largest
+from normscope.bounds.ellipsoids.plan import Plan, Step, plan
 from normscope.bounds.segments import Segments
-from normscope.bounds.torus import _Careful, torus_certificate
-from normscope.bounds.torus_plan import stages
-from normscope.bounds.torus_ready import Torus, ready
-from normscope.bounds.torus_run import Passed, run
-from normscope.bounds.torus_stage import Bend, Stage
-from normscope.bounds.torus_stencil import Stencil, stencil_of
+from normscope.bounds.torus import plan as torus_plan
+from normscope.bounds.torus.plan import stages
+from normscope.bounds.torus.ready import Torus, ready
+from normscope.bounds.torus.run import Passed, run
+from normscope.bounds.torus.stage import Bend, Stage
+from normscope.bounds.torus.stencil import Stencil, stencil_of
+from normscope.bounds.torus.torus import _Careful, torus_certificate
 from normscope.rules.effects import Elementwise, Linear
 
 from .torus_cases import CASES, CPU, Net, aten, attack, bounds, case, drawn, planned

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds import plan as dense_plan
-from normscope.bounds.search import Search
-from normscope.bounds.torus import CertifiedField, torus_certificate
-from normscope.bounds.torus_plan import stages
-from normscope.bounds.torus_stage import Close, Tail
+from normscope.bounds.ellipsoids import plan as dense_plan
+from normscope.bounds.torus.plan import stages
+from normscope.bounds.torus.search import Search
+from normscope.bounds.torus.stage import Close, Tail
+from normscope.bounds.torus.torus import CertifiedField, torus_certificate
 from normscope.bounds.work import Work
 
 from .torus_cases import CASES, CPU, Net, aten, attack, bounds, case, planned

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from normscope.bounds import weights
-from normscope.bounds.loss_rows import Rows, steepest_classes
-from normscope.bounds.weights import weight_sensitivity
+from normscope.bounds.weights import weights
+from normscope.bounds.weights.loss_rows import Rows, steepest_classes
+from normscope.bounds.weights.weights import weight_sensitivity
 from normscope.core.bracket import Scope
 from normscope.core.errors import CaptureError, InputError, MissingRuleError
 from normscope.core.log10 import log10

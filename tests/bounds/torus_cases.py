@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from normscope.bounds.folded import propagate
 from normscope.bounds.segments import Segments, segment
-from normscope.bounds.torus_plan import stages
-from normscope.bounds.torus_stage import Stage
+from normscope.bounds.torus.plan import stages
+from normscope.bounds.torus.stage import Stage
 from normscope.core.rounding import Upper
 from normscope.graph.ir import Graph, Input, Node, Ref, Unit
 from normscope.linalg.norms import upper

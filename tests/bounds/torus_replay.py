@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from normscope.bounds.segments import Segments
-from normscope.bounds.torus_ready import Ready, Shift, Sink, Torus, Wave, ready
-from normscope.bounds.torus_stage import Bend, Close, Move, Stage
+from normscope.bounds.torus.ready import Ready, Shift, Sink, Torus, Wave, ready
+from normscope.bounds.torus.stage import Bend, Close, Move, Stage
 
 from .torus_cases import CPU
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from normscope.bounds.radii import Radii
+from normscope.bounds.radius.radii import Radii
 from normscope.cli.labelled import open_labelled
 from normscope.cli.model_forms import Given
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.weights import weight_sensitivity
+from normscope.bounds.weights.weights import weight_sensitivity
 from normscope.core.errors import InputError
 from normscope.diagnosis import sensitivities
 from normscope.diagnosis.comparing import compare_document

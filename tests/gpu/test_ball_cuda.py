@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.ball import Balls, ball_bracket
+from normscope.bounds.balls.ball import Balls, ball_bracket
 from normscope.bounds.work import Work
 
 from .test_cuda import Residual, encoder

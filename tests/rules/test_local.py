@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.unrolled import Unrolled  # registers every local rule
+from normscope.bounds.balls.unrolled import Unrolled  # registers every local rule
 from normscope.graph.ir import Node, Ref
-from normscope.rules.local import Builder, Enclosure, Local, Primitive, local, local_rule
-from normscope.rules.local_products import MatrixProduct, Multiply
-from normscope.rules.local_scalar import Scalar
-from normscope.rules.local_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
-from normscope.rules.local_windows import Largest
+from normscope.rules.local.local import Builder, Enclosure, Local, Primitive, local, local_rule
+from normscope.rules.local.products import MatrixProduct, Multiply
+from normscope.rules.local.scalar import Scalar
+from normscope.rules.local.sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
+from normscope.rules.local.windows import Largest
 
 aten = torch.ops.aten
 assert Unrolled

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.bounds.ball import Balls, Over
-from normscope.bounds.ball_attack import strongest_pairs
+from normscope.bounds.balls.attack import strongest_pairs
+from normscope.bounds.balls.ball import Balls, Over
 from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
-from normscope.rules.local import flat
+from normscope.rules.local.local import flat
 
 from .attacker import Flat, as_function, double_twin, jacobian, secant
 from .networks import Function, Network, Residual, network

@@ -24,15 +24,17 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import enclosure, expansion, reach
+from normscope.bounds.balls import enclosure, expansion, reach
 from normscope.bounds.trial import shaken
 from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
 from normscope.linalg import absolute
 from normscope.linalg.linear_map import LinearMap, Matrix
-from normscope.rules import local_products, local_sets, local_windows
-from normscope.rules.local import Enclosure, Part
-from normscope.rules.local_scalar import Scalar, Turn
+from normscope.rules.local import products as local_products
+from normscope.rules.local import sets as local_sets
+from normscope.rules.local import windows as local_windows
+from normscope.rules.local.local import Enclosure, Part
+from normscope.rules.local.scalar import Scalar, Turn
 from normscope.rules.registry import rules
 
 from .balls import Case, Found, Gate, Mixed, case, try_ball
@@ -45,7 +47,7 @@ Patch = pytest.MonkeyPatch
 @pytest.mark.parametrize("seed", [5, 14, 28, 37, 46, 61, 66, 77])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
-    monkeypatch.setattr("normscope.bounds.ball.SEARCH_STEPS", 3)
+    monkeypatch.setattr("normscope.bounds.balls.ball.SEARCH_STEPS", 3)
     drawn = case(seed)
     work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.bounds import applied, weight_figures
-from normscope.bounds.tails import Tails
-from normscope.bounds.weights import weight_sensitivity
+from normscope.bounds.weights import applied
+from normscope.bounds.weights import figures as weight_figures
+from normscope.bounds.weights.tails import Tails
+from normscope.bounds.weights.weights import weight_sensitivity
 from normscope.core.errors import SoundnessError
 from normscope.linalg.patches import Read
 

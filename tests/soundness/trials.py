@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds import work as engine
 from normscope.bounds.attack import lower_bound
-from normscope.bounds.optimised import optimise
+from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
 from normscope.linalg import conv_norm

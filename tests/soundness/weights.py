@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from normscope.bounds.sensitivity import WeightSensitivity
+from normscope.bounds.weights.sensitivity import WeightSensitivity
 from normscope.core.untouched import drops
 
 SCALES = (0.0, 1e-2, 1.0, 30.0, -1e-3)

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.attack import lower_bound
-from normscope.bounds.ball import Balls, ball_bracket
+from normscope.bounds.balls.ball import Balls, ball_bracket
 from normscope.bounds.certificate import Certificate, ClosedForm
+from normscope.bounds.ellipsoids.optimised import optimise
+from normscope.bounds.ellipsoids.plan import plan
 from normscope.bounds.folded import propagate
-from normscope.bounds.optimised import optimise
-from normscope.bounds.plan import plan
-from normscope.bounds.proof import Multipliers, Proof, shares
+from normscope.bounds.proofs.proof import Multipliers, Proof, shares
 from normscope.bounds.work import Work
 from normscope.core.bracket import Bracket, Evidence
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.proof import Multipliers, Proof
+from normscope.bounds.proofs.proof import Multipliers, Proof
 from normscope.bounds.work import Work
 
 from ..soundness.networks import network

@@ -20,7 +20,7 @@ from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate
-from .proof import Multipliers
+from .proofs.proof import Multipliers
 from .segments import Form
 
 WIDEST = 1024

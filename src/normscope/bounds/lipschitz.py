@@ -12,10 +12,10 @@ from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
-from .ball import ball_bracket
-from .outputs import per_output
+from .balls.ball import ball_bracket
+from .ellipsoids.outputs import per_output
 from .point import jacobian_norms
-from .proof import Proof
+from .proofs.proof import Proof
 from .work import Work, check_option
 
 

@@ -23,16 +23,16 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
 from .certificate import Certificate, ClosedForm, LipLT, State
+from .ellipsoids.optimised import Certified, optimise
+from .ellipsoids.plan import Plan, plan
+from .ellipsoids.rigorous import accounted, is_exact
+from .exact.patterns import closer
 from .folded import Norm, propagate
-from .optimised import Certified, optimise
-from .patterns import closer
-from .plan import Plan, plan
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
-from .proof import Multipliers, Proof, shares
-from .rigorous import accounted, is_exact
+from .proofs.proof import Multipliers, Proof, shares
 from .segments import Segments, segment
-from .torus import torus_certificate
+from .torus.torus import torus_certificate
 
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""

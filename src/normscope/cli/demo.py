@@ -11,9 +11,9 @@ import torch
 import typer
 from torch import nn
 
-from ..bounds.radii import Radii
-from ..bounds.radius import certified_radius
-from ..bounds.radius_page import compared_curves, compared_radii
+from ..bounds.radius.page import compared_curves, compared_radii
+from ..bounds.radius.radii import Radii
+from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..diagnosis.auditing import audit

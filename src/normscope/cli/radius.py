@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..bounds.radii import Radii
-from ..bounds.radius import certified_radius
-from ..bounds.radius_page import radii_document
+from ..bounds.radius.page import radii_document
+from ..bounds.radius.radii import Radii
+from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from .labelled import open_labelled

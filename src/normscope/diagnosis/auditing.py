@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..bounds.point import first_samples, jacobian_norms
-from ..bounds.radii import Radii
-from ..bounds.radius import audited_radii
+from ..bounds.radius.radii import Radii
+from ..bounds.radius.radius import audited_radii
 from ..bounds.work import Work, check_option
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from ..bounds.radius_page import radii_blocks
+from ..bounds.radius.page import radii_blocks
 from ..core.bracket import Bracket
 from ..report.brackets import bracket_table
 from ..report.cells import format_cell

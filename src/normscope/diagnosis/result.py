@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bounds.radii import Radii
+from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text

@@ -6,10 +6,10 @@ import math
 import time
 from dataclasses import replace
 
-from ..bounds.applied import factors_of
-from ..bounds.weight_figures import Plan
-from ..bounds.weight_jacobian import Search
-from ..bounds.weights import measure
+from ..bounds.weights.applied import factors_of
+from ..bounds.weights.figures import Plan
+from ..bounds.weights.jacobian import Search
+from ..bounds.weights.weights import measure
 from ..bounds.work import Work
 from ..core.bracket import Bracket
 from ..core.errors import InputError, JacobianError, said

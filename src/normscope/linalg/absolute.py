@@ -10,18 +10,7 @@ from torch import Tensor
 
 from ..core.log10 import power10
 from .convolution import Convolution
-from .linear_map import (
-    Averaging,
-    Centering,
-    Composite,
-    Diagonal,
-    Identity,
-    LinearMap,
-    Matrix,
-    Reindex,
-    Repeated,
-    Sum,
-)
+from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
 from .writing import writable, write_out
 

@@ -15,17 +15,7 @@ from ..core.archive import Archive
 from ..core.bracket import Bracket
 from ..core.errors import InputError
 from .convolution import Convolution
-from .linear_map import (
-    Centering,
-    Composite,
-    Diagonal,
-    Identity,
-    LinearMap,
-    Matrix,
-    Reindex,
-    Repeated,
-    Sum,
-)
+from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .writing import write_out
 
 _SIDE, _ENTRIES = 4096, 3e8

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .linear_map import (
-    Centering,
-    Composite,
-    Diagonal,
-    Identity,
-    LinearMap,
-    Matrix,
-    Reindex,
-    Repeated,
-    Sum,
-)
+from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 
 
 def slice_map(linear: LinearMap, leading: Sequence[int]) -> LinearMap | None:

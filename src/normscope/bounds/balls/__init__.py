@@ -1,0 +1,1 @@
+"""Constants over all inputs within a radius."""

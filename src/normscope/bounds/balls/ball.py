@@ -1,0 +1,341 @@
+"""BALL figures: certified l2 constants, output limits and margins over all inputs within a radius of each centre."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...core.bracket import Bracket, Evidence, Scope
+from ...core.errors import InputError
+from ...core.log10 import log10, power10
+from ...core.rounding import Upper
+from ...rules.local.local import flat
+from ..folded import propagate
+from ..work import Work
+from .attack import strongest_pairs
+from .enclosure import Enclosures, Tightener, enclose
+from .expansion import Expansion, expand
+from .reach_search import search
+from .reach_state import Reach
+from .relaxation import Relaxation, lowest
+from .unrolled import Unrolled
+
+OUTPUTS = 1024
+"""Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""
+AT_ONCE, AT_MOST = 2e7, 1.2e8
+"""Entries of the largest tensor carried backwards for several centres together, and for a single one."""
+WIDEST, NARROW = 1024, 256
+"""Largest state of the ellipsoid engine with `effort="tight"`, and without."""
+SEARCH_SECONDS, SEARCH_STEPS = 20.0, 24
+"""Time for the search of multipliers when no budget is given, and its steps."""
+ATTACK_SECONDS = 10.0
+"""Time for the search from below when no budget is given."""
+
+_unrolled: weakref.WeakKeyDictionary[Work, Unrolled] = weakref.WeakKeyDictionary()
+_ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
+"""By captured model: its steps and the constants of its values, which no centre changes."""
+
+
+class Balls:
+    """A captured model over balls around centres, all of them at once.
+
+    Args:
+        work: the captured model.
+        centres: `[B, n]` flat inputs; the captured batch if absent.
+
+    Raises:
+        InputError: the centres do not fit the model's input.
+
+    Example:
+        >>> import torch
+        >>> balls = Balls(Work(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
+        >>> balls.over(0.1).constant.shape
+        torch.Size([3])
+    """
+
+    def __init__(self, work: Work, centres: Tensor | None = None) -> None:
+        graph = work.graph
+        if centres is None:
+            centres = graph.samples if graph.samples is not None else graph.flat()[None]
+        size = sum(item.value.numel() for item in graph.inputs)
+        if centres.ndim != 2 or centres.shape[1] != size or not len(centres):
+            raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
+        self.work, self.centres = work, centres.detach().to(graph.inputs[0].value.device, torch.float64)
+        with torch.no_grad():
+            if work not in _unrolled:
+                _unrolled[work] = Unrolled(work.segments)
+            self.unrolled = _unrolled[work]
+            largest = self.unrolled.largest
+            self.outputs = math.prod(graph.output_shape)
+            self.carried = self.outputs <= OUTPUTS and self.outputs * largest <= AT_MOST
+            weight = max(largest * (self.outputs if self.carried else 1), min(largest, WIDEST) ** 2)
+            self.step = max(1, int(AT_ONCE / weight))
+            self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The outputs at the centres, `[B, K]`."""
+        return torch.cat([flat(chunk[self.unrolled.output]) for chunk in self.chunks])
+
+    @cached_property
+    def ceilings(self) -> dict[str, float]:
+        """The constants of all values over all inputs."""
+        if self.work not in _ceilings:
+            with torch.no_grad():
+                bounds = propagate(self.work.segments, self.work.norm, fold=True)
+            _ceilings[self.work] = {name: power10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+        return _ceilings[self.work]
+
+    def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
+        """Return what holds over the balls of a radius, one for all centres or one for each.
+
+        Args:
+            radius: a finite number >= 0, or `[B]` of them.
+            effort: `"fast"`: intervals and one pass back; `"tight"`: linear relaxation of every open unit too.
+
+        Raises:
+            InputError: the radius is negative or not finite, or the effort is unknown.
+        """
+        given = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
+        if not bool((given >= 0).all() and given.isfinite().all()):
+            raise InputError(f"a radius is a finite number >= 0, not {radius}")
+        if effort not in ("fast", "tight"):
+            raise InputError(f'effort is "fast" or "tight" over a ball, not {effort!r}')
+        return Over(self, given, effort)
+
+
+class Over:
+    """What holds over the balls of one radius; computed when first asked for."""
+
+    def __init__(self, balls: Balls, radius: Tensor, effort: str) -> None:
+        self.balls, self.radius, self.effort = balls, radius, effort
+        self.reaches: list[Reach] = []
+
+    @cached_property
+    def seen(self) -> list[Enclosures]:
+        """Every value over the balls, a few centres at a time."""
+        balls = self.balls
+        result = []
+        with torch.no_grad():
+            for values, radius in zip(balls.chunks, self.radius.split(balls.step), strict=True):
+                widest = WIDEST if self.effort == "tight" else NARROW
+                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest))
+                helpers: list[Tightener] = [self.reaches[-1]]
+                if self.effort == "tight":
+                    helpers.append(Relaxation(balls.work.deadline))
+                norm, ceilings = balls.work.norm, balls.ceilings
+                result.append(enclose(balls.unrolled, values, radius, norm, ceilings=ceilings, helpers=helpers))
+                if self.effort == "tight":
+                    self._search(result[-1], len(balls.chunks))
+        return result
+
+    def _search(self, seen: Enclosures, chunks: int) -> None:
+        """Look for better multipliers of the ellipsoid, within a share of the time."""
+        left = self.balls.work.left()
+        seconds = (SEARCH_SECONDS if left is None else min(0.5 * left, SEARCH_SECONDS)) / chunks
+        search(self.reaches[-1], deadline=time.monotonic() + seconds, steps=SEARCH_STEPS)
+        found = self.reaches[-1].look(seen, self.balls.unrolled.output)
+        if found is not None:
+            seen.known[self.balls.unrolled.output] = found
+
+    @cached_property
+    def composed(self) -> Tensor:
+        """The constant by composition from the input to the output, ellipsoids included, `[B]`."""
+        return torch.cat([seen.output.constant for seen in self.seen])
+
+    @cached_property
+    def ellipsoid(self) -> Tensor:
+        """The constant by reachable ellipsoids, `[B]`; infinite where the network is too wide for them."""
+        found = []
+        for seen, reach in zip(self.seen, self.reaches, strict=True):
+            known = reach.constants(self.balls.unrolled.output)
+            found.append(torch.full_like(seen.radius, torch.inf) if known is None else known[0])
+        return torch.cat(found)
+
+    @cached_property
+    def expanded(self) -> Expansion | None:
+        """Centre and radius for all outputs together; None where there are too many."""
+        if not self.balls.carried:
+            return None
+        eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
+        return self._expand(eye.expand(len(self.radius), -1, -1))
+
+    @cached_property
+    def constant(self) -> Tensor:
+        """An upper bound on the l2 constant over each ball, `[B]`."""
+        if self.expanded is None:
+            return self.composed
+        return torch.minimum(self.composed, self.expanded.constant)
+
+    @cached_property
+    def low(self) -> Tensor:
+        """The least each output can be, `[B, K]`."""
+        return torch.cat([flat(seen.output.low) for seen in self.seen])
+
+    @cached_property
+    def high(self) -> Tensor:
+        """The most each output can be, `[B, K]`."""
+        return torch.cat([flat(seen.output.high) for seen in self.seen])
+
+    @property
+    def reason(self) -> str | None:
+        """Why a constant is infinite, if one is."""
+        reasons = dict.fromkeys(reason for seen in self.seen for reason in seen.reasons.values())
+        return "; ".join(list(reasons)[:3]) or None
+
+    def differences(self, top: Tensor) -> Tensor:
+        """Bound over each ball the l2 constant of `out[top] - out[k]` for every k.
+
+        Args:
+            top: `[B]`, one output per centre.
+
+        Returns:
+            `[B, K]`, 0 at k = top.
+        """
+        entries = torch.cat([flat(seen.output.entries) for seen in self.seen])
+        bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.constant[:, None])
+        if self.balls.carried:
+            apart = self._apart(top)
+            bound = torch.minimum(bound, self._expand(apart).rows)
+            for reach, rows, part in zip(self.reaches, apart.split(self.balls.step), bound.split(self.balls.step)):
+                known = reach.rows(rows)
+                if known is not None:
+                    part.copy_(torch.minimum(part, known))
+        return bound.scatter(1, top[:, None], 0.0)
+
+    def margins(self, top: Tensor) -> Tensor:
+        """Bound `out[top] - out[k]` over each ball from below.
+
+        Args:
+            top: `[B]`, one output per centre.
+
+        Returns:
+            `[B, K]`, 0 at k = top.
+        """
+        values = self.balls.values
+        chosen = values.gather(1, top[:, None])
+        pad = 1e-12 * (values.abs() + chosen.abs())
+        moved = torch.where(self.radius[:, None] == 0, 0.0, self.differences(top) * self.radius[:, None])
+        margins = torch.maximum(chosen - values - moved, self.low.gather(1, top[:, None]) - self.high) - pad
+        if self.effort == "tight" and self.balls.carried:
+            margins = torch.maximum(margins, chosen - values + self._relaxed(self._apart(top)) - pad)
+        return margins.scatter(1, top[:, None], 0.0)
+
+    def _apart(self, top: Tensor) -> Tensor:
+        eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
+        return eye[top][:, None] - eye[None]
+
+    def _relaxed(self, rows: Tensor) -> Tensor:
+        """Bound combinations of outputs `[B, rows, K]` from below, relative to the centre."""
+        shape = self.balls.work.graph.output_shape
+        with torch.no_grad():
+            return torch.cat(
+                [
+                    lowest(seen, self.balls.unrolled.output, some.reshape(*some.shape[:2], *shape))
+                    for seen, some in zip(self.seen, rows.split(self.balls.step), strict=True)
+                ]
+            )
+
+    def _expand(self, rows: Tensor) -> Expansion:
+        """Carry combinations of outputs `[B, rows, K]` back to the input, a few centres at a time."""
+        shape = self.balls.work.graph.output_shape
+        with torch.no_grad():
+            found = [
+                expand(seen, some.reshape(*some.shape[:2], *shape))
+                for seen, some in zip(self.seen, rows.split(self.balls.step), strict=True)
+            ]
+        return Expansion(
+            torch.cat([item.constant for item in found]),
+            torch.cat([item.rows for item in found]),
+            torch.cat([item.least for item in found]),
+        )
+
+
+def ball_bracket(
+    work: Work, *, radius: float, effort: str = "fast", global_upper: Upper | None = None, seed: int = 0
+) -> Bracket:
+    """Bracket the l2 constant of a captured model over the ball around every sample of its batch.
+
+    Args:
+        work: the captured model.
+        radius: of the balls; 0 is the Jacobian at the sample.
+        effort: `"fast"` or `"tight"`.
+        global_upper: a bound over all inputs, where one is known: no ball exceeds it.
+        seed: of the search from below.
+
+    Returns:
+        A bracket of scope BALL that spans the largest over the samples, with one bracket per sample (`per_sample`);
+        the witness is a pair of inputs inside the ball (for radius 0 there is none).
+
+    Raises:
+        InputError: the radius is negative or not finite, or the effort is unknown.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).eval()
+        >>> ball_bracket(Work(model, torch.ones(4, 2)), radius=0.1).scope.value
+        'ball'
+    """
+    if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
+        raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
+    balls = Balls(work)
+    over = balls.over(float(radius), effort=effort)
+    left = work.left()
+    seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
+    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=seed)
+    brackets = []
+    for i, (lower, pair) in enumerate(pairs):
+        upper, method = _upper(over, i, global_upper)
+        witness = None if pair is None else tuple(work.double.split(point) for point in pair)
+        if float(radius) == 0 and over.expanded is not None:
+            lower = log10(float(over.expanded.least[i]))
+        brackets.append(
+            Bracket(
+                log10_lower=lower,
+                log10_upper=upper,
+                evidence=Evidence.NUMERICAL if global_upper is None else min(Evidence.NUMERICAL, global_upper.evidence),
+                method=method,
+                scope=Scope.BALL,
+                mode=work.graph.mode,
+                witness=witness,
+                reason=over.reason or "no finite bound over the ball" if upper == math.inf else None,
+                advice=None if over.expanded is not None else f"more than {OUTPUTS} outputs: composition alone",
+                input_shape=work.graph.input_shape,
+            )
+        )
+    top = max(brackets, key=lambda bracket: bracket.log10_upper)
+    seen = max(brackets, key=lambda bracket: bracket.log10_lower)
+    return Bracket(
+        log10_lower=seen.log10_lower,
+        log10_upper=top.log10_upper,
+        evidence=min(bracket.evidence for bracket in brackets),
+        method=top.method,
+        scope=Scope.BALL,
+        mode=work.graph.mode,
+        witness=seen.witness,
+        reason=top.reason,
+        advice=top.advice,
+        input_shape=work.graph.input_shape,
+        per_sample=tuple(brackets),
+        notes=work.graph.notes,
+    )
+
+
+def _upper(over: Over, i: int, global_upper: Upper | None) -> tuple[float, str]:
+    """Return log10 of one ball's bound and the method that gave it."""
+    value = float(over.constant[i])
+    method = "composition over the ball"
+    if over.expanded is not None and float(over.expanded.constant[i]) <= value:
+        method = "centre and radius"
+    elif float(over.ellipsoid[i]) <= value:
+        method = "ellipsoid over the ball"
+    exponent = log10(value) if value < math.inf else math.inf
+    exponent += 4e-16 * max(1.0, abs(exponent)) if math.isfinite(exponent) else 0.0
+    if global_upper is not None and global_upper.log10 <= exponent:
+        return global_upper.log10, "global"
+    return exponent, method

@@ -1,0 +1,162 @@
+"""The graph unrolled for balls: affine steps and primitives, with linear segments folded between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...graph.ir import Node
+from ...linalg.folding import add, compose
+from ...linalg.linear_map import Identity, LinearMap
+from ...linalg.writing import write_out
+from ...rules.effects import Linear
+from ...rules.local import choices, layers, windows  # noqa: F401  (they register rules)
+from ...rules.local.local import Affine, Builder, Primitive, Step, local_rule
+from ...rules.local.opaque import Opaque
+from ..segments import Form, Segments
+
+CLOSE = 1e-9
+"""How far the steps of a node may be from the node itself, relative to its largest value."""
+
+
+class Unrolled:
+    """A float64 graph as steps.
+
+    Attributes:
+        graph: the float64 graph.
+        steps: by name, in order; the value of a node bears the node's name.
+        output: name of the value returned.
+        forms: every value as linear maps of *sources*: the inputs and the primitives.
+        ends: the affine steps where a linear segment ends.
+        opaque: the nodes without a local rule.
+    """
+
+    def __init__(self, segments: Segments) -> None:
+        self.graph, self.output = segments.graph, segments.graph.output
+        self.steps: dict[str, Step] = {}
+        self.forms: dict[str, Form] = {i.name: {i.name: Identity(i.shape)} for i in self.graph.inputs}
+        self.shapes = {item.name: item.shape for item in self.graph.inputs}
+        self.opaque: list[Node] = []
+        self._dtypes = {node.name: node.dtype for node in self.graph}
+        self._sources = {item.name for item in self.graph.inputs}
+        sample = {item.name: item.value[None] for item in self.graph.inputs}
+        self._matrices: dict[LinearMap, Tensor] = {}
+        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+        with torch.no_grad():
+            for node in self.graph:
+                for step in self._steps(node, segments, sample):
+                    self.steps[step.name] = step
+                    self.shapes[step.name] = step.shape
+                    sample[step.name] = evaluate(step, [sample[name] for name in step.operands], 1)
+                    self.forms[step.name] = self._form(step, node, segments)
+        self.order = list(self.steps.values())
+        self._index = {step.name: i for i, step in enumerate(self.order)}
+        self.largest = max(math.prod(shape) for shape in [*self.shapes.values(), ()])
+        self.ends = {self.output}
+        for step in self.steps.values():
+            if not isinstance(step.operation, Affine) or step.operation.disjoint:
+                self.ends.update(step.operands)
+
+    def _steps(self, node: Node, segments: Segments, sample: dict[str, Tensor]) -> list[Step]:
+        """Return the steps of a node, checked against the node itself at the captured input."""
+        effect = segments.effects[node.name]
+        if isinstance(effect, Linear):
+            zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
+            constant = node.evaluate(zeros).double()
+            return [Step(node.name, node.shape, Affine(effect.maps, constant, effect.disjoint), node.refs)]
+        rule = local_rule(node)
+        build = Builder(node, dict(self.shapes))
+        try:
+            name = rule(node, build) if rule is not None else None
+        except Exception:  # a rule that meets what it was not written for must not pass for a bound
+            name = None
+        if name is not None and build.steps and self._agree(node, build.steps, name, sample):
+            return [_renamed(step, name, node.name) for step in build.steps]
+        if name is not None and not build.steps:
+            return [Step(node.name, node.shape, Affine((Identity(self.shapes[name], node.shape),)), (name,))]
+        self.opaque.append(node)
+        return [Step(node.name, node.shape, Opaque(node, self._typed(node)), node.refs)]
+
+    def _agree(self, node: Node, steps: Sequence[Step], name: str, sample: dict[str, Tensor]) -> bool:
+        """Say whether the steps compute what the node does."""
+        values = dict(sample)
+        for step in steps:
+            values[step.name] = evaluate(step, [values[operand] for operand in step.operands], 1)
+        typed = [sample[ref][0].to(dtype) for ref, dtype in zip(node.refs, self._typed(node), strict=True)]
+        want, got = node.evaluate(typed).double(), values[name][0]
+        if want.shape != got.shape:
+            return False
+        scale = float(want.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if want.numel() else 0.0
+        return torch.allclose(want, got, rtol=0.0, atol=CLOSE * max(scale, 1.0), equal_nan=True)
+
+    def _typed(self, node: Node) -> tuple[torch.dtype, ...]:
+        """Return the types of a node's operands; truth values travel as 0 and 1."""
+        return tuple(self._dtypes.get(name, torch.float64) for name in node.refs)
+
+    def _form(self, step: Step, node: Node, segments: Segments) -> Form:
+        if not isinstance(step.operation, Affine):
+            self._sources.add(step.name)
+            return {step.name: Identity(step.shape)}
+        known = segments.forms.get(step.name)
+        if known is not None and isinstance(segments.effects[node.name], Linear) and self._plain(known, segments):
+            return known  # the same objects, whose norms may be known already
+        form: Form = {}
+        for linear, name in zip(step.operation.maps, step.operands, strict=True):
+            for source, earlier in self.forms[name].items():
+                path = self._compose(linear, earlier)
+                form[source] = add(form[source], path) if source in form else path
+        return form
+
+    def _plain(self, form: Form, segments: Segments) -> bool:
+        """Say whether the sources of a form of `segments` are sources here, with nothing folded into them."""
+        inputs = {item.name for item in self.graph.inputs}
+        for source in form:
+            own = segments.forms[source].get(source)
+            if source not in self._sources or (source not in inputs and not isinstance(own, Identity)):
+                return False
+        return True
+
+    def _compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
+        """Compose each pair of maps once, so that equal segments share one object and its norm."""
+        key = (id(second), id(first))
+        if key not in self._composed:
+            self._composed[key] = (second, first, compose(second, first))
+        return self._composed[key][2]
+
+    def before(self, name: str) -> list[Step]:
+        """Return the steps up to a value, itself included."""
+        return self.order[: self._index.get(name, -1) + 1]
+
+    def written(self, linear: LinearMap) -> Tensor:
+        """Return a map of a form as a matrix, written out once."""
+        if linear not in self._matrices:
+            self._matrices[linear] = write_out(linear)
+        return self._matrices[linear]
+
+    def values(self, centres: Tensor) -> dict[str, Tensor]:
+        """Return every value at flat centres `[B, n]`, as `[B, *shape]`."""
+        sizes = [item.value.numel() for item in self.graph.inputs]
+        parts = zip(centres.split(sizes, dim=1), self.graph.inputs, strict=True)
+        values = {item.name: part.reshape(-1, *item.shape) for part, item in parts}
+        for step in self.steps.values():
+            values[step.name] = evaluate(step, [values[name] for name in step.operands], len(centres))
+        return values
+
+
+def evaluate(step: Step, operands: Sequence[Tensor], batch: int) -> Tensor:
+    """Return the value of a step at a batch of centres."""
+    if isinstance(step.operation, Primitive):
+        return step.operation.evaluate(operands)
+    affine = step.operation
+    parts = [linear.apply(value) for linear, value in zip(affine.maps, operands, strict=True)]
+    if affine.constant is not None:
+        parts.append(affine.constant.expand(batch, *step.shape))
+    return sum(parts[1:], parts[0])
+
+
+def _renamed(step: Step, old: str, new: str) -> Step:
+    operands = tuple(new if name == old else name for name in step.operands)
+    return Step(new if step.name == old else step.name, step.shape, step.operation, operands)

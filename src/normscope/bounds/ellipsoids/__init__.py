@@ -1,0 +1,1 @@
+"""The optimised certificate: reachable ellipsoids."""

@@ -1,0 +1,207 @@
+"""The optimised certificate: multipliers of the ellipsoid engine found by descent, and what they prove.
+
+The search starts from the closed form, never worse than the product of norms, or from better. A figure is taken only
+from multipliers whose Cholesky factorizations all went through in float64.
+
+`Parameters` are those of searches in which every iterate is feasible by construction:
+sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (0, 1), whatever d and theta are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.log10 import power10
+from ...core.progress import Progress
+from .descent import Descent
+from .ellipsoid import Uncertain, advance, balanced, image, largest
+from .plan import Plan, Step, Turn
+
+EXACT = 96
+"""Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
+POWER_STEPS = 6
+VANISHED = 1e-240
+"""Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
+SINGLE = 256
+"""States of this width and more are searched in single precision; a figure is always taken in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate: the output's ellipsoid and the multipliers that prove it.
+
+    Attributes:
+        log10: of the bound on the Lipschitz constant.
+        log10_scale: log10 of the factor of `q` (for the constant, not its square).
+        q: the output's ellipsoid `[K, K]` in units of the scale.
+        sigma: the multipliers of every nonlinear node, by name.
+    """
+
+    log10: float
+    log10_scale: float
+    q: Tensor
+    sigma: Mapping[str, Tensor]
+
+    def along(self, directions: Tensor) -> Tensor:
+        """Return log10 of the constant of d^T f for every row d of `directions` `[P, K]`."""
+        values = ((directions @ self.q) * directions).sum(-1).clamp(min=0.0)
+        # differences of outputs that are nearly equal cancel: count what rounding can have taken
+        values = values + 2.0**-44 * ((directions.abs() @ self.q.abs()) * directions.abs()).sum(-1)
+        return values.log10() / 2 + self.log10_scale
+
+
+def optimise(
+    plan: Plan, *, deadline: float | None = None, directions: Tensor | None = None, steps: int = 400
+) -> Certified | None:
+    """Return the best certificate found before the deadline; None if not even the start is feasible in float64.
+
+    Args:
+        plan: what to run.
+        deadline: of `time.monotonic()`; the closed form is always evaluated.
+        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
+        steps: at most this many.
+    """
+    with torch.no_grad():
+        if plan.width >= SINGLE:
+            found = certify(plan, _search(plan.to(torch.float32), deadline, directions, steps))
+            if found is not None:
+                return found
+        return certify(plan, _search(plan, deadline, directions, steps))
+
+
+def _search(plan: Plan, deadline: float | None, directions: Tensor | None, steps: int) -> Mapping[str, Tensor]:
+    """Return the best multipliers found; none if no start is feasible."""
+    rows = None if directions is None else directions.to(plan.output)
+    search, seconds = Descent(plan, rows, deadline=deadline), 0.0
+    with Progress("tightening") as progress:
+        for _ in range(steps - 1):
+            began = time.monotonic()
+            if (deadline is not None and began + seconds > deadline) or not search.step():
+                break
+            seconds = max(seconds, time.monotonic() - began)
+            progress.step(f"10^{search.value / math.log(10.0):.4f}")
+    return search.sigma
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a plan: log10 of the scale, the output's ellipsoid in that scale, and the multipliers by node."""
+
+    log10_scale: float
+    q: Tensor
+    sigma: Mapping[str, Tensor]
+
+
+Choose = Callable[[Step, Uncertain, Tensor, float], Tensor]
+"""The multipliers of a step, from what is known of it, Q_vv, and log10 of Q_vv's scale."""
+
+
+def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = None) -> Run:
+    """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps."""
+    log = max(plan.start.values())
+    q: Tensor | None = None
+    sigmas: dict[str, Tensor] = {}
+    for operation in plan.operations:
+        if isinstance(operation, Turn):
+            q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
+        else:
+            assert q is not None
+            step = operation.known if known is None else known(operation)
+            qvv = q if operation.form is None else image(q, operation.form)
+            sigma = choose(operation, step, qvv, log)
+            form = q if operation.form is None else operation.form  # not read where nothing is kept
+            q = advance(q, form, qvv, operation.kept, step, sigma)
+            sigmas[operation.name] = sigma.detach() * power10(-2.0 * log)
+        sizes = q.detach().diagonal(dim1=-2, dim2=-1)
+        scale = float(sizes.mean())
+        if scale > 0 and math.isfinite(scale):
+            q, log = q / scale, log + math.log10(scale) / 2
+        if known is None and bool((sizes <= VANISHED * scale).any()) and _vanished(operation, sizes / scale):
+            q = q * math.nan
+    q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
+    return Run(log, q, sigmas)
+
+
+def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
+    """Say whether an entry that need not be zero may have lost its square; what is kept only grows."""
+    lost = sizes <= VANISHED
+    if isinstance(operation, Turn):
+        return bool((lost & (operation.matrix.abs().amax(-1) > 0)).any())
+    own = lost[..., -operation.known.size :]
+    known = operation.known
+    if known.whole or known.centre is None:
+        return bool(own.any())
+    return bool((own & ((known.centre != 0) | (known.radius != 0))).any())
+
+
+def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
+    """Evaluate given multipliers in float64: None unless there are some and every factorization goes through."""
+    if any(step.name not in sigma for step in plan.steps):
+        return None
+    with torch.no_grad():
+        found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
+        if not bool(found.q.isfinite().all()):
+            return None
+        top = float(largest(found.q))
+    value = found.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
+    return Certified(value, found.log10_scale, found.q, sigma)
+
+
+class Parameters:
+    """log d and the logit of theta for every step, with the eigenvectors of the last run."""
+
+    def __init__(self, weights: dict[str, Tensor], thetas: dict[str, Tensor]) -> None:
+        self.weights, self.thetas = weights, thetas
+        self.warm: dict[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, plan: Plan) -> Parameters:
+        """Return the parameters of the closed form."""
+        weights, thetas = {}, {}
+        for step in plan.steps:
+            start, factor = balanced(step.known, alone=step.kept.numel() == 0)
+            if not step.known.whole:
+                weights[step.name] = torch.zeros_like(start).requires_grad_(True)
+            # all slopes of a step are alike: lambda_max(D^(1/2) Q D^(1/2)) = d lambda_max(Q)
+            thetas[step.name] = torch.logit((factor * start.amax()).clamp(1e-12, 1 - 1e-12)).requires_grad_(True)
+        return cls(weights, thetas)
+
+    @property
+    def all(self) -> list[Tensor]:
+        """Every parameter."""
+        return [*self.weights.values(), *self.thetas.values()]
+
+    def choose(self, step: Step, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
+        """Return theta d/lambda_max(D^(1/2) Q_vv D^(1/2))."""
+        weights, _ = balanced(known, alone=step.kept.numel() == 0)
+        if step.name in self.weights:
+            weights = weights * self.weights[step.name].exp()
+        root = weights.sqrt()
+        top = self.top(root[..., :, None] * qvv * root[..., None, :], step.name).clamp(min=1e-300)
+        return torch.sigmoid(self.thetas[step.name])[..., None] * weights / top[..., None]
+
+    def top(self, matrix: Tensor, name: str) -> Tensor:
+        """Return the largest eigenvalue, differentiable through its eigenvector: exact if small, else by power steps.
+
+        Power steps stay below it: the residual is added, so that a multiplier made from it is feasible as a rule.
+        """
+        fixed = matrix.detach()
+        if not bool(fixed.isfinite().all()):
+            return (matrix * math.nan).sum((-2, -1))
+        vector = self.warm.get(name)
+        if vector is None or matrix.shape[-1] <= EXACT:
+            vector = self.warm[name] = torch.linalg.eigh(fixed)[1][..., -1]
+            return ((vector[..., None, :] @ matrix)[..., 0, :] * vector).sum(-1)
+        for _ in range(POWER_STEPS):
+            vector = (fixed @ vector[..., None])[..., 0]
+            vector = vector / vector.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+        self.warm[name] = vector
+        moved = (matrix @ vector[..., None])[..., 0]
+        value = (moved * vector).sum(-1)
+        return value + (moved - value[..., None] * vector).norm(dim=-1).detach()

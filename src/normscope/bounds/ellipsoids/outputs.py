@@ -1,0 +1,107 @@
+"""Constants of single outputs and of differences of two: one certificate gives them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from ...core.bracket import Bracket, Evidence
+from ...core.errors import InputError
+from ...graph.ir import Graph, Node, Ref
+from ..attack import lower_bound
+from ..work import ATTACK_SECONDS, TIGHT_SECONDS, Work
+from .optimised import optimise
+from .plan import plan
+
+PER = ("output", "difference")
+"""What a bracket can be split into."""
+MOST = 2048
+"""Constants that are worked out at most: 64 outputs have 2,016 differences."""
+
+
+def directions(per: str, outputs: int) -> Tensor:
+    """Return one row per constant: unit vectors, or e_i - e_j for i < j in the order of `itertools.combinations`."""
+    if per not in PER:
+        raise InputError(f"per is one of {', '.join(PER)} or None, not {per!r}")
+    rows = torch.eye(outputs, dtype=torch.float64)
+    if per == "difference":
+        pairs = list(itertools.combinations(range(outputs), 2))
+        rows = torch.stack([rows[i] - rows[j] for i, j in pairs]) if pairs else rows[:0]
+    if not 0 < len(rows) <= MOST:
+        raise InputError(
+            f'per="{per}" of {outputs} output(s) is {len(rows)} constants: between 1 and {MOST} are possible'
+        )
+    return rows
+
+
+def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int) -> tuple[Bracket, ...]:
+    """Return a bracket for every output or difference, none above what the whole output's bracket implies.
+
+    Args:
+        work: whose rungs have been climbed.
+        bracket: of the whole output.
+        per: `"output"` or `"difference"`.
+        effort: more than `"fast"` optimises the certificate for all of them together.
+        seed: of the searches from below.
+    """
+    rows = directions(per, math.prod(work.graph.output_shape) // math.prod(work.graph.output_shape[:-1]))
+    if math.prod(work.graph.output_shape[:-1]) != 1:
+        raise InputError(
+            f"per= needs one row of outputs for each sample; the output has shape {work.graph.output_shape}"
+        )
+    left = work.left()
+    began = time.monotonic()
+    found = plan(work.segments, work.values)
+    along = torch.full((len(rows),), math.inf, dtype=torch.float64)
+    if found is not None:
+        until = began + (TIGHT_SECONDS if left is None else left / 2)
+        certificate = optimise(
+            found, deadline=until, directions=rows.to(found.output.device), steps=1 if effort == "fast" else 400
+        )
+        if certificate is not None:
+            along = certificate.along(rows.to(found.output.device)).cpu() + 1e-10
+    whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
+    left = work.left()
+    seconds = (ATTACK_SECONDS if left is None else left) / len(rows)
+    results = []
+    for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
+        value, pair = lower_bound(
+            directed(work.graph, row), directed(work.double, row), seconds=seconds, seed=seed, restarts=2
+        )
+        results.append(
+            dataclasses.replace(
+                bracket,
+                log10_lower=value,
+                log10_upper=min(one, other),
+                evidence=Evidence.NUMERICAL,
+                method="certificate along the output"
+                if one < other
+                else f"{bracket.method}, times the norm of the row",
+                witness=None if pair is None else (work.double.split(pair[0]), work.double.split(pair[1])),
+                reason=bracket.reason if math.isinf(min(one, other)) else None,
+                proof=None,
+            )
+        )
+    return tuple(results)
+
+
+def directed(graph: Graph, row: Tensor) -> Graph:
+    """Return the graph of d^T f for a row d."""
+    shape = graph.output_shape
+    last = next((node for node in graph if node.name == graph.output), None)
+    dtype, device = graph.inputs[0].value.dtype, graph.inputs[0].value.device
+    node = Node(
+        name=f"{graph.output}:along",
+        op=torch.ops.aten.linear.default,
+        args=(Ref(graph.output, shape), row[None].to(device, dtype)),
+        shape=(*shape[:-1], 1),
+        dtype=dtype,
+        device=device,
+        path="" if last is None else last.path,
+    )
+    return dataclasses.replace(graph, nodes=(*graph.nodes, node), output=node.name)

@@ -1,0 +1,1 @@
+"""Bounds over activation patterns, down to the exact constant."""

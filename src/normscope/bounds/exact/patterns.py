@@ -1,0 +1,348 @@
+"""Branch and bound over activation patterns: small piecewise linear networks, down to the exact constant.
+
+Every unit with two slopes is undecided, below its kink or above it. A node of the search tree fixes some units; the
+ellipsoid certificate with those slopes fixed bounds every pattern below it. The node with the largest bound is split at
+the unit whose uncertainty weighs most. A pattern is ruled out only where a linear program says that no input has it,
+even with its inequalities relaxed; otherwise it is kept, so that the largest bound left is an upper bound at any time.
+A pattern with an interior point gives a lower bound there: inside its cell the network is linear.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ...core.bracket import Bracket, Evidence
+from ...core.progress import Progress
+from ...graph.ir import Graph, Node
+from ...rules.effects import Elementwise
+from ..attack import confirmed
+from ..ellipsoids.ellipsoid import Uncertain
+from ..ellipsoids.optimised import EXACT, Parameters, run
+from ..ellipsoids.plan import Plan
+from ..proofs.proof import Proof
+from ..segments import Segments
+from .feasibility import Feasibility, offsets
+
+MOST_UNITS = 4096
+"""Networks with more units are not tried: the tree would not get anywhere."""
+BATCH = 32
+"""Nodes split at a time."""
+ROUNDS = 12
+"""Steps of Adam on the multipliers of a new node, from those of its parent."""
+SAMPLES, STARTS, TRIED = 2048, 4, 8
+"""Random inputs looked at from below, patterns climbed from, and flips asked for an input before a climb ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One node of the tree: which units are decided, by step: -1 below the kink, +1 above, 0 open."""
+
+    signs: tuple[Tensor, ...]
+    parameters: tuple[Tensor, ...] = field(repr=False)
+    bound: float = math.inf
+
+    @property
+    def open(self) -> int:
+        """How many units are undecided."""
+        return sum(int((signs == 0).sum()) for signs in self.signs)
+
+
+@dataclass(slots=True)
+class Found:
+    """Where the search stands: log10 of the bounds, a point whose cell attains the lower one, and how much was done."""
+
+    log10_upper: float
+    log10_lower: float
+    point: Tensor | None = None
+    nodes: int = 0
+    ruled_out: int = 0
+
+    def closed(self, rtol: float) -> bool:
+        """Say whether the two sides have met."""
+        return self.log10_upper <= self.log10_lower + math.log10(1.0 + rtol)
+
+
+def closer(
+    segments: Segments, plan: Plan | None, bracket: Bracket, graph: Graph, *, seconds: float, rtol: float
+) -> Bracket:
+    """Return a GLOBAL bracket with both sides improved by the search; a note says why if it does not apply."""
+    slopes = None if plan is None else kinks(segments, plan)
+    if plan is None or slopes is None:
+        note = "no branch and bound: it takes small networks of linear maps, ReLUs, leaky ReLUs and absolute values"
+        return replace(bracket, notes=(*bracket.notes, note))
+    found = Search(segments, plan, slopes).run(
+        bracket.log10_lower, rtol=rtol, deadline=time.monotonic() + seconds, enough=bracket.log10_upper
+    )
+    lower, witness = bracket.log10_lower, bracket.witness
+    if found.point is not None:
+        value, pair = _inside(graph, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
+        if value > lower and pair is not None:
+            lower, witness = value, (graph.split(pair[0]), graph.split(pair[1]))
+    upper = max(found.log10_upper + 1e-10, lower)
+    closed = found.closed(rtol)
+    better = upper < bracket.log10_upper
+    done = f"{found.nodes} nodes, {found.ruled_out} patterns ruled out"
+    return replace(
+        bracket,
+        log10_lower=lower,
+        log10_upper=min(upper, bracket.log10_upper),
+        method="exact" if better else bracket.method,
+        evidence=Evidence.NUMERICAL if better else bracket.evidence,
+        witness=witness,
+        converged=closed,
+        advice=None if closed else "the search over activation patterns was cut short: raise max_seconds",
+        notes=(*bracket.notes, f"activation patterns: {done}"),
+        proof=replace(bracket.proof, given=("branch and bound over activation patterns",))
+        if better and isinstance(bracket.proof, Proof)
+        else bracket.proof,
+    )
+
+
+def _inside(graph: Graph, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
+    """Return the best confirmed secant slope of short pairs around a point, along its top singular direction."""
+    x = point.clone().requires_grad_(True)
+    with torch.enable_grad():
+        jacobian = torch.autograd.functional.jacobian(lambda flat: graph.run(*graph.split(flat)).reshape(-1), x)
+    direction = torch.linalg.svd(jacobian, full_matrices=False)[2][0]
+    best, witness = -math.inf, None
+    for step in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
+        reach = step * (float(point.norm()) or 1.0)
+        pair = (point + reach * direction, point - reach * direction)
+        value = confirmed(graph, *pair)
+        if value > best:
+            best, witness = value, pair
+    return best, witness
+
+
+def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | None:
+    """Return the slopes below and above zero of every unit by step; None unless all steps have just these two."""
+    result = {}
+    for step in plan.steps:
+        node = segments.graph.node(step.name)
+        slopes = _two_slopes(node) if isinstance(segments.effects[step.name], Elementwise) else None
+        if slopes is None:
+            return None
+        ones = torch.ones(step.known.size, dtype=torch.float64, device=step.known.radius.device)
+        result[step.name] = (slopes[0] * ones, slopes[1] * ones)
+    copies = math.prod(plan.leading)
+    constant = offsets(segments)
+    rows = [constant[segments.graph.node(step.name).refs[0]].reshape(copies, -1) for step in plan.steps]
+    if not all(bool((row == row[:1]).all()) for row in rows):
+        return None  # slices that differ in their constants have different patterns
+    started = set(plan.start) <= {item.name for item in segments.graph.inputs}
+    units = sum(step.known.size for step in plan.steps)
+    small = units <= MOST_UNITS and plan.output.shape[0] <= EXACT
+    return result if result and started and small else None
+
+
+def _two_slopes(node: Node) -> tuple[float, float] | None:
+    """Return the slopes of an activation with one kink, at zero, or None."""
+    match node.operator:
+        case "relu":
+            return 0.0, 1.0
+        case "abs":
+            return -1.0, 1.0
+        case "leaky_relu":
+            return float(node.bound()["negative_slope"]), 1.0
+    return None
+
+
+class Search:
+    """Best-first search; every node is bounded by a certificate of its own."""
+
+    def __init__(self, segments: Segments, plan: Plan, slopes: dict[str, tuple[Tensor, Tensor]]) -> None:
+        self.plan, self.slopes = plan, slopes
+        self.names = [step.name for step in plan.steps]
+        self.feasible = Feasibility(segments, plan, slopes)
+        self.counter = itertools.count()
+        self.heap: list[tuple[float, int, Pattern]] = []
+        self.settled = -math.inf
+        self.found = Found(math.inf, -math.inf)
+
+    def run(self, log10_lower: float, *, rtol: float, deadline: float, enough: float = math.inf) -> Found:
+        """Search until the sides meet or time is up; any time the upper side holds. `enough`: a bound known before."""
+        self.found.log10_lower, self.found.log10_upper = log10_lower, enough
+        self._sample(time.monotonic() + (deadline - time.monotonic()) / 4)
+        self._push([self._root(enough)], deadline)
+        with Progress("branching") as progress:
+            while self.heap and not self.found.closed(rtol) and time.monotonic() < deadline:
+                batch = self._take()
+                if batch:
+                    self._push(self._split(batch), deadline)
+                self._update()
+                progress.step(f"{self.found.nodes} nodes, 10^{self.found.log10_upper:.5f}")
+        self._update()
+        return self.found
+
+    def _sample(self, deadline: float) -> None:
+        """Look for a good pattern from below: those of random inputs, then flips of single units of the best."""
+        signs = self.feasible.patterns(SAMPLES)
+        values = self._norms(signs, deadline)
+        for index in values.argsort(descending=True)[:STARTS].tolist():
+            pattern, value = signs[index], float(values[index])
+            self._offer(pattern, value)
+            while time.monotonic() < deadline:
+                flipped = pattern[None] * (1.0 - 2.0 * torch.eye(len(pattern), dtype=torch.float64))
+                flips = self._norms(flipped, deadline)
+                for best in flips.argsort(descending=True)[:TRIED].tolist():
+                    if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best])):
+                        break
+                else:
+                    break
+                if float(flips[best]) <= value + 1e-9:
+                    break
+                pattern, value = flipped[best], float(flips[best])
+
+    def _offer(self, signs: Tensor, value: float) -> bool:
+        """Take a decided pattern as the lower side if an input has it; say whether one does."""
+        if value <= self.found.log10_lower:
+            return self.feasible.interior([signs]) is not None
+        point = self.feasible.interior([signs])
+        if point is not None:
+            self.found.log10_lower, self.found.point = value, point
+        return point is not None
+
+    def _norms(self, signs: Tensor, deadline: float) -> Tensor:
+        """Return log10 of the norm of the linear map under decided patterns `[P, units]`; -inf once it is too late."""
+        sizes = [len(self.slopes[name][0]) for name in self.names]
+        parts: list[Tensor] = []
+        for chunk in signs.split(max(1, 2**22 // max(sizes) ** 2)):
+            if time.monotonic() > deadline:
+                parts.append(torch.full((len(chunk),), -math.inf, dtype=torch.float64))
+                continue
+            batch = [Pattern(tuple(row.split(sizes)), ()) for row in chunk.to(self.plan.output.device)]
+            with torch.no_grad():
+                parts.append(self._bound(batch, self._undecided(len(batch)), self._radii(batch)).cpu())
+        return (torch.cat(parts) / math.log(10.0)).nan_to_num(-math.inf)
+
+    def _undecided(self, count: int) -> Parameters:
+        """Parameters that are not read: nothing is open."""
+        free = Parameters.of(self.plan)
+        return Parameters(
+            {name: value.detach().expand(count, -1) for name, value in free.weights.items()},
+            {name: value.detach().expand(count) for name, value in free.thetas.items()},
+        )
+
+    def _update(self) -> None:
+        bounds = [-self.heap[0][0]] if self.heap else []
+        self.found.log10_upper = max([*bounds, self.settled, self.found.log10_lower])
+
+    def _root(self, bound: float) -> Pattern:
+        free = Parameters.of(self.plan)
+        signs = tuple(torch.zeros_like(self.slopes[name][0]) for name in self.names)
+        return Pattern(signs, (*free.weights.values(), *free.thetas.values()), bound)
+
+    def _take(self) -> list[Pattern]:
+        """Pop the most promising nodes; those ruled out or fully decided leave the tree."""
+        batch: list[Pattern] = []
+        while self.heap and len(batch) < BATCH:
+            bound, _, pattern = heapq.heappop(self.heap)
+            if -bound <= self.found.log10_lower:
+                continue
+            if self.feasible.worth_asking(pattern.signs) and not self.feasible.possible(pattern.signs):
+                self.found.ruled_out += 1
+            elif pattern.open == 0:
+                self._decided(-bound, pattern)
+            else:
+                batch.append(pattern)
+        return batch
+
+    def _decided(self, bound: float, pattern: Pattern) -> None:
+        """A single pattern: its bound is the norm of a matrix, and a point inside its cell attains it."""
+        point = self.feasible.interior(pattern.signs)
+        if point is None:
+            self.settled = max(self.settled, bound)
+        elif bound > self.found.log10_lower:
+            self.found.log10_lower, self.found.point = bound, point
+
+    def _split(self, batch: Sequence[Pattern]) -> list[Pattern]:
+        """Decide one unit of every node both ways: the one whose uncertainty weighs most in its bound."""
+        children = []
+        for pattern, weight in zip(batch, self._influence(batch), strict=True):
+            flat = int(weight.argmax())
+            for side in (-1.0, 1.0):
+                signs = torch.cat(pattern.signs).clone()
+                signs[flat] = side
+                sizes = [len(s) for s in pattern.signs]
+                children.append(Pattern(tuple(signs.split(sizes)), pattern.parameters, pattern.bound))
+        return children
+
+    def _influence(self, batch: Sequence[Pattern]) -> Tensor:
+        """Return for every open unit how fast the bound grows with its radius."""
+        radii = [radius.requires_grad_(True) for radius in self._radii(batch)]
+        free = self._parameters(batch)
+        with torch.enable_grad():
+            log = self._bound(batch, free, radii)
+            grads = torch.autograd.grad(log.sum(), radii, allow_unused=True)
+        parts = [
+            torch.zeros_like(r) if g is None else (g.nan_to_num() * r).abs() for g, r in zip(grads, radii, strict=True)
+        ]
+        weights = torch.cat([p.detach() for p in parts], dim=-1)
+        undecided = torch.stack([torch.cat(p.signs) == 0 for p in batch])
+        return torch.where(undecided, weights, -1.0)
+
+    def _radii(self, batch: Sequence[Pattern]) -> list[Tensor]:
+        result = []
+        for index, name in enumerate(self.names):
+            low, high = self.slopes[name]
+            signs = torch.stack([pattern.signs[index] for pattern in batch])
+            result.append(torch.where(signs == 0, (high - low).abs() / 2, 0.0))
+        return result
+
+    def _bound(self, batch: Sequence[Pattern], free: Parameters, radii: Sequence[Tensor]) -> Tensor:
+        """Return the natural logarithm of the bound of every node."""
+        known = {}
+        for index, name in enumerate(self.names):
+            low, high = self.slopes[name]
+            signs = torch.stack([pattern.signs[index] for pattern in batch])
+            centre = torch.where(signs == 0, (low + high) / 2, torch.where(signs < 0, low, high))
+            known[name] = Uncertain(centre, radii[index], centre.shape[-1])
+        done = run(self.plan, free.choose, lambda step: known[step.name])
+        return free.top(done.q, "output").clamp(min=0.0).log() / 2 + done.log10_scale * math.log(10.0)
+
+    def _parameters(self, batch: Sequence[Pattern]) -> Parameters:
+        stacked = [torch.stack(parts).detach() for parts in zip(*(p.parameters for p in batch), strict=True)]
+        count = len(self.names)
+        return Parameters(
+            dict(zip(self.names, stacked[:count], strict=True)), dict(zip(self.names, stacked[count:], strict=True))
+        )
+
+    def _push(self, patterns: Sequence[Pattern], deadline: float) -> None:
+        """Bound new nodes, a few steps of Adam on their multipliers while time is left, and put them on the heap."""
+        rounds = ROUNDS if self.found.nodes else 10 * ROUNDS
+        self.found.nodes += len(patterns)
+        free = self._parameters(patterns)
+        for parameter in free.all:
+            parameter.requires_grad_(True)
+        adam = torch.optim.Adam(free.all, lr=0.15 if self.found.nodes > 1 else 0.1, betas=(0.8, 0.95))
+        best = torch.full((len(patterns),), math.inf, dtype=torch.float64)
+        kept = [p.detach().clone() for p in free.all]
+        radii = self._radii(patterns)
+        for index in range(rounds):
+            if index and time.monotonic() > deadline:
+                break
+            with torch.enable_grad():
+                log = self._bound(patterns, free, radii)
+            now = log.detach()
+            better = ~now.isnan() & (now < best)  # a pattern that lets nothing through has -inf
+            best = torch.where(better, now, best)
+            for held, parameter in zip(kept, free.all, strict=True):
+                held[better] = parameter.detach()[better]
+            adam.zero_grad()
+            torch.where(log.isfinite(), log, 0.0).sum().backward()
+            for parameter in free.all:
+                if parameter.grad is not None:
+                    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+            adam.step()
+        for index, pattern in enumerate(patterns):
+            bound = min(float(best[index]) / math.log(10.0) + 1e-10, pattern.bound)
+            node = Pattern(pattern.signs, tuple(k[index] for k in kept), bound)
+            heapq.heappush(self.heap, (-bound, next(self.counter), node))

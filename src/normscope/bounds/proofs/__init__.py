@@ -1,0 +1,1 @@
+"""What a certificate needs to be checked by someone else."""

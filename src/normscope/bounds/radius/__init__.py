@@ -1,0 +1,1 @@
+"""Certified radii of a classifier."""

@@ -1,0 +1,281 @@
+"""`Certifier`: radii of samples of one captured classifier, by bounds over balls, beside an attack."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.bracket import Evidence
+from ...core.errors import InputError, NotFiniteError
+from ...core.progress import Progress
+from ...core.untouched import untouched
+from ...graph.call import arguments, run
+from ..balls.ball import Balls
+from ..work import Work
+from .differences import difference_constants
+from .logits import Logits, margins
+from .pgd import Attack, Attacked
+from .search import widest
+
+RTOL = 1e-2
+"""A radius larger by this share was seen to fail."""
+AT_ONCE = 256
+"""Samples certified and attacked together."""
+EFFORTS = ("fast", "tight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The entries of `Radii` for some samples, and whether their searches ended."""
+
+    label: tuple[int, ...]
+    predicted: tuple[int, ...]
+    margin: tuple[float, ...]
+    radius: tuple[float, ...]
+    attacked: tuple[float | None, ...]
+    method: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    witness: tuple[Tensor | None, ...]
+    settled: bool
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+class Certifier:
+    """Certifies and attacks samples of one captured classifier.
+
+    Args:
+        work: the captured model.
+        effort: `"fast"` or `"tight"`.
+        attack: whether to attack.
+        seed: of the attack.
+
+    Raises:
+        InputError: the model is no classifier of single samples.
+    """
+
+    def __init__(self, work: Work, *, effort: str, attack: bool, seed: int) -> None:
+        self.work, self.effort, self.attack, self.seed = work, effort, attack, seed
+        graph = work.graph
+        _check_classifier(work)
+        self.classes = graph.output_shape[-1]
+        self.exact = Logits(work.double)
+        self.search = Logits(graph) if graph.flat().dtype is torch.float32 else self.exact
+        self._constants: Tensor | None = None
+
+    def rows(self, inputs: Any) -> Tensor:
+        """Return a batch as flat rows `[B, n]` in float64."""
+        if isinstance(inputs, Tensor):
+            if not inputs.is_floating_point() or not bool(inputs.isfinite().all()):
+                raise InputError("the batch holds NaN, infinite values or no floats: clean the data first")
+            return inputs.detach().reshape(len(inputs), -1).double()
+        assert self.work.graph.samples is not None
+        return self.work.graph.samples.double()
+
+    def labels(self, labels: Any, count: int) -> Tensor | None:
+        """Return labels as class numbers `[B]`, checked; None where there are none."""
+        if labels is None:
+            return None
+        try:
+            found = torch.as_tensor(labels)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"labels are the classes of the samples, as integers, not {type(labels).__name__}"
+            ) from error
+        if found.is_floating_point() or found.is_complex() or found.dtype is torch.bool:
+            raise InputError(f"labels have dtype {found.dtype}: pass class numbers as integers (y.long())")
+        if found.ndim == 0:
+            found = found[None]
+        if found.ndim != 1:
+            raise InputError(
+                f"labels have shape {tuple(found.shape)}: pass one class number per sample (one-hot rows: y.argmax(1))"
+            )
+        if len(found) != count:
+            raise InputError(f"{count} samples and {len(found)} labels: pass one class number per sample")
+        found = found.long()
+        low, high = int(found.min()), int(found.max())
+        if low < 0 or high >= self.classes:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"label {wrong} is out of range: the model has {self.classes} outputs, 0 to {self.classes - 1}"
+            )
+        return found.to(self.work.double.inputs[0].value.device)
+
+    def check(self, model: nn.Module, inputs: Any, rows: Tensor, mode: str | None, output: str | int | None) -> None:
+        """Refuse samples on which the captured function is not the model's own (masks that differ by sample)."""
+        with untouched(model, mode), torch.no_grad():
+            given = self.work.batch if inputs is None else inputs
+            own = run(model, arguments(model, given, output)).double()[: len(rows)]
+        if not bool(own.isfinite().all()):
+            raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
+        captured = self.exact(rows)
+        coarse = self.work.graph.flat().dtype in (torch.float16, torch.bfloat16)
+        scale = float(own.abs().amax()) or 1.0
+        own = own.reshape(captured.shape).to(captured.device)
+        if float((captured - own).abs().amax()) > (5e-2 if coarse else 1e-3) * scale:
+            raise InputError(
+                "on some samples the captured function differs from the model's: masks or other constant inputs are "
+                "those of the first sample. Pass samples with masks of their own one at a time."
+            )
+
+    def examine(self, rows: Tensor, labels: Tensor | None, seconds: float | None, began: float) -> list[Columns]:
+        """Certify and attack samples, some at a time.
+
+        Args:
+            rows: the samples, flat `[B, n]`.
+            labels: the class of each; the predicted one if None.
+            seconds: budget for all of them.
+            began: when the caller began, for the progress bar.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        if self._constants is None:
+            self._constants = difference_constants(self.work, effort=self.effort)
+        found = []
+        with Progress("certifying") as progress:
+            progress.began = began
+            for start in range(0, len(rows), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                waiting = math.ceil((len(rows) - start) / AT_ONCE)
+                share = None if until is None else (until - time.monotonic()) / waiting
+                found.append(self._some(rows[part], None if labels is None else labels[part], share, progress))
+        return found
+
+    def _some(self, rows: Tensor, labels: Tensor | None, seconds: float | None, progress: Progress) -> Columns:
+        now = time.monotonic()
+        logits = self.exact(rows)
+        predicted = logits.argmax(1)
+        labels = predicted if labels is None else labels
+        margin = margins(logits, labels)
+        attacker: Attack | None = None
+        if self.attack:
+            stop = None if seconds is None else now + 0.4 * seconds
+            attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, deadline=stop, progress=progress)
+            attacker.run()
+        limit = None if seconds is None else now + seconds
+        radius, floor, settled = self._radii(
+            rows, labels, logits, None if attacker is None else attacker.distance, limit, progress
+        )
+        if attacker is not None:
+            attacker.deadline = limit
+            attacker.challenge(radius)
+        return self._columns(
+            labels, predicted, margin, radius, floor, None if attacker is None else attacker.result(), settled
+        )
+
+    def _radii(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        logits: Tensor,
+        attacked: Tensor | None,
+        limit: float | None,
+        progress: Progress,
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Return the certified radii, those of the constants over all inputs alone, and whether the search ended."""
+        assert self._constants is not None
+        own = logits.gather(1, labels[:, None])
+        gaps = own - logits - 1e-12 * (own.abs() + logits.abs())
+        gaps = gaps.scatter(1, labels[:, None], math.inf)
+        floor = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
+        kept = ((gaps.amin(1) > 0) & floor.isfinite()).nonzero()[:, 0]
+        radius = floor.clone()
+        if not len(kept):
+            return radius, floor, True
+        balls = Balls(self.work, rows[kept])
+        top, gaps = labels[kept], gaps[kept]
+
+        def late() -> bool:
+            progress.step("radii")
+            return limit is not None and time.monotonic() > limit
+
+        settled = True
+        rates = balls.over(0.0).differences(top)
+        start = _start(balls.centres, gaps, rates, None if attacked is None else attacked[kept])
+        for effort in EFFORTS[: 1 + EFFORTS.index(self.effort)]:
+
+            def test(some: Tensor, radii: Tensor, effort: str = effort) -> Tensor:
+                nonlocal balls
+                if len(some) != len(balls.centres):  # samples that are settled are left out
+                    balls = Balls(self.work, rows[kept[some]])
+                bounds = balls.over(radii, effort=effort).margins(top[some])
+                return bounds.scatter(1, top[some, None], math.inf)
+
+            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, until=late)
+            radius[kept] = found.radius
+            settled = bool(found.settled.all())
+        return radius, floor, settled
+
+    def _columns(
+        self,
+        labels: Tensor,
+        predicted: Tensor,
+        margin: Tensor,
+        radius: Tensor,
+        floor: Tensor,
+        attacked: Attacked | None,
+        settled: bool,
+    ) -> Columns:
+        count = len(labels)
+        lengths = [None] * count if attacked is None else attacked.distance.tolist()
+        inputs = self.work.double.inputs
+        shape = inputs[0].shape[1:] if len(inputs) == 1 else None
+        witness: list[Tensor | None] = [None] * count
+        if attacked is not None:
+            for index, length in enumerate(lengths):
+                if length is not None and 0 < length < math.inf:
+                    point = attacked.point[index]
+                    witness[index] = point if shape is None else point.reshape(shape)
+        methods = [
+            "none" if own == 0 else "ball" if own > everywhere else "global"
+            for own, everywhere in zip(radius.tolist(), floor.tolist(), strict=True)
+        ]
+        return Columns(
+            label=tuple(labels.tolist()),
+            predicted=tuple(predicted.tolist()),
+            margin=tuple(margin.tolist()),
+            radius=tuple(radius.tolist()),
+            attacked=tuple(lengths),
+            method=tuple(methods),
+            evidence=(Evidence.NUMERICAL,) * count,
+            witness=tuple(witness),
+            settled=settled,
+        )
+
+
+def _start(centres: Tensor, gaps: Tensor, rates: Tensor, attacked: Tensor | None) -> Tensor:
+    """Return the first radii to try: the attacked ones, which must fail, or where the linear model changes class."""
+    linear = torch.where(rates > 0, gaps / rates, math.inf).amin(1)
+    size = centres.norm(dim=1)
+    linear = torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
+    return linear if attacked is None else torch.where(attacked.isfinite() & (attacked > 0), attacked, linear)
+
+
+def _check_classifier(work: Work) -> None:
+    """Refuse a model that does not give each sample a row of outputs of its own."""
+    graph = work.graph
+    shape = graph.output_shape
+    if not graph.per_sample:
+        raise InputError(
+            "the output of one sample depends on the others in the batch, or the first dimension is no batch: a "
+            "radius is that of a single sample"
+        )
+    if graph.samples is None:
+        raise InputError(
+            "the model takes token ids, which cannot move by a small distance: pass float inputs, such as embeddings"
+        )
+    if len(shape) != 2:
+        raise InputError(
+            f"one sample gives an output of shape {shape[1:]}: a classifier gives one row of K outputs per sample. "
+            "Choose another output with output=, or wrap the model so that it returns class scores [B, K]."
+        )
+    if shape[1] < 2:
+        raise InputError(
+            "the model has a single output: a class needs a rival. For a binary classifier with one logit z wrap the "
+            "model so that it returns the two outputs 0 and z."
+        )

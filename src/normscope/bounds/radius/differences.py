@@ -1,0 +1,67 @@
+"""Lipschitz constants of the differences of outputs over all inputs: what a margin is divided by."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from ...core.log10 import power10
+from ..ellipsoids.optimised import Certified, optimise
+from ..ellipsoids.outputs import directions
+from ..ellipsoids.plan import plan
+from ..work import TIGHT_SECONDS, Work
+
+PAIRED = 12
+"""Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""
+STEPS = 400
+"""Of the optimised certificate, at most."""
+
+
+def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
+    """Bound the constant of `out[a] - out[b]` over all inputs, for every pair of outputs.
+
+    Args:
+        work: a captured model with one vector of K outputs.
+        effort: `"fast"`: the closed forms; `"tight"`: the certificate optimised for the differences.
+
+    Returns:
+        `[K, K]` in float64, symmetric, 0 on the diagonal; `inf` where there is no finite bound.
+
+    Example:
+        >>> import torch
+        >>> layer = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+        >>> layer.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]])) is layer.weight
+        True
+        >>> round(float(difference_constants(Work(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
+        5.0
+    """
+    size, device = math.prod(work.graph.output_shape), work.double.inputs[0].value.device
+    if not work.values:
+        work.rungs()
+    whole = work.values[work.graph.output].log10
+    bound = torch.full((size, size), math.sqrt(2) * power10(whole), dtype=torch.float64, device=device)
+    found = _certificate(work, effort, size) if math.isfinite(whole) else None
+    if found is not None:
+        diagonal = found.q.diagonal()
+        both = diagonal[:, None] + diagonal[None, :]
+        # the sum cancels where two outputs move together: its rounding is added
+        squared = (both - 2 * found.q).clamp(min=0.0) + 1e-12 * both
+        bound = torch.minimum(bound, squared.sqrt() * 10.0**found.log10_scale * (1 + 1e-9))
+    return bound.fill_diagonal_(0.0)
+
+
+def _certificate(work: Work, effort: str, size: int) -> Certified | None:
+    """Return the ellipsoid of the output, or None where the graph is too wide for one."""
+    with torch.no_grad():
+        steps = plan(work.segments, work.values)
+    if steps is None:
+        return None
+    if effort == "fast":
+        return optimise(steps, steps=1)
+    left = work.left()
+    until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.3 * left)
+    pairs = directions("difference", size).to(steps.output.device) if size <= PAIRED else None
+    return optimise(steps, deadline=until, directions=pairs, steps=STEPS)

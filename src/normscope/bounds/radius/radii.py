@@ -1,0 +1,291 @@
+"""`Radii`: certified and attacked radii of samples, as one frozen object that saves, loads and shows itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...core.bracket import Evidence
+from ...core.errors import InputError, SoundnessError, said
+from ...core.files import write_text
+from ...core.plain import plain, revived
+from ...report.scale import ticks
+
+if TYPE_CHECKING:
+    import pandas
+    import rich.console
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+COLUMNS = ("label", "predicted", "margin", "radius", "attacked", "method", "evidence")
+"""The fields that hold one value per sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Accuracy at one radius: what is certified, and what the attack left (None without an attack)."""
+
+    radius: float
+    certified: float
+    attacked: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Radii:
+    """What `normscope.certified_radius` found, one entry per sample. Prints as a table; in a notebook as HTML.
+
+    Radii are l2 distances in the units of the model's input: of what the loader yields, behind any preprocessing that
+    is no part of the model.
+
+    Attributes:
+        name: of the model.
+        label: the class that shall not change.
+        predicted: the class the model gives.
+        margin: the label's output above the largest other one; the sample counts as right where it is positive.
+        radius: within it the label provably wins; 0 for a sample that is not right.
+        attacked: the length of the smallest change found that makes another class win: 0 for a sample that is not
+            right, `inf` where none was found, None without an attack.
+        method: what certified the radius: `"ball"` (bounds over the ball), `"global"` (margin over the constant of the
+            difference of two outputs over all inputs), `"none"`.
+        evidence: how the radius is known.
+        classes: how many the model tells apart.
+        effort: `"fast"` or `"tight"`.
+        rtol: the tolerance of the search: a radius larger by this share was seen to fail, if `converged`.
+        converged, advice: whether every search ended within its budget, and what to raise if not.
+        input_shape: of one sample.
+        notes: what the reader must know.
+        provenance: versions and device.
+        seconds: how long it took.
+        witness: the changed samples behind `attacked`, in float64; None where none was found. Not stored in JSON.
+    """
+
+    name: str
+    label: tuple[int, ...]
+    predicted: tuple[int, ...]
+    margin: tuple[float, ...]
+    radius: tuple[float, ...]
+    attacked: tuple[float | None, ...]
+    method: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    classes: int
+    effort: str = "fast"
+    rtol: float = 1e-2
+    converged: bool = True
+    advice: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    witness: tuple[Tensor | None, ...] = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        lengths = {len(getattr(self, name)) for name in COLUMNS}
+        if len(lengths) != 1 or not self.label:
+            raise ValueError(f"every sample has one entry in each of {', '.join(COLUMNS)}")
+        for row, (radius, attacked) in enumerate(zip(self.radius, self.attacked, strict=True)):
+            if not radius >= 0 or (attacked is not None and not attacked >= 0):
+                raise ValueError(f"sample {row}: a radius is a number >= 0")
+            if attacked is not None and radius > 0 and attacked <= radius and attacked < math.inf:
+                raise SoundnessError(
+                    f"sample {row}: another class wins at a distance of {attacked:.6g}, inside the certified radius "
+                    f"{radius:.6g} ({self.method[row]}). This is a bug: please report the model that shows it."
+                )
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """Whether each sample is put into its class, with a margin."""
+        return tuple(margin > 0 for margin in self.margin)
+
+    @property
+    def clean_accuracy(self) -> float:
+        """The share of samples that are put into their class."""
+        return sum(self.right) / len(self)
+
+    def certified_accuracy(self, radius: float) -> float:
+        """Return the share of samples that are right and provably stay so within a radius."""
+        _check_radius(radius)
+        kept = sum(right and own >= radius for right, own in zip(self.right, self.radius, strict=True))
+        return kept / len(self)
+
+    def attacked_accuracy(self, radius: float) -> float | None:
+        """Return the share of samples that the attack left right within a radius; None without an attack."""
+        _check_radius(radius)
+        if any(own is None for own in self.attacked):
+            return None
+        kept = sum(right and (own or 0.0) > radius for right, own in zip(self.right, self.attacked, strict=True))
+        return kept / len(self)
+
+    def curve(self, radii: Iterable[float] | None = None) -> tuple[Point, ...]:
+        """Return the accuracy by radius: certified, and under attack.
+
+        Args:
+            radii: where; round numbers from 0 to beyond the largest radius of the samples if not given.
+
+        Raises:
+            InputError: a radius is negative or no number.
+        """
+        return tuple(
+            Point(radius=at, certified=self.certified_accuracy(at), attacked=self.attacked_accuracy(at))
+            for at in (self.reach() if radii is None else map(float, radii))
+        )
+
+    def reach(self, about: int = 10) -> tuple[float, ...]:
+        """Return round radii from 0 to the first at which no sample is left, or as far as figures go."""
+        top = max((value for value in (*self.radius, *self.attacked) if value and math.isfinite(value)), default=1.0)
+        return tuple(at for at in ticks(0.0, 1.2 * top, about=about) if at <= 1.2 * top)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given; witnesses are left out.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "radii"}
+        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name != "witness"}
+        data["evidence"] = [evidence.name for evidence in self.evidence]
+        data["provenance"] = dict(self.provenance)
+        data = plain(data)
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Radii:
+        """Return the radii that `to_json` wrote, without witnesses.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no radii of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
+        data = source if isinstance(source, Mapping) else _read(Path(source))
+        if not isinstance(data, Mapping) or data.get("type") != "radii":
+            raise InputError(f"{name} holds no radii: write them with radii.to_json(path) or normscope radius --json")
+        schema = data.get("schema_version")
+        if schema != SCHEMA_VERSION or isinstance(schema, bool):
+            raise InputError(f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}")
+        try:
+            given = {item.name: data[item.name] for item in fields(cls) if item.name != "witness"}
+            _check_form(given)
+            given["evidence"] = tuple(Evidence[item] for item in given["evidence"])
+            for key in ("margin", "radius", "attacked"):
+                given[key] = tuple(revived(value) for value in given[key])
+            for key in ("label", "predicted", "method", "notes"):
+                given[key] = tuple(given[key])
+            given["input_shape"] = None if given["input_shape"] is None else tuple(given["input_shape"])
+            return cls(**given)
+        except SoundnessError as error:
+            raise InputError(f"{name} holds damaged radii (a certified radius lies above an attacked one)") from error
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise InputError(f"{name} holds damaged radii ({said(error)})") from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per sample.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return pandas.DataFrame(columns | {"evidence": [evidence.name for evidence in self.evidence]})
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return one self-contained HTML page, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from ...report.html import to_html
+        from .page import radii_document
+
+        page = to_html(radii_document(self))
+        if path is not None:
+            write_text(path, page)
+        return page
+
+    def _repr_html_(self) -> str:
+        from ...report.html import to_fragment
+        from .page import radii_document
+
+        return to_fragment(radii_document(self))
+
+    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
+        from rich.text import Text
+
+        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
+
+    def __str__(self) -> str:
+        return self._rendered(120)
+
+    def __repr__(self) -> str:
+        middle = sorted(self.radius)[len(self) // 2]
+        return f"<Radii of {self.name}: {len(self)} samples, median certified radius {middle:.3g}>"
+
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the brief form as text."""
+        from ...report.terminal import render
+        from .page import radii_document
+
+        return render(radii_document(self, brief=True), width=width, color=color)
+
+
+def _check_radius(radius: float) -> None:
+    if not radius >= 0:
+        raise InputError(f"a radius is a number >= 0, not {radius}")
+
+
+def _check_form(data: Mapping[str, Any]) -> None:
+    """Refuse plain data whose values are of other types than the fields hold."""
+    kinds: dict[str, tuple[type, ...]] = {
+        **dict.fromkeys(("label", "predicted", "input_shape"), (int,)),
+        **dict.fromkeys(("margin", "radius"), (int, float)),
+        "attacked": (int, float, type(None)),
+        **dict.fromkeys(("method", "evidence", "notes"), (str,)),
+    }
+    for name, kind in kinds.items():
+        items = () if name == "input_shape" and data[name] is None else data[name]
+        if not isinstance(items, list | tuple):
+            raise TypeError(f"{name} is no list")
+        for item in items:
+            value = revived(item) if float in kind else item
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise TypeError(f"{name} holds {item!r:.40}")
+    plainly: dict[str, tuple[type, ...]] = {
+        "name": (str,), "classes": (int,), "effort": (str,), "rtol": (int, float), "converged": (bool,),
+        "advice": (str, type(None)), "provenance": (Mapping,), "seconds": (int, float),
+    }  # fmt: skip
+    for name, kind in plainly.items():
+        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):
+            raise TypeError(f"{name} is {data[name]!r:.40}")
+    if not all(isinstance(item, str) for pair in data["provenance"].items() for item in pair):
+        raise TypeError("provenance holds more than text")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON of radii: {said(error)}") from error

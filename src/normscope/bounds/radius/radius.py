@@ -1,0 +1,197 @@
+"""`certified_radius`: how far each sample can be changed before its class provably can, next to a strong attack."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ...core.errors import InputError, NormscopeError, SoundnessError
+from ...core.provenance import provenance
+from ...core.untouched import mode_of, outside_inference_mode
+from ..work import Work
+from .certifier import EFFORTS, RTOL, Certifier, Columns
+from .radii import COLUMNS, Radii
+
+MOST_CLASSES = 1000
+"""An audit takes no model with more outputs for a classifier."""
+
+
+@outside_inference_mode
+def certified_radius(
+    model: nn.Module,
+    x: Any,
+    y: Any = None,
+    *,
+    effort: str = "fast",
+    attack: bool = True,
+    mode: str | None = None,
+    output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Radii:
+    """Return for each sample the largest l2 radius found within which its class provably cannot change.
+
+    A radius counts if over the ball of that radius every difference between the label's output and another one is
+    bounded away from zero; the largest is sought by bisection, and one 1 % larger was seen to fail. Where the margin
+    over the constants of the differences over all inputs reaches further, that counts. Beside it stands the length of
+    the smallest change that a strong attack found, confirmed in float64: the true radius lies between the two.
+
+    Radii are in the units of the model's input: of `x` as given, behind any preprocessing in the loader. Divide by the
+    deviation that a normalisation divided by to speak of pixels, or make the normalisation part of the model. The model
+    is left exactly as found.
+
+    Args:
+        model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
+        x: a batch, as the model takes it; or, without `y`, an iterable of batches `(x, y)` such as a `DataLoader`.
+        y: the class of each sample; the predicted class if None and the loader gives none.
+        effort: `"fast"`, or `"tight"` for a linear relaxation over the balls and optimised constants.
+        attack: whether to attack the samples too; without it `attacked` is None.
+        mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
+        output: which output to take, for models with several.
+        known: constants for modules nobody can see into, by module path.
+        max_seconds: budget; radii stay certified but may be smaller, and samples of a loader beyond it are left out.
+        seed: of the attack.
+
+    Returns:
+        The radii: `.radius`, `.attacked`, `.certified_accuracy(r)`, `.attacked_accuracy(r)`, `.curve()`; prints as a
+        table, and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
+
+    Raises:
+        InputError: no classifier, labels that do not fit, a model in train mode, or NaN.
+        CaptureError: the model cannot be traced; the message says why.
+        MissingRuleError: operators without a rule, listed with module path and source line.
+        SoundnessError: the attack got inside a certified radius: a bug.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Linear(2, 2).eval()
+        >>> model.weight.data, model.bias.data = torch.eye(2), torch.zeros(2)
+        >>> radii = ns.certified_radius(model, torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        >>> 0.70 < radii.radius[0] < 0.5**0.5 < radii.attacked[0] < 0.71  # the boundary lies at sqrt(1/2)
+        True
+
+    Reference: Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants over balls.
+    """
+    began = time.monotonic()
+    if effort not in EFFORTS:
+        raise InputError(f'effort is "fast" or "tight" for a radius, not {effort!r}')
+    if mode_of(model, mode) == "train":
+        raise InputError(
+            "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
+            'call model.eval() first, or pass mode="eval"'
+        )
+    deadline = None if max_seconds is None else began + max_seconds
+    options = {"mode": mode, "output": output, "known": known}
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batches = _batches(x, y)
+    expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
+    certifiers: dict[Any, Certifier] = {}
+    parts: list[Columns] = []
+    notes: list[str] = []
+    for index, (inputs, labels) in enumerate(batches):
+        if parts and deadline is not None and time.monotonic() > deadline:
+            notes.append(f"the budget ran out: only the first {sum(map(len, parts)):,} samples were examined")
+            break
+        inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
+        key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+        if key is None or key not in certifiers:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            work = Work(model, inputs, max_seconds=left, **options)  # type: ignore[arg-type]
+            certifiers[key] = Certifier(work, effort=effort, attack=attack, seed=seed)
+        certifier = certifiers[key]
+        rows = certifier.rows(inputs)
+        certifier.check(model, inputs, rows, mode, output)
+        targets = certifier.labels(labels, len(rows))
+        share = None if deadline is None else (deadline - time.monotonic()) / max(expected - index, 1)
+        parts += certifier.examine(rows, targets, share, began)
+    if not parts:
+        raise InputError("the loader yields no batch: there is nothing to certify")
+    first = next(iter(certifiers.values()))
+    settled = all(part.settled for part in parts) and not notes
+    return _joined(parts, first, settled, tuple(notes), began)
+
+
+def audited_radii(work: Work, *, samples: int = 8, seconds: float = 5.0, seed: int = 0) -> Radii | None:
+    """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
+
+    Args:
+        work: the captured model and batch, of an audit.
+        samples: how many.
+        seconds: budget.
+        seed: of the attack.
+
+    Raises:
+        SoundnessError: the attack got inside a certified radius: a bug.
+    """
+    began = time.monotonic()
+    if any(0 in node.shape for node in work.graph):
+        return None
+    try:
+        certifier = Certifier(work, effort="fast", attack=True, seed=seed)
+        assert work.graph.samples is not None
+        if certifier.classes > MOST_CLASSES:
+            return None
+        rows = work.graph.samples[:samples].double()
+        certifier.check(work.model, None, rows, work.mode, work.output)
+        parts = certifier.examine(rows, None, seconds, began)
+    except SoundnessError:
+        raise
+    except NormscopeError:
+        return None
+    return _joined(parts, certifier, all(part.settled for part in parts), (), began)
+
+
+def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of inputs and labels (or None) from a batch or a loader."""
+    x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
+    if y is not None or isinstance(x, Tensor | Mapping):
+        yield x, y
+        return
+    if _is_pair(x):
+        yield x[0], x[1]
+        return
+    if not hasattr(x, "__iter__"):
+        raise InputError(f"x is a {type(x).__name__}: pass a tensor, or a loader that yields (x, y) batches")
+    for batch in x:
+        if isinstance(batch, Sequence) and len(batch) == 2:
+            yield batch[0], batch[1]
+        elif isinstance(batch, Mapping) and "labels" in batch:
+            yield {key: value for key, value in batch.items() if key != "labels"}, batch["labels"]
+        else:
+            yield batch, None
+
+
+def _is_pair(x: Any) -> bool:
+    """Whether x is one batch with its labels rather than a list of two batches."""
+    if not isinstance(x, list | tuple) or len(x) != 2 or not all(isinstance(item, Tensor) for item in x):
+        return False
+    inputs, labels = x
+    return inputs.is_floating_point() and not labels.is_floating_point() and labels.ndim == 1
+
+
+def _joined(parts: list[Columns], certifier: Certifier, settled: bool, notes: tuple[str, ...], began: float) -> Radii:
+    """Return the parts as one result."""
+    graph = certifier.work.graph
+    names = (*COLUMNS, "witness")
+    columns = {name: tuple(value for part in parts for value in getattr(part, name)) for name in names}
+    return Radii(
+        name=type(certifier.work.model).__name__,
+        **columns,
+        classes=certifier.classes,
+        effort=certifier.effort,
+        rtol=RTOL,
+        converged=settled,
+        advice=None if settled else "raise max_seconds",
+        input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
+        notes=(*notes, *graph.notes),
+        provenance=provenance(graph.inputs[0].value.device),
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,1 @@
+"""The optimised certificate of wide convolutional networks, frequency by frequency."""

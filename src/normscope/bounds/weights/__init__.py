@@ -1,0 +1,1 @@
+"""Constants with respect to weights."""

@@ -1,0 +1,326 @@
+"""The figures of every weight, collected sample by sample: both sides, and what the paper prints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.bracket import Bracket, Evidence, Scope
+from ...core.log10 import log10
+from ...core.progress import Progress
+from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
+from ...graph.invariance import feeds
+from ...graph.ir import Node, Ref
+from ...linalg.linear_map import LinearMap
+from ...linalg.norms import upper
+from ...linalg.patches import Read
+from ...rules.effects import Elementwise, Unbounded
+from ...theory.losses import Loss
+from ..certificate import WIDEST, Block, Certificate, ClosedForm
+from ..folded import propagate
+from ..printed import printed
+from ..segments import Segments
+from ..work import TINY, Work
+from .applied import Applied, factors_of, joint, reading, same_memory
+from .jacobian import Found, Search, weight_slopes
+from .loss_rows import Rows
+from .sensitivity import WeightRow
+from .tails import Tails
+
+NO_FORMULA = Bracket(
+    log10_lower=-math.inf, log10_upper=math.inf, evidence=Evidence.NUMERICAL, method="printed product", holds=False,
+    reason="the weight is applied several times",
+)  # fmt: skip
+CHAIN_COST = 1e11
+"""Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
+
+
+SIDE = 512
+"""Segments of several sources up to this size are written out side by side, anew behind every weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        search: how to look from below.
+        seconds: time for that, all samples together, where the search has no deadline of its own.
+        loss, targets: the loss, and what its lower side is taken at.
+        samples: at most this many samples of the batch; None for all.
+        chain_cost: most operations for certificates behind the weights; below zero: none.
+        side: segments of several sources up to this size are written out side by side.
+        deadline: a `time.monotonic()` after which only cheap bounds are taken for maps not bounded yet; None: the
+            budget of the work.
+        witnesses: whether to keep the changes that attain the lower sides.
+    """
+
+    search: Search
+    seconds: float = math.inf
+    loss: Loss | None = None
+    targets: Tensor | None = None
+    samples: int | None = None
+    chain_cost: float = CHAIN_COST
+    side: int = SIDE
+    deadline: float | None = None
+    witnesses: bool = True
+
+
+@dataclass(slots=True)
+class _Samples:
+    """What is known of one weight, one entry per sample."""
+
+    read: list[Upper] = field(default_factory=list)
+    behind: list[Upper] = field(default_factory=list)
+    whole: list[Upper] = field(default_factory=list)
+    printed: list[Bracket] = field(default_factory=list)
+    output: list[Found] = field(default_factory=list)
+    scalar: list[Found] = field(default_factory=list)
+
+
+class Figures:
+    """Collects the figures of all weights, sample by sample."""
+
+    def __init__(self, work: Work, plan: Plan, weights: Sequence[Applied]) -> None:
+        self.work, self.plan, self.weights = work, plan, weights
+        self.tails = Tails(work.segments)
+        self.nodes = {node.name: node for node in work.double}
+        self.figures = {weight.name: _Samples() for weight in weights}
+        self.seconds, self.late = plan.seconds, False
+        self.unknown: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.rows = Rows(work.double.output_shape)
+        self.invariant = {feed.weight.name for feed in feeds(work.graph) if feed.scale_invariant}
+        self._parameters = list(work.model.named_parameters(remove_duplicate=False))
+        self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
+        self._blocks: dict[int, Block | None] = {}
+        self._chained = self._chain_cost() <= plan.chain_cost
+
+    def _chain_cost(self) -> float:
+        """About how many operations certificates behind every weight take."""
+        shapes = [a.node.shape for a in self.work.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+        widths = [math.prod(shape) if math.prod(shape) <= WIDEST else min(shape[-1], WIDEST) for shape in shapes]
+        return len(self.weights) / 2 * sum(20.0 * width**3 for width in widths)
+
+    @property
+    def _deadline(self) -> float | None:
+        return self.work.deadline if self.plan.deadline is None else self.plan.deadline
+
+    def _norm(self, linear: LinearMap) -> Upper:
+        """Bound one map within the budget."""
+        if self.plan.deadline is None:
+            return self.work.norm(linear)
+        tiny = linear.in_size * linear.out_size <= TINY
+        return upper(linear, rtol=self.work.rtol, deadline=None if tiny else self.plan.deadline)
+
+    def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
+        """Measure every weight at one more input."""
+        graph = self.work.double
+        with torch.no_grad():
+            values = graph.values(*graph.split(point.double()))
+            for weight in self.weights:
+                progress.step(self.nodes[weight.nodes[0]].path)
+                if weight.name not in self.unknown:
+                    self._upper(weight, values)
+        left = [weight for weight in self.weights if weight.name not in self.unknown]
+        loss = None
+        if self.plan.loss is not None:
+            loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
+            if loss is None:
+                self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
+        began, search = time.monotonic(), self.plan.search
+        if search.deadline is None and self.seconds < math.inf:
+            search = replace(search, deadline=began + self.seconds)
+        found = weight_slopes(graph, left, values, search, loss)
+        self.seconds -= time.monotonic() - began
+        self.late = self.late or search.late()
+        for weight in left:
+            output, scalar = found[weight.name]
+            if not self.plan.witnesses:
+                output, scalar = replace(output, change=None), replace(scalar, change=None)
+            self.figures[weight.name].output.append(output)
+            self.figures[weight.name].scalar.append(scalar)
+
+    def _upper(self, weight: Applied, values: Mapping[str, Tensor]) -> None:
+        """Bound one weight's sensitivity at the data."""
+        figures, reads, square = self.figures[weight.name], {}, 0.0
+        for name in weight.nodes:
+            node = self.nodes[name]
+            read = reading(node, self.work.segments.effects[name], values)
+            if read is None:
+                self.unknown[weight.name] = node.path or node.name
+                return
+            reads[name] = read
+            square += float(values[_read_by(node).name].double().square().sum())
+        if weight.chained:
+            norms = [self._norm_of(read) for read in reads.values()]
+            behind, formula = Upper.infinite(self._chained_reason(weight, norms, values)), NO_FORMULA
+        else:
+            norms = [self._norm_of(read) for read in joint(reads, weight)]
+            behind, formula = self._behind(weight.nodes, values)
+        found = root_sum_squares(norms)
+        figures.read.append(found)
+        figures.behind.append(behind)
+        figures.whole.append(ZERO if found.log10 == -math.inf else found.times(behind))
+        figures.printed.append(self._theorem12(weight, formula, found, math.sqrt(square)))
+
+    def _norm_of(self, read: Read) -> Upper:
+        return read.norm(rtol=self.work.rtol, deadline=self._deadline)
+
+    def _behind(self, names: tuple[str, ...], values: Mapping[str, Tensor]) -> tuple[Upper, Bracket]:
+        """Bound the network behind nodes; the same for all samples unless the data decide."""
+        if names in self._kept:
+            return self._kept[names]
+        segments, particular = self.tails.behind(names, values)
+        chain = None
+        if self._chained:
+            device = segments.graph.inputs[0].value.device
+            chain = Certificate(ClosedForm(), "closed-form", device, self._deadline)
+            if not particular:  # maps are shared between the networks behind the weights: write them out once
+                chain.blocks = self._blocks
+        start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
+        bounds = propagate(segments, self._norm, fold=True, chain=chain, start=start, side=self.plan.side)
+        bound = bounds[segments.graph.output]
+        if bound.log10 == math.inf and not bound.reason:
+            bound = Upper.infinite(_reason(segments))
+        found = bound, printed(segments, self._norm, exact=False)
+        if not particular:
+            self._kept[names] = found
+        return found
+
+    def _chained_reason(self, weight: Applied, norms: Sequence[Upper], values: Mapping[str, Tensor]) -> str:
+        """Say why a weight that acts on its own output has no constant, and what holds at its present value."""
+        each = [norm.times(self._behind((name,), values)[0]) for norm, name in zip(norms, weight.nodes, strict=True)]
+        bound = total(each).log10
+        local = f"; at its present value its derivative is at most 10^{bound:.3f}" if bound < math.inf else ""
+        return (
+            f"the weight is applied {len(weight.nodes)} times, also to what it made itself: the output is no Lipschitz "
+            f"function of it{local}"
+        )
+
+    def _theorem12(self, weight: Applied, formula: Bracket, read: Upper, size: float) -> Bracket:
+        """Return A_{i-1} b_{i+1} prod NO_k as printed, with A the norm of all the layer reads at the data."""
+        reason = formula.reason
+        if len(weight.nodes) > 1:
+            reason = "the weight is applied several times"
+        elif reason is None and read.log10 > log10(size) + 1e-9:
+            reason = "the layer reads an entry several times: norm(H) is above the norm of its input"
+        exponent = formula.log10_upper + log10(size) if size > 0 else -math.inf
+        return replace(
+            formula, log10_upper=exponent, method="Theorem 12 as printed", scope=Scope.POINT, holds=reason is None,
+            reason=reason,
+        )  # fmt: skip
+
+    def row(self, weight: Applied) -> WeightRow:
+        """Return everything found for one weight."""
+        figures, first = self.figures[weight.name], self.nodes[weight.nodes[0]]
+        constant = None
+        if self.plan.loss is not None:
+            constant = self.plan.loss.upper(self.rows.classes, self.rows.count)
+        theorem = replace(
+            max(figures.printed, key=lambda item: item.log10_upper),
+            holds=all(item.holds for item in figures.printed),
+            reason=next((item.reason for item in figures.printed if item.reason), None),
+        )
+        return WeightRow(
+            path=first.path,
+            kind=first.kind,
+            operator=first.operator,
+            parameter=self._parameter(weight, first),
+            weight_shape=tuple(weight.value.shape),
+            input_shape=_read_by(first).shape,
+            output_shape=first.shape,
+            uses=len(weight.nodes),
+            log10_read=max(bound.log10 for bound in figures.read),
+            log10_behind=max(bound.log10 for bound in figures.behind),
+            log10_weight=log10(float(weight.value.norm())),
+            scale_invariant=set(weight.nodes) <= self.invariant,
+            bracket_h=self._bracket(figures.whole, figures.output),
+            bracket_f=None if constant is None else self._bracket(
+                [_times(constant, bound) for bound in figures.whole], figures.scalar
+            ),
+            printed_h=theorem,
+            printed_f=self._corollary14(theorem),
+            notes=self._row_notes(weight),
+        )  # fmt: skip
+
+    def _bracket(self, uppers: Sequence[Upper], lowers: Sequence[Found]) -> Bracket:
+        """Return the brackets of all samples and, over them, that of the largest."""
+        late = self.late or self.work.late
+        common: dict[str, Any] = {
+            "scope": Scope.POINT,
+            "mode": self.work.graph.mode,
+            "input_shape": self.work.graph.input_shape,
+            "converged": not late,
+            "advice": "the budget ran out: raise max_seconds" if late else None,
+        }
+        each = tuple(
+            Bracket(
+                log10_lower=low.log10_lower, log10_upper=high.log10, evidence=high.evidence,
+                method="norm(H) times folded norms", reason=high.reason, **common,
+            )
+            for high, low in zip(uppers, lowers, strict=True)
+        )  # fmt: skip
+        top, low = max(each, key=lambda b: b.log10_upper), max(lowers, key=lambda found: found.log10_lower)
+        return replace(
+            top,
+            log10_lower=low.log10_lower,
+            evidence=min(b.evidence for b in each),
+            witness=low.change,
+            per_sample=each,
+            notes=self.work.graph.notes,
+        )
+
+    def _corollary14(self, theorem: Bracket) -> Bracket | None:
+        """Return the printed figure of the loss: the printed one of the output, the loss taken for 1-Lipschitz."""
+        loss = self.plan.loss
+        if loss is None or loss.as_printed is None:
+            return None
+        reason = theorem.reason
+        if not loss.printed_is_bound(self.rows.classes):
+            reason = f"the {loss.name} loss of {self.rows.classes} outputs has the constant sqrt({self.rows.classes})"
+        exponent = theorem.log10_upper + log10(loss.as_printed) - log10(self.rows.count) / 2
+        return replace(
+            theorem, log10_upper=exponent, method="Corollary 14 as printed", holds=reason is None, reason=reason
+        )
+
+    def _parameter(self, weight: Applied, node: Node) -> str | None:
+        """Return the name of the parameter a weight is (or is a part of), that of its module before others."""
+        held = [name for name, value in self._parameters if same_memory(value, weight.tensor)]
+        return next((name for name in held if name.startswith(f"{node.path}.")), held[0] if held else None)
+
+    def _row_notes(self, weight: Applied) -> tuple[str, ...]:
+        notes = []
+        if len(weight.nodes) > 1 and not weight.chained:
+            notes.append(f"applied {len(weight.nodes)} times, moved in all of them together")
+        if weight.also:
+            notes.append(f"its memory also serves {', '.join(weight.also[:3])}, which is held fixed")
+        tied = [
+            path
+            for path, module in self.work.model.named_modules()
+            if isinstance(module, nn.Embedding) and same_memory(module.weight, weight.tensor)
+        ]
+        if tied:
+            notes.append(f"also the token embedding {tied[0]!r}, which is held fixed")
+        return tuple(notes)
+
+
+def _read_by(node: Node) -> Ref:
+    factors = factors_of(node)
+    assert factors is not None
+    return factors[0]
+
+
+def _times(constant: Upper, bound: Upper) -> Upper:
+    return ZERO if ZERO in (constant, bound) else constant.times(bound)
+
+
+def _reason(segments: Segments) -> str:
+    reasons = [a.effect.reason for a in segments.atoms.values() if isinstance(a.effect, Unbounded)]
+    return "; ".join(list(dict.fromkeys(reasons))[:3]) or "a map behind the layer has no certified bound"

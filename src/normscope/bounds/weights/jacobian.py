@@ -1,0 +1,243 @@
+"""The lower side of a weight's sensitivity: two values of the weight that the output tells apart.
+
+Jacobians with respect to all weights come from the same few backward passes through the float64 graph. What they
+promise is confirmed by a secant: with v the direction that the output feels most, the pair W - t v, W + t v proves
+norm(h(W + t v) - h(W - t v))/(2 t) from below, less what rounding can fake. A Jacobian at a kink proves nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...core.log10 import log10
+from ...graph.ir import Graph, Node, Ref, Unit
+from ...linalg.lanczos import lanczos
+from ..attack import confirmed
+from .applied import Applied, behind, opened
+
+FEW_OUTPUTS = 32
+"""Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
+PROBES = 8
+"""Directions of the output that are tried where there are more."""
+STEPS = (1e-5, 1e-3, 1e-7, 1e-1)
+"""Half distances between the two weights, relative to the weight's norm, in the order they are tried."""
+BLOCK = 25_000_000
+"""Entries of Jacobian rows that are held at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found from below.
+
+    Attributes:
+        log10_lower: log10 of the confirmed secant slope; `-inf` if there is none.
+        change: half the difference of the two weights that attain it; the other half leads the other way.
+        settled: whether it comes within the tolerance of the Jacobian's norm at the weight as it is.
+    """
+
+    log10_lower: float = -math.inf
+    change: Tensor | None = None
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How much to look for.
+
+    Attributes:
+        rtol: how close to the Jacobian's norm a secant shall come.
+        steps: of Lanczos, weight by weight, where there are too many outputs for all rows.
+        deadline: a `time.monotonic()` after which nothing more is tried.
+        seed: of the directions tried.
+    """
+
+    rtol: float = 1e-3
+    steps: int = 16
+    deadline: float | None = None
+    seed: int = 0
+
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+
+def weight_slopes(
+    graph: Graph,
+    weights: Sequence[Applied],
+    values: Mapping[str, Tensor],
+    search: Search,
+    loss: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, tuple[Found, Found]]:
+    """Return, for every weight by name, what was found for the output and for a loss of it, at given data.
+
+    Args:
+        graph: the float64 graph.
+        weights: the weights it applies.
+        values: every node's value at the data.
+        search: how much to look for.
+        loss: the loss as a function of the output; without one the second figure is empty.
+    """
+    found = {weight.name: (Found(), Found()) for weight in weights}
+    if search.late() or not weights:
+        return found
+    images: list[tuple[Applied, Tensor]] = []
+    with sdpa_kernel(SDPBackend.MATH):
+        for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
+            tail = behind(opened(graph, (weight,)), {weight.name}, values)
+            output, scalar = Found(), Found()
+            if top is not None and not search.late():
+                output = _confirmed(tail, weight.value, top[0], search)
+                images.append((weight, top[1]))
+            if loss is not None and steepest is not None and not search.late():
+                scalar = _confirmed(_with_loss(tail, loss), weight.value, steepest, search)
+            found[weight.name] = (output, scalar)
+        if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
+            for weight, image in images:
+                if search.late():
+                    break
+                tail = behind(opened(graph, (weight,)), {weight.name}, values)
+                guess = _refined(tail, weight.value, image, search)
+                again = Found() if guess is None else _confirmed(tail, weight.value, guess, search)
+                output, scalar = found[weight.name]
+                found[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
+    return found
+
+
+Guess = tuple[Tensor, float]
+"""A unit direction of the weight, and the gain it is expected to have."""
+
+
+class _Directions:
+    """Backward passes shared by all weights."""
+
+    def __init__(
+        self, graph: Graph, weights: tuple[Applied, ...], values: Mapping[str, Tensor], search: Search
+    ) -> None:
+        self.graph, self.weights, self.values, self.search = graph, weights, values, search
+        self.opened = opened(graph, weights)
+
+    def along(
+        self, loss: Callable[[Tensor], Tensor] | None
+    ) -> Iterator[tuple[Applied, tuple[Guess, Tensor] | None, Guess | None]]:
+        """Yield the weights, the last first, with the direction the output feels most, its image, and the loss's."""
+        leaves = [weight.value.detach().clone().requires_grad_(True) for weight in self.weights]
+        given = [self.values[item.name].detach() for item in self.graph.inputs]
+        with torch.enable_grad():
+            output = self.opened.run(*given, *leaves).reshape(-1)
+            scalar = None if loss is None else loss(output)
+        probes = self._probes(output)
+        for start, end in self._blocks(probes.shape[0]):
+            if self.search.late():
+                return
+            rows = [_pulled(output, leaves[start:end], probe) for probe in probes]
+            grads = _pulled(scalar, leaves[start:end]) if scalar is not None else (None,) * (end - start)
+            for index in reversed(range(start, end)):
+                own = [row[index - start] for row in rows]
+                yield self.weights[index], _top(own, probes), _guess(grads[index - start])
+
+    def _probes(self, output: Tensor) -> Tensor:
+        """Directions of the output, orthonormal: all of them if there are few."""
+        size = output.numel()
+        if size <= FEW_OUTPUTS:
+            return torch.eye(size, dtype=torch.float64, device=output.device)
+        generator = torch.Generator().manual_seed(self.search.seed)
+        drawn = torch.randn(size, PROBES, dtype=torch.float64, generator=generator)
+        return torch.linalg.qr(drawn).Q.T.to(output.device)
+
+    def _blocks(self, probes: int) -> Iterator[tuple[int, int]]:
+        """Runs of weights whose rows can be held together, the last first."""
+        end = len(self.weights)
+        while end > 0:
+            start, entries = end - 1, self.weights[end - 1].value.numel() * probes
+            while start > 0 and entries + self.weights[start - 1].value.numel() * probes <= BLOCK:
+                start -= 1
+                entries += self.weights[start].value.numel() * probes
+            yield start, end
+            end = start
+
+
+def _pulled(value: Tensor, leaves: Sequence[Tensor], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    """Return gradients, or None where autograd has none to give."""
+    if not value.requires_grad:
+        return (None,) * len(leaves)
+    try:
+        return torch.autograd.grad(value, leaves, along, retain_graph=True, allow_unused=True)
+    except (RuntimeError, NotImplementedError):  # an operator without a derivative
+        return (None,) * len(leaves)
+
+
+def _top(rows: Sequence[Tensor | None], probes: Tensor) -> tuple[Guess, Tensor] | None:
+    """Return the direction with the largest gain in the span of some rows of the Jacobian, and its image."""
+    if any(row is None or not bool(torch.isfinite(row).all()) for row in rows):
+        return None
+    stack = torch.stack([row.reshape(-1) for row in rows if row is not None])
+    _, vectors = torch.linalg.eigh(stack @ stack.T)
+    guess = _guess((vectors[:, -1] @ stack).reshape(rows[0].shape if rows[0] is not None else ()))
+    return None if guess is None else (guess, vectors[:, -1] @ probes)
+
+
+def _guess(gradient: Tensor | None) -> Guess | None:
+    length = math.nan if gradient is None else float(gradient.norm())
+    return None if gradient is None or not math.isfinite(length) or length == 0.0 else (gradient / length, length)
+
+
+def _refined(tail: Graph, weight: Tensor, start: Tensor, search: Search) -> Guess | None:
+    """Lanczos on J J^T among the outputs: J^T by a backward pass, J by a central difference."""
+    leaf = weight.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        value = tail.run(leaf).reshape(-1)
+    step = STEPS[0] * _size(weight)
+
+    def pull(u: Tensor) -> Tensor:
+        [row] = _pulled(value, [leaf], u)
+        return torch.zeros_like(weight) if row is None else row
+
+    def normal(rows: Tensor) -> Tensor:
+        moved = pull(rows[0])
+        length = float(moved.norm())
+        if length == 0.0 or not math.isfinite(length):
+            return torch.zeros_like(rows)
+        ahead, back = (tail.run(weight + sign * step / length * moved).reshape(-1) for sign in (1, -1))
+        return ((ahead - back) * (length / (2 * step)))[None]
+
+    with torch.no_grad():
+        _, vectors, _ = lanczos(normal, start[None].clone(), steps=search.steps, rtol=search.rtol)
+        return _guess(pull(vectors[0]))
+
+
+def _confirmed(tail: Graph, weight: Tensor, guess: Guess, search: Search) -> Found:
+    """Prove a direction's gain by secants, as close to what is expected of it as they come."""
+    direction, expected = guess
+    best = Found()
+    for relative in STEPS:
+        step = relative * _size(weight)
+        ahead, back = ((weight + sign * step * direction).reshape(-1) for sign in (1, -1))
+        value = confirmed(tail, ahead, back)
+        if value > best.log10_lower:
+            settled = value >= log10(expected) + math.log10(1.0 - min(search.rtol, 0.5))
+            best = Found(log10_lower=value, change=step * direction, settled=settled)
+        if best.settled or search.late():
+            break
+    return best
+
+
+def _size(weight: Tensor) -> float:
+    return float(weight.norm()) or 1.0
+
+
+def _with_loss(tail: Graph, loss: Callable[[Tensor], Tensor]) -> Graph:
+    """Return a graph that ends in a loss."""
+    last = tail.nodes[-1]
+    unit = Unit("loss", lambda value: loss(value.reshape(-1)).reshape(1))
+    end = Node(
+        name="loss:", op=unit, args=(Ref(tail.output),), shape=(1,), dtype=torch.float64, device=last.device
+    )  # fmt: skip
+    return dataclasses.replace(tail, nodes=(*tail.nodes, end), output=end.name)

@@ -1,0 +1,310 @@
+"""The network behind some of its nodes, everything else held at the data: what a change there can do to the output.
+
+The values of the chosen nodes range over everything; whatever does not depend on them is a constant. Rules are asked
+again with what is known of the ranges in this setting (a bound on a value in front of a changing weight is none behind
+it), but maps that were folded for the whole network are taken over, so that each norm is computed once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.rounding import numerical
+from ...graph.ir import Input, Node, Ref
+from ...linalg.folding import add, compose
+from ...linalg.linear_map import Identity, LinearMap
+from ...linalg.patches import Read
+from ...rules import ranges
+from ...rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
+from ...rules.registry import effect_of
+from ..segments import Atom, Form, Segments
+from .applied import held
+
+aten = torch.ops.aten
+
+PRODUCTS = {aten.matmul.default, aten.mm.default, aten.bmm.default}
+WRITTEN = 256
+"""Matrices at the data with a side up to this have their norm computed; of larger ones a cheap bound is taken."""
+ATTENTION = aten.scaled_dot_product_attention.default
+
+
+@dataclass(slots=True)
+class _Setting:
+    """What is known while the network behind some nodes is read.
+
+    Attributes:
+        values: every node's value at the data.
+        sizes: the ranges of what moves, as far as they were asked for.
+        read: the nodes behind, as they stand there, with their effects.
+        measured: values whose range was read off the data.
+        particular: whether the data decided anything.
+    """
+
+    values: Mapping[str, Tensor]
+    sizes: dict[str, Range]
+    read: dict[str, tuple[Node, Effect]] = field(default_factory=dict)
+    measured: set[str] = field(default_factory=set)
+    particular: bool = False
+
+    def operands(self, node: Node) -> tuple[Range, ...]:
+        """Return the ranges of a node's operands; those of fixed values only where all others are bounded."""
+        bounded = all(math.isfinite(self.sizes[name].entry) for name in node.refs if name in self.sizes)
+        fixed = {name: self.values[name] for name in node.refs if name not in self.sizes}
+        rest = {name: _range(value) if bounded else UNKNOWN for name, value in fixed.items()}
+        return tuple(self.sizes[name] if name in self.sizes else rest[name] for name in node.refs)
+
+
+class Tails:
+    """Segments of the network behind any of its nodes, sharing maps with those of the whole network."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments, self.graph = segments, segments.graph
+        self._shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
+        self._nodes = {node.name: node for node in self.graph}
+        self._effects: dict[tuple[str, tuple[Range, ...]], Effect] = {}
+        self._ranges: dict[tuple[str, tuple[Range, ...]], Range] = {}
+        self._starts: dict[str, Form] = {}
+        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+        self._added: dict[tuple[int, ...], tuple[tuple[LinearMap, ...], LinearMap]] = {}
+        self._remember()
+
+    def behind(self, names: Sequence[str], values: Mapping[str, Tensor]) -> tuple[Segments, bool]:
+        """Return the segments behind nodes, with those as inputs, and whether they depend on the values at the data.
+
+        Args:
+            names: the nodes whose values range over everything.
+            values: every node's value at the data.
+        """
+        composed, added = len(self._composed), len(self._added)
+        setting = _Setting(values, dict.fromkeys(names, UNKNOWN))
+        moving = set(names)
+        forms = {name: self._start(name) for name in names}
+        effects: dict[str, Effect] = {}
+        atoms: dict[str, Atom] = {}
+        fixed: set[str] = set()
+        for node in self.graph:
+            if node.name in moving or not moving.intersection(node.refs):
+                continue
+            node, effect = self._effect(node, moving, setting)
+            still = [name for name in node.refs if name not in moving]
+            fixed.update(still)
+            forms |= {name: {} for name in still}
+            setting.read[node.name] = (node, effect)
+            moving.add(node.name)
+            effects[node.name] = effect
+            if isinstance(effect, Linear):
+                forms[node.name] = self._linear(node, effect, forms)
+            else:
+                atoms[node.name] = self._atom(node, effect, forms)
+                forms[node.name] = self._own(node, effect)
+        if setting.particular:  # what was folded for these data serves nobody else
+            _forget(self._composed, composed)
+            _forget(self._added, added)
+        inputs = tuple(Input(name=name, value=values[name]) for name in (*names, *sorted(fixed)))
+        nodes = tuple(node for node, _ in setting.read.values())
+        graph = dataclasses.replace(self.graph, inputs=inputs, nodes=nodes, samples=None)
+        return Segments(graph, effects, forms, atoms), setting.particular
+
+    def _effect(self, node: Node, moving: set[str], setting: _Setting) -> tuple[Node, Effect]:
+        """Return a node as it stands behind the moving ones, and its effect there.
+
+        Ranges are asked for only where nothing finite can be said without them: they are costly, and those of the
+        whole network do not hold behind a weight that takes every value.
+        """
+        known = self.segments.effects[node.name]
+        if isinstance(known, Linear):  # affine, whatever the ranges are
+            return node, known
+        still = {name: setting.values[name] for name in node.refs if name not in moving}
+        if not still:
+            effect = self._asked(node, (UNKNOWN,) * len(node.refs), known)
+            if isinstance(effect, Unbounded):
+                effect = self._asked(node, self._operands(node, setting), known)
+                setting.particular |= bool(setting.measured.intersection(node.refs))
+            return node, effect
+        setting.particular = True
+        constant = held(node, still)
+        effect = _fixed_factor(node, constant) or effect_of(constant, self._operands(constant, setting))
+        if isinstance(effect, Unbounded):  # a rule that expects a value in that place: tell it how large it is
+            other = effect_of(node, self._operands(node, setting))
+            if not isinstance(other, Unbounded):
+                return node, other
+        return constant, effect
+
+    def _operands(self, node: Node, setting: _Setting) -> tuple[Range, ...]:
+        """Return the ranges of a node's operands, working out what is missing in front of them first."""
+        wanted = list(node.refs)
+        while wanted:  # a stack, not a recursion: networks are deeper than Python's
+            name = wanted[-1]
+            if name in setting.sizes or name not in setting.read:
+                wanted.pop()
+                continue
+            inner, effect = setting.read[name]
+            own = _own_range(effect)
+            missing = [] if own is not None else [r for r in inner.refs if r in setting.read and r not in setting.sizes]
+            if missing:
+                wanted += missing
+            else:
+                setting.sizes[name] = own if own is not None else self._size(inner, effect, setting)
+        return setting.operands(node)
+
+    def _size(self, node: Node, effect: Effect, setting: _Setting) -> Range:
+        """Return the range of a node's value, from those of its operands."""
+        operands = setting.operands(node)
+        constant = node is not self._nodes[node.name]
+        if constant or setting.measured.intersection(node.refs) or any(name not in setting.sizes for name in node.refs):
+            setting.measured.add(node.name)
+        if constant:
+            return ranges.after(effect, node, operands)
+        key = (node.name, operands)
+        if key not in self._ranges:
+            closer = effect if isinstance(effect, Linear) else self._asked(node, operands, effect)
+            self._ranges[key] = ranges.after(closer, node, operands)
+        return self._ranges[key]
+
+    def _asked(self, node: Node, operands: tuple[Range, ...], known: Effect) -> Effect:
+        """Ask the rule of a node, once for the same ranges; keep the known effect where it says the same."""
+        key = (node.name, operands)
+        if key not in self._effects:
+            effect = effect_of(node, operands)
+            self._effects[key] = known if _same(effect, known) else effect
+        return self._effects[key]
+
+    def _start(self, name: str) -> Form:
+        if name not in self._starts:
+            self._starts[name] = {name: Identity(self._shapes[name])}
+        return self._starts[name]
+
+    def _linear(self, node: Node, effect: Linear, forms: Mapping[str, Form]) -> Form:
+        paths: dict[str, list[LinearMap]] = {}
+        for linear, name in zip(effect.maps, node.refs, strict=True):
+            for source, earlier in forms[name].items():
+                paths.setdefault(source, []).append(self._compose(linear, earlier))
+        return {source: self._sum(tuple(found)) for source, found in paths.items()}
+
+    def _atom(self, node: Node, effect: Effect, forms: Mapping[str, Form]) -> Atom:
+        before = effect.before if isinstance(effect, Gain) else None
+        if before is None:
+            return Atom(node, effect, tuple(forms[name] for name in node.refs))
+        read = tuple({s: self._compose(before, m) for s, m in forms[name].items()} for name in node.refs)
+        return Atom(node, effect, read)
+
+    def _own(self, node: Node, effect: Effect) -> Form:
+        """Return the form of a nonlinear node's own value."""
+        if effect is self.segments.effects[node.name]:
+            return self.segments.forms[node.name]
+        scale = effect.after if isinstance(effect, Gain) else None
+        return self._start(node.name) if scale is None else {node.name: scale}
+
+    def _compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
+        key = (id(second), id(first))
+        if key not in self._composed:
+            self._composed[key] = (second, first, compose(second, first))
+        return self._composed[key][2]
+
+    def _sum(self, terms: tuple[LinearMap, ...]) -> LinearMap:
+        key = tuple(map(id, terms))
+        if len(terms) > 1 and key not in self._added:
+            total = terms[0]
+            for term in terms[1:]:
+                total = add(total, term)
+            self._added[key] = (terms, total)
+        return terms[0] if len(terms) == 1 else self._added[key][1]
+
+    def _remember(self) -> None:
+        """Take over the maps that were folded for the whole network."""
+        forms = self.segments.forms
+        for node in self.graph:
+            effect = self.segments.effects[node.name]
+            if isinstance(effect, Linear):
+                paths: dict[str, list[tuple[LinearMap, LinearMap]]] = {}
+                for linear, name in zip(effect.maps, node.refs, strict=True):
+                    for source, earlier in forms[name].items():
+                        paths.setdefault(source, []).append((linear, earlier))
+                for source, found in paths.items():
+                    if len(found) == 1:
+                        [(second, first)] = found
+                        self._composed[id(second), id(first)] = (second, first, forms[node.name][source])
+                    else:
+                        terms = tuple(self._compose(second, first) for second, first in found)
+                        self._added[tuple(map(id, terms))] = (terms, forms[node.name][source])
+            elif isinstance(effect, Gain) and effect.before is not None:
+                for name, read in zip(node.refs, self.segments.atoms[node.name].operands, strict=True):
+                    for source, first in forms[name].items():
+                        self._composed[id(effect.before), id(first)] = (effect.before, first, read[source])
+
+
+def _forget(cache: dict[Any, Any], size: int) -> None:
+    """Drop the latest entries of a cache."""
+    while len(cache) > size:
+        cache.popitem()
+
+
+def _same(effect: Effect, known: Effect) -> bool:
+    """Whether an effect claims what a known one does, so that the maps around it may be taken over."""
+    if not (isinstance(effect, Gain) and isinstance(known, Gain)):
+        return effect == known
+    kept = ("gains", "joint", "whole", "range")
+    return all(getattr(effect, name) == getattr(known, name) for name in kept)
+
+
+def _own_range(effect: Effect) -> Range | None:
+    """Return the range of a value that its operator bounds by itself (a normalizer, a sigmoid), if it does."""
+    if isinstance(effect, Gain | Unbounded) and effect.range is not None and math.isfinite(effect.range.entry):
+        return effect.range
+    return None
+
+
+def _range(value: Tensor) -> Range:
+    """How large a value at the data is."""
+    if not value.numel():
+        return Range(0.0, 0.0)
+    rows = value.double().reshape(-1, value.shape[-1] if value.ndim else 1)
+    entry, row = float(rows.abs().amax()), float(rows.norm(dim=-1).amax())
+    return Range(entry * ranges.SLACK, row * ranges.SLACK) if math.isfinite(entry) else UNKNOWN
+
+
+def _fixed_factor(node: Node, fixed: Node) -> Effect | None:
+    """Return the effect of a product or an attention of which all but one factor are constants, if it is one."""
+    if node.op in PRODUCTS and len(fixed.refs) == 1:
+        return _product(fixed)
+    if node.op is ATTENTION and len(fixed.refs) == 1 and isinstance(fixed.bound()["value"], Ref):
+        return _mixing(fixed)
+    return None
+
+
+def _product(node: Node) -> Effect | None:
+    """Stacks of matrices times a constant stack: the largest of their norms (the rules know single matrices)."""
+    [ref] = node.operands
+    constant = next(item for item in node.args[:2] if isinstance(item, Tensor))
+    if constant.ndim < 3 or len(ref.shape) < 2:
+        return None
+    return _stacked(node, constant)
+
+
+def _mixing(node: Node) -> Effect | None:
+    """Attention with fixed weights: linear in the values, with the norm of a head's weights."""
+    [ref] = node.operands
+    keys = ref.shape[-2]
+    unit = torch.eye(keys, dtype=torch.float64, device=node.device).expand(*ref.shape[:-2], keys, keys)
+    weights = node.evaluate([unit])
+    return _stacked(node, weights) if bool(torch.isfinite(weights).all()) else None
+
+
+def _stacked(node: Node, matrices: Tensor) -> Effect:
+    """A value multiplied by stacked matrices; one that is broadcast enters several times."""
+    [ref] = node.operands
+    copies = math.prod(node.shape[:-2]) / max(math.prod(ref.shape[:-2]), 1)
+    whole = matrices.double().flatten(0, -3)
+    if min(whole.shape[-2:]) <= WRITTEN:
+        norm = Read.of(whole).norm()
+    else:  # the Schur test: rows of attention weights sum to one
+        sums = whole.abs().sum(-1).amax(-1) * whole.abs().sum(-2).amax(-1)
+        norm = numerical(math.sqrt(float(sums.amax())) * (1.0 + 1e-10))
+    return Gain(gains=(norm.times(numerical(math.sqrt(copies))).named("matrices at the data"),))

@@ -1,0 +1,96 @@
+"""A node without a local rule, over a ball: its global rule with the sizes of the enclosure, and no centre map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.log10 import power10
+from ...core.rounding import Upper
+from ...graph.ir import Node
+from ...linalg.norms import upper
+from ..effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
+from ..registry import effect_of
+from .local import Enclosure, Local, Part, Primitive, times, wide
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque(Primitive):
+    """An operator known by its gains alone: the centre map is 0, the uncertainty the whole gain.
+
+    Attributes:
+        node: the operator.
+        dtypes: of its operands; truth values are kept as 0 and 1 elsewhere.
+    """
+
+    node: Node
+    dtypes: tuple[torch.dtype, ...]
+
+    def evaluate(self, values: Sequence[Tensor]) -> Tensor:
+        """Run the operator on one centre after the other."""
+        typed = [value.to(dtype) for value, dtype in zip(values, self.dtypes, strict=True)]
+        return torch.stack([self.node.evaluate([value[i] for value in typed]).double() for i in range(len(typed[0]))])
+
+    def local(self, operands: Sequence[Enclosure]) -> Local:
+        """Ask the global rule, with how large the operands can get."""
+        value = self.evaluate([operand.centre for operand in operands])
+        batch = len(value)
+        gains = torch.full((batch, len(operands)), torch.inf, dtype=torch.float64)
+        limits = torch.full((batch,), torch.inf, dtype=torch.float64)
+        reason = None
+        for i in range(batch):
+            effect = effect_of(self.node, [_range(operand, i) for operand in operands])
+            if isinstance(effect, Unbounded):
+                reason = effect.reason
+            else:
+                gains[i] = torch.tensor(_gains(effect, len(operands)), dtype=torch.float64)
+            if not isinstance(effect, Linear | Elementwise) and effect.range is not None:
+                limits[i] = effect.range.entry
+        gains, limits = gains.to(value.device), limits.to(value.device)
+        parts = []
+        for j, operand in enumerate(operands):
+            shape = (len(value), *operand.centre.shape[1:])
+            gain = gains[:, j]
+            moved = times(gain, operand.constant)
+            parts.append(
+                Part(_nothing(shape), wide(gain, value).expand_as(value), gain, wide(moved, value).expand_as(value))
+            )
+        limit = wide(limits, value).expand_as(value)
+        return Local(-limit, limit, tuple(parts), reason=reason)
+
+
+def _nothing(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Return the transpose of the zero map, into operands of a shape `[B, *in]`."""
+    return lambda rows: torch.zeros(*rows.shape[:2], *shape[1:], dtype=rows.dtype, device=rows.device)
+
+
+def _range(operand: Enclosure, i: int) -> Range:
+    """Return how large one centre's operand can get."""
+    size = operand.size[i]
+    rows = size.reshape(-1, size.shape[-1] if size.ndim else 1).norm(dim=-1)
+    row = float(rows.amax()) if rows.numel() else 0.0
+    return Range(float(size.amax()) if size.numel() else 0.0, row)
+
+
+def _gains(effect: Effect, operands: int) -> list[float]:
+    """Return one gain per operand, the linear maps around a core included."""
+    match effect:
+        case Linear():
+            return [_float(upper(linear)) for linear in effect.maps]
+        case Elementwise():
+            return [_float(effect.gain)]
+        case Gain():
+            around = [_float(upper(linear)) for linear in (effect.before, effect.after) if linear is not None]
+            gains = [_float(gain) for gain in effect.gains]
+            for factor in around:
+                gains = [gain * factor for gain in gains]
+            whole = torch.inf if effect.whole is None else _float(effect.whole)
+            return [min(gain, whole) for gain in gains]
+    return [torch.inf] * operands
+
+
+def _float(bound: Upper) -> float:
+    return power10(bound.log10) * (1 + 1e-12)

@@ -1,0 +1,252 @@
+"""Products of two variable values near a point: entrywise, gated, divided, and matrix products.
+
+a b - a' b' = (b + b')/2 (a - a') + (a + a')/2 (b - b'): in each factor the slope is the other factor, somewhere in its
+enclosure. The same holds for matrix products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ...graph.ir import Node, Ref
+from ..arithmetic import spread
+from .activation import reciprocal_of, scalar
+from .local import ROUNDING, Builder, Enclosure, Lines, Local, Part, Primitive, diagonal_part, local, times, wide
+from .scalar import Scalar, Turn
+
+aten = torch.ops.aten
+
+
+class Multiply(Primitive):
+    """The entrywise product of two values of one shape."""
+
+    def evaluate(self, values: Sequence[Tensor]) -> Tensor:
+        """Multiply."""
+        return values[0] * values[1]
+
+    def local(self, operands: Sequence[Enclosure]) -> Local:
+        """Each factor is the other's slope."""
+        a, b = operands
+        corners = torch.stack([times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)])
+        low, high = corners.amin(0), corners.amax(0)
+        parts = diagonal_part(b.low, b.high, a), diagonal_part(a.low, a.high, b)
+        return Local(low, high, parts, cache(lambda: _plane(a, b)))
+
+
+def _plane(a: Enclosure, b: Enclosure) -> Lines:
+    """Return the plane a_m b + b_m a - a_m b_m of both middles, off by (a - a_m)(b - b_m) at most."""
+    middles, halves = [(x.low + x.high) / 2 for x in (a, b)], [(x.high - x.low) / 2 for x in (a, b)]
+    rest = times(halves[0], halves[1]) + ROUNDING * times(a.size, b.size)
+    bad = ~(rest.isfinite() & middles[0].isfinite() & middles[1].isfinite())
+    slopes = torch.where(bad, 0.0, middles[1]), torch.where(bad, 0.0, middles[0])
+    offset = -middles[0] * middles[1]
+    return Lines(
+        slopes,
+        torch.where(bad, -torch.inf, offset - rest),
+        slopes,
+        torch.where(bad, torch.inf, offset + rest),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct(Primitive):
+    """`A @ B` for `[B, *leading, n, k]` and `[B, *leading, k, m]`."""
+
+    def evaluate(self, values: Sequence[Tensor]) -> Tensor:
+        """Multiply the last two dimensions."""
+        return values[0] @ values[1]
+
+    def local(self, operands: Sequence[Enclosure]) -> Local:
+        """Each factor is the other's map; its distance from the centre is the uncertainty."""
+        a, b = operands
+        middles, halves = [(x.low + x.high) / 2 for x in (a, b)], [(x.high - x.low) / 2 for x in (a, b)]
+        value = middles[0] @ middles[1]
+        reach = middles[0].abs() @ halves[1] + halves[0] @ middles[1].abs() + halves[0] @ halves[1]
+        reach = reach + ROUNDING * (a.size @ b.size)
+        first, second = _centre_map(a), _centre_map(b)
+        out = torch.zeros_like(value)
+        # dA moves row i of the product by dA_i B: every entry by a column of B, or by the entries of dA one by one
+        columns = torch.minimum(b.size.norm(dim=-2, keepdim=True), b.centre.norm(dim=-2, keepdim=True) + second.reach)
+        rows = torch.minimum(a.size.norm(dim=-1, keepdim=True), a.centre.norm(dim=-1, keepdim=True) + first.reach)
+        from_a = torch.minimum(times(wide(a.constant, out), columns).expand_as(out), a.entries @ b.size)
+        from_b = torch.minimum(times(wide(b.constant, out), rows).expand_as(out), a.size @ b.entries)
+        parts = (
+            Part(
+                lambda rows: rows @ second.matrix[:, None].mT,
+                second.radius.expand_as(out),
+                second.gain,
+                from_a,
+                blocks=value.ndim - 3,
+            ),
+            Part(
+                lambda rows: first.matrix[:, None].mT @ rows,
+                first.radius.expand_as(out),
+                first.gain,
+                from_b,
+                blocks=value.ndim - 3,
+            ),
+        )
+        return Local(value - reach, value + reach, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _CentreMap:
+    """A matrix, how far the true one can be from it (per matrix), and how large the true one can get."""
+
+    matrix: Tensor
+    radius: Tensor
+    reach: Tensor
+    gain: Tensor
+
+
+def _centre_map(x: Enclosure) -> _CentreMap:
+    middle = (x.low + x.high) / 2
+    half = ((x.high - x.low) / 2).norm(dim=(-2, -1)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    distance = x.distance(2)
+    nearer = wide(half < distance, x.centre)
+    matrix = torch.where(nearer, torch.where(middle.isfinite(), middle, 0.0), x.centre)
+    radius = torch.minimum(half, distance) * (1 + 1e-12)
+    size = x.size
+    gain = (
+        torch.stack(
+            [
+                torch.linalg.matrix_norm(matrix, ord=2) * (1 + 1e-12) + radius,
+                size.norm(dim=(-2, -1)),
+                (size.sum(-1).amax(-1) * size.sum(-2).amax(-1)).sqrt(),
+            ]
+        )
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+        .amin(0)
+    )
+    whole = gain.flatten(1).amax(1) if gain.ndim > 1 else gain
+    return _CentreMap(matrix, wide(radius, x.centre), wide(distance, x.centre), whole)
+
+
+@local(aten.mul.Tensor)
+def multiply(node: Node, build: Builder) -> str | None:
+    """A product of two variable values."""
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return None
+    if left.name == right.name:
+        return scalar(node, build, Scalar(torch.square, (Turn(0.0),), bounded=(0.0, torch.inf)))
+    return _spread_product(node, build, left.name, right.name)
+
+
+def _spread_product(node: Node, build: Builder, left: str, right: str) -> str:
+    wide_left = build.moved(left, lambda x: x.expand(node.shape))
+    wide_right = build.moved(right, lambda x: x.expand(node.shape))
+    return build.apply(Multiply(), wide_left, wide_right, shape=node.shape)
+
+
+@local(aten.div.Tensor)
+def divide(node: Node, build: Builder) -> str | None:
+    """Division by a variable value: its reciprocal, multiplied."""
+    left, right = node.args[:2]
+    if not isinstance(right, Ref):
+        return None
+    inverse = build.apply(reciprocal_of(node), right.name, shape=right.shape)
+    if isinstance(left, Ref):
+        return _spread_product(node, build, left.name, inverse)
+    return build.affine([(inverse, spread(Ref(inverse, right.shape), node.shape, left, node.device))])
+
+
+@local(aten.glu.default)
+def glu(node: Node, build: Builder) -> str | None:
+    """A gated linear unit: the first half times the sigmoid of the second."""
+    dim = int(node.bound()["dim"])
+    first = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[0].clone())
+    second = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[1].clone())
+    gate = Scalar(torch.sigmoid, (Turn(0.0),), bounded=(0.0, 1.0))
+    return build.apply(Multiply(), first, build.apply(gate, second, shape=node.shape), shape=node.shape)
+
+
+@local(aten.matmul.default, aten.bmm.default, aten.mm.default)
+def matrix_product(node: Node, build: Builder) -> str | None:
+    """A matrix product of two variable values."""
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    return product_of(build, left.name, right.name)
+
+
+@local(aten.einsum.default)
+def einsum(node: Node, build: Builder) -> str | None:
+    """A contraction of two variable values, as a matrix product between two rearrangements."""
+    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
+    inputs, arrow, output = equation.partition("->")
+    names = inputs.split(",")
+    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in operands):
+        return None
+    left, right = names
+    if any(len(set(part)) != len(part) for part in (left, right, output)) or set(output) - set(left + right):
+        return None
+    shared = [i for i in left if i in right and i in output]
+    summed = [i for i in left if i in right and i not in output]
+    rows, columns = [i for i in left if i not in right], [i for i in right if i not in left]
+    if any(i not in output for i in (*rows, *columns)):  # summed within one operand: no matrix product
+        return None
+    sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
+
+    def turned(name: str, have: str, *groups: list[str]) -> str:
+        order = [have.index(i) for group in groups for i in group]
+        shape = [math.prod(sizes[i] for i in group) for group in groups]
+        return build.moved(name, lambda x: x.permute(order).reshape(shape))
+
+    product = product_of(
+        build,
+        turned(operands[0].name, left, shared, rows, summed),
+        turned(operands[1].name, right, shared, summed, columns),
+    )
+    made = [*shared, *rows, *columns]
+    back = [made.index(i) for i in output]
+    return build.moved(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
+
+
+@local(aten.baddbmm.default, aten.addmm.default)
+def added_product(node: Node, build: Builder) -> str | None:
+    """`beta bias + alpha A B` with both factors variable."""
+    bias, left, right = node.args[:3]
+    arguments = node.bound()
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return None
+    product = product_of(build, left.name, right.name)
+    alpha, beta = float(arguments.get("alpha", 1)), float(arguments.get("beta", 1))
+    name = build.operand(bias)
+    return build.affine(
+        [
+            (product, spread(Ref(product, node.shape), node.shape, alpha, node.device)),
+            (name, spread(Ref(name, build.shapes[name]), node.shape, beta, node.device)),
+        ]
+    )
+
+
+@local(aten.linear.default)
+def linear(node: Node, build: Builder) -> str | None:
+    """`x W^T + b` with a weight that depends on the input."""
+    arguments = node.bound()
+    image, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
+    if not isinstance(weight, Ref) or len(image.shape) < 2 or len(weight.shape) != 2:
+        return None
+    product = product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT))
+    if bias is None:
+        return product
+    terms = [(product, spread(Ref(product, node.shape), node.shape, 1, node.device))]
+    if not isinstance(bias, Ref):
+        return build.affine(terms, bias.double().expand(node.shape))
+    return build.affine([*terms, (bias.name, spread(bias, node.shape, 1, node.device))])
+
+
+def product_of(build: Builder, left: str, right: str) -> str:
+    """Add a matrix product of two values, their leading dimensions broadcast."""
+    a, b = build.shapes[left], build.shapes[right]
+    leading = tuple(torch.broadcast_shapes(a[:-2], b[:-2]))
+    left = build.moved(left, lambda x: x.expand(*leading, *a[-2:]))
+    right = build.moved(right, lambda x: x.expand(*leading, *b[-2:]))
+    return build.apply(MatrixProduct(), left, right, shape=(*leading, a[-2], b[-1]))
