@@ -23,7 +23,7 @@ def gap(graph: Graph, *, steps: int = 3, widest: int = 1024) -> float | None:
     if plan is None or certificate is None:
         return None
     claimed = rigorous.accounted(plan, certificate)
-    return None if claimed is None else claimed - proves(plan, certificate)
+    return None if claimed is None else claimed.log10 - proves(plan, certificate)
 
 
 def stream(size: float, seed: int, *, both: bool = False) -> Graph:

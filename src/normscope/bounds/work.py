@@ -185,7 +185,7 @@ class Work:
                 return None
             known = Evidence.PROVEN if is_exact(self.plan) else Evidence.NUMERICAL
             effects = [self.segments.effects[step.name] for step in self.plan.steps]
-            return Upper(sure, min([known, *map(slope_evidence, effects)]), "tight")
+            return Upper(sure.log10, min([known, *map(slope_evidence, effects)]), "tight")
         log = self.certificate.log10
         return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
 

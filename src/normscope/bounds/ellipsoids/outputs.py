@@ -17,6 +17,7 @@ from ..attack import lower_bound
 from ..work import ATTACK_SECONDS, TIGHT_SECONDS, Work
 from .optimised import optimise
 from .plan import plan
+from .rigorous import accounted
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
@@ -64,6 +65,7 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
             found, deadline=until, directions=rows.to(found.output.device), steps=1 if effort == "fast" else 400
         )
         if certificate is not None:
+            certificate = accounted(found, certificate) or certificate
             along = certificate.along(rows.to(found.output.device)).cpu() + 1e-10
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
     left = work.left()

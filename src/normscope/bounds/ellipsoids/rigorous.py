@@ -30,8 +30,8 @@ def is_exact(plan: Plan) -> bool:
     return known and all(value == 0.0 for value in plan.start.values())
 
 
-def accounted(plan: Plan, found: Certified) -> float | None:
-    """Return log10 of a bound with the rounding of the recursion counted; None where it cannot be shown to hold.
+def accounted(plan: Plan, found: Certified) -> Certified | None:
+    """Return the certificate with the rounding of the recursion counted; None where it cannot be shown to hold.
 
     For a plan that `is_exact` it holds with all rounding; otherwise up to that of writing the maps out.
 
@@ -53,8 +53,10 @@ def accounted(plan: Plan, found: Certified) -> float | None:
     top = largest_eigenvalue([state.q[None]], delta=1e-12).bound
     if not math.isfinite(top) or top <= 0:
         return None
-    log = 0.5 * (math.log10(top) + state.exponent * math.log10(2.0)) + max(plan.start.values())
-    return log + 16.0 * UNIT * max(1.0, abs(log), abs(state.exponent))
+    scale = 0.5 * state.exponent * math.log10(2.0) + max(plan.start.values())
+    log = 0.5 * math.log10(top) + scale
+    room = 16.0 * UNIT * max(1.0, abs(log), abs(state.exponent))
+    return Certified(log + room, scale + room, state.q.to(found.q.device), found.sigma)
 
 
 class _State:

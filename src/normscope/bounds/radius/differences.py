@@ -12,6 +12,7 @@ from ...core.log10 import power10
 from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.outputs import directions
 from ..ellipsoids.plan import plan
+from ..ellipsoids.rigorous import accounted
 from ..work import TIGHT_SECONDS, Work
 
 PAIRED = 12
@@ -59,9 +60,8 @@ def _certificate(work: Work, effort: str, size: int) -> Certified | None:
         steps = plan(work.segments, work.values)
     if steps is None:
         return None
-    if effort == "fast":
-        return optimise(steps, steps=1)
     left = work.left()
     until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.3 * left)
-    pairs = directions("difference", size).to(steps.output.device) if size <= PAIRED else None
-    return optimise(steps, deadline=until, directions=pairs, steps=STEPS)
+    pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
+    found = optimise(steps, deadline=until, directions=pairs, steps=1 if effort == "fast" else STEPS)
+    return None if found is None else accounted(steps, found) or found
