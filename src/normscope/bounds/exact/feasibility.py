@@ -54,7 +54,8 @@ class Feasibility:
         self.own[np.arange(len(self.rows)), self.inputs + np.arange(len(self.rows))] = 1.0
         self.sizes = np.linalg.norm(self.rows, axis=1) + np.abs(self.constants)
         # the solver takes coefficients below 1e-9 for zero: a cell may lie that far away, so nothing is ruled out then
-        self.unsure = bool(((self.rows != 0) & (np.abs(self.rows) < 1e-8)).any())
+        used = np.concatenate([self.rows, self.low[:, None] * self.rows, self.high[:, None] * self.rows])
+        self.unsure = bool(((used != 0) & (np.abs(used) < 1e-8)).any())
 
     def _equilibrate(self) -> None:
         """Measure inputs and units so that all coefficients are near 1: the solver's tolerances are absolute."""
@@ -132,6 +133,7 @@ class Feasibility:
             b_eq=equal_to if len(equal) else None,
             bounds=bounds,
             method="highs",
+            options={"presolve": False},  # it makes new coefficients, and drops small ones
         )
         if solved.status == 2:
             return False

@@ -26,7 +26,7 @@ from ...rules.effects import Elementwise
 from ..attack import confirmed
 from ..ellipsoids.ellipsoid import Uncertain
 from ..ellipsoids.optimised import EXACT, Parameters, run
-from ..ellipsoids.plan import Plan
+from ..ellipsoids.plan import Plan, Turn
 from ..proofs.proof import Proof
 from ..segments import Segments
 from .feasibility import Feasibility, offsets
@@ -37,6 +37,8 @@ BATCH = 32
 """Nodes split at a time."""
 ROUNDS = 12
 """Steps of Adam on the multipliers of a new node, from those of its parent."""
+REACH = 120.0
+"""log10 of the largest product of coefficients, and of the inverse of the smallest."""
 SAMPLES, STARTS, TRIED = 2048, 4, 8
 """Random inputs looked at from below, patterns climbed from, and flips asked for an input before a climb ends."""
 
@@ -140,7 +142,17 @@ def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | 
     started = set(plan.start) <= {item.name for item in segments.graph.inputs}
     units = sum(step.known.size for step in plan.steps)
     small = units <= MOST_UNITS and plan.output.shape[0] <= EXACT
-    return result if result and started and small else None
+    return result if result and started and small and _within_reach(plan) else None
+
+
+def _within_reach(plan: Plan) -> bool:
+    """Say whether no product of coefficients along the network can have a square that over- or underflows."""
+    matrices = [*(turn.matrix for turn in plan.operations if isinstance(turn, Turn)), plan.output]
+    matrices += [step.form for step in plan.steps if step.form is not None]
+    sizes = [matrix[matrix != 0].abs().log10() for matrix in matrices if bool((matrix != 0).any())]
+    least = sum(min(float(size.amin()), 0.0) for size in sizes)
+    most = sum(max(float(size.amax()), 0.0) for size in sizes)
+    return least > -REACH and most < REACH
 
 
 def _two_slopes(node: Node) -> tuple[float, float] | None:
