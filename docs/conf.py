@@ -18,7 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "examples", "results"]
+exclude_patterns = ["_build", "examples"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 

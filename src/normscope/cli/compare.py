@@ -14,6 +14,7 @@ from ..diagnosis.result import Audit
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .lines import say_written
+from .saved import open_audit
 from .targets import check_targets
 
 HELP = """Compare saved audits: their bounds, what their normalizers do, and what was found in each.
@@ -40,7 +41,7 @@ def compare(
     if len(files) < 2:
         raise InputError("a comparison takes two audits or more: normscope compare a.json b.json")
     check_targets(html, inputs=files)
-    audits = named([(path, Audit.from_json(path)) for path in files])
+    audits = named([(path, open_audit(path)) for path in files])
     print_document(compare_document(audits, brief=True))
     if html is not None:
         write_text(html, to_html(compare_document(audits)))

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..core.errors import InputError
 from .stored import INDEX
 
-AUDIT = '"type": "audit"'
-"""What the JSON of an audit begins with, more or less."""
+WRITTEN = ('"type": "audit"', '"type": "radii"')
+"""What the JSON of an audit or of radii begins with, more or less."""
 
 
 def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
@@ -19,7 +19,7 @@ def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
     Args:
         paths: where to write; None is not asked for.
-        inputs: files and folders that are read. In a folder only reports and audits may be overwritten.
+        inputs: files and folders that are read. Only reports, audits and radii in a folder may be overwritten.
 
     Raises:
         InputError: a folder is missing or not writable, a target is a folder or one of the inputs, or two targets are
@@ -103,7 +103,8 @@ def _replaceable(path: Path) -> bool:
     if path.suffix in (".html", ".htm"):
         return True
     with path.open("rb") as file:
-        return AUDIT.encode() in file.read(200)
+        start = file.read(200)
+    return any(word.encode() in start for word in WRITTEN)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -50,6 +50,7 @@ class Finding:
         why: why it matters.
         advice: what to do.
         numbers: the figures by name; `None` is not measured.
+        step: of the training run, where it was raised; `None` in audits.
     """
 
     code: str
@@ -59,10 +60,11 @@ class Finding:
     why: str
     advice: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
+    step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {
+        found = {
             "code": self.code,
             "severity": self.severity.value,
             "where": self.where,
@@ -71,6 +73,7 @@ class Finding:
             "advice": self.advice,
             "numbers": plain(dict(self.numbers)),
         }
+        return found if self.step is None else {**found, "step": self.step}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
@@ -83,7 +86,9 @@ class Finding:
             why=data["why"],
             advice=data["advice"],
             numbers=revived(data["numbers"]),
+            step=data.get("step"),
         )
 
     def __str__(self) -> str:
-        return f"{self.severity.value}: {self.code} in {self.where}: {self.seen} {self.why} {self.advice}"
+        when = "" if self.step is None else f" at step {self.step}"
+        return f"{self.severity.value}: {self.code} in {self.where}{when}: {self.seen} {self.why} {self.advice}"

@@ -183,12 +183,12 @@ class _Watcher(TorchFunctionMode):
         name = getattr(func, "__name__", "").split(".")[0]  # operators are called relu.default
         if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
             with self._tallying(name) as site:
-                self._normalizer(site, name, _bound(func, args, kwargs))
+                self._normalizer(site, name, bound_arguments(func, args, kwargs))
         given = args[0] if args else kwargs.get("input")
         if name in DROPOUTS:  # dropout counts as off, also where no module holds it
             return given
         if func is F.multi_head_attention_forward:
-            args, kwargs = (), {**_bound(func, args, kwargs), "dropout_p": 0.0}
+            args, kwargs = (), {**bound_arguments(func, args, kwargs), "dropout_p": 0.0}
         elif func is F.scaled_dot_product_attention:
             args, kwargs = (*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:]), {**kwargs}
             kwargs |= {} if len(args) > 4 else {"dropout_p": 0.0}
@@ -284,7 +284,7 @@ class _Watcher(TorchFunctionMode):
                 self.not_finite = (spoiled[0], "NaN or infinite values in its output")
 
 
-def _bound(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
+def bound_arguments(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
     """Return the arguments of a call by name, defaults filled in: of a Python function, or of torch's operator."""
     if inspect.isfunction(func):
         found = inspect.signature(func).bind(*args, **kwargs)

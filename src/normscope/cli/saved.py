@@ -1,0 +1,50 @@
+"""Files that the command line has written, told apart by what they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ..bounds.radius.radii import Radii
+from ..core.errors import InputError
+from ..diagnosis.result import Audit
+
+
+def open_saved(path: Path) -> Audit | Radii:
+    """Read a saved audit or saved radii.
+
+    Args:
+        path: a file that `normscope audit --json` or `normscope radius --json` wrote. A pipe is taken for an audit:
+            it can be read once only.
+
+    Raises:
+        InputError: the file is missing, is no JSON, holds something else, or is damaged.
+    """
+    return Radii.from_json(path) if _type(path) == "radii" else Audit.from_json(path)
+
+
+def open_audit(path: Path) -> Audit:
+    """Read a saved audit, for commands that take nothing else.
+
+    Args:
+        path: a file that `normscope audit --json` wrote.
+
+    Raises:
+        InputError: the file is missing, is no JSON, holds no audit, or is damaged.
+    """
+    if _type(path) == "radii":
+        raise InputError(
+            f"{path} holds certified radii and no audit: normscope compare takes audits alone, "
+            "normscope show shows radii"
+        )
+    return Audit.from_json(path)
+
+
+def _type(path: Path) -> object:
+    """Return what a file says that it holds; None where it says nothing, and whoever reads it says why."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig")) if os.path.isfile(path) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data.get("type") if isinstance(data, dict) else None

@@ -1,0 +1,1 @@
+"""Watching a training run: probes, a log, alarms, and what the reader sees of them."""

@@ -1,0 +1,136 @@
+"""What a run writes down: the layers once, then one `Record` per measured step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ..core.plain import plain, revived
+
+Kind = Literal["weight", "normalizer", "block", "units"]
+KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units")
+Numbers = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One thing that is watched.
+
+    Attributes:
+        name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
+        kind: a weight layer, a normalizer, a block of the network, or the units behind a ReLU.
+        family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
+        parameters: the names of a weight layer's parameters.
+        normalizer: the normalizer that a weight layer feeds, if it does.
+        invariant: what of a weight can be rescaled without changing the output: each `channel`, each `group`, the
+            `layer`; None for weights that are not scale invariant.
+        groups: how many such units there are.
+        eps: of a normalizer.
+        entries: values that a normalizer normalizes together.
+        samples: of a batch, behind one variance of a BatchNorm.
+        weight_decay: of a weight, as its optimizer has it.
+        coupled: whether that decay is added to the gradient and then rescaled with it (L2 in Adam and its like).
+    """
+
+    name: str
+    kind: Kind
+    family: str
+    parameters: tuple[str, ...] = ()
+    normalizer: str | None = None
+    invariant: str | None = None
+    groups: int = 0
+    eps: float | None = None
+    entries: int | None = None
+    samples: int | None = None
+    weight_decay: float | None = None
+    coupled: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, without what is left at its default."""
+        fields = self.__dataclass_fields__
+        return plain({key: value for key, value in asdict(self).items() if value != fields[key].default})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layer:
+        """Return the layer that `to_json` wrote."""
+        return cls(**{**data, "parameters": tuple(data.get("parameters", ()))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One measured step.
+
+    Attributes:
+        step: how many steps the optimizer had taken before it.
+        seconds: since the run began.
+        tier: how much was measured.
+        loss: what `observe` was given; None if nothing.
+        lr: the learning rate of every parameter group.
+        values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
+            None is not measured. Quantities named `log10_*` are exponents.
+        total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
+            `log10_weight`.
+    """
+
+    step: int
+    seconds: float
+    tier: str
+    loss: float | None = None
+    lr: tuple[float, ...] = ()
+    values: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
+    total: Mapping[str, float | None] = field(default_factory=dict)
+
+    def of(self, kind: Kind, quantity: str) -> Numbers:
+        """Return one quantity of all layers of a kind; empty if it was not measured."""
+        return self.values.get(kind, {}).get(quantity, ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data with six digits of every figure."""
+        return {
+            "step": self.step,
+            "seconds": round(self.seconds, 3),
+            "tier": self.tier,
+            "loss": _short(self.loss),
+            "lr": [_short(value) for value in self.lr],
+            "values": {
+                kind: {quantity: [_short(value) for value in numbers] for quantity, numbers in table.items()}
+                for kind, table in self.values.items()
+            },
+            "total": {key: _short(value) for key, value in self.total.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Return the record that `to_json` wrote."""
+        found = revived(dict(data))
+        values = {k: {q: tuple(_number(v) for v in n) for q, n in t.items()} for k, t in found["values"].items()}
+        return cls(
+            step=int(found["step"]),
+            seconds=float(found["seconds"]),
+            tier=found["tier"],
+            loss=_number(found["loss"]),
+            lr=tuple(found["lr"]),
+            values=values,
+            total={key: _number(value) for key, value in found["total"].items()},
+        )
+
+
+def summed(numbers: Sequence[float | None]) -> float | None:
+    """Return the sum of what was measured; None if nothing was."""
+    known = [value for value in numbers if value is not None]
+    return sum(known) if known else None
+
+
+def _short(value: float | None) -> Any:
+    """Return six digits; infinities and NaN as strings."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else str(value)
+    return float(f"{value:.6g}")
+
+
+def _number(value: Any) -> float | None:
+    return math.nan if value == "nan" else value

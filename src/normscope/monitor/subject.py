@@ -1,0 +1,220 @@
+"""What is watched in a model: its layers, which weights feed which normalizer, its blocks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..core.errors import NormscopeError, said
+from ..diagnosis.examined import Site
+from ..diagnosis.streaming import sites
+from ..graph.export import capture
+from ..graph.invariance import Feed, feeds
+from .record import Layer
+from .tap import Seen, Tap
+
+ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam", "Adafactor")
+"""Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
+DECOUPLED = ("AdamW",)
+ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
+"""Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """The watched layers, in the order they run.
+
+    Attributes:
+        layers: for the log.
+        places: where each of them runs, by kind.
+        rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
+        notes: what could not be found out, and why.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    places: dict[str, list[Any]] = field(default_factory=dict)
+    rows: dict[Site, tuple[tuple[str, ...], int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Layer]:
+        """Return the layers of a kind."""
+        return [layer for layer in self.layers if layer.kind == kind]
+
+
+def blocks(model: nn.Module) -> tuple[str, ...]:
+    """Return the paths of the parts a network is made of: entries of its containers, or else its children.
+
+    Example:
+        >>> blocks(nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 4)))
+        ('0', '1')
+    """
+    found: list[str] = []
+    most = _size(model) / 2
+
+    def walk(module: nn.Module, path: str) -> None:
+        for name, child in module.named_children():
+            inner = f"{path}.{name}" if path else name
+            row = isinstance(child, nn.Sequential) and not isinstance(module, nn.Sequential)
+            whole = _size(child) > most and any(True for _ in child.children())
+            if row or whole or isinstance(child, nn.ModuleList):
+                walk(child, inner)
+            elif _size(child):
+                found.append(inner)
+
+    walk(model, "")
+    return tuple(found)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], optimizer: Optimizer) -> Subject:
+    """Return what a first forward showed, together with what the graph says of it.
+
+    Args:
+        model: the user's model, unwrapped.
+        tap: that listened; it learns which weights feed which normalizer.
+        seen: what it saw.
+        call: the arguments and keyword arguments of the forward.
+        optimizer: of the run.
+    """
+    subject = Subject()
+    pairs = _pairs(model, seen, call, subject.notes)
+    tap.feeds = {weight: normalizer for weight, (normalizer, _) in pairs.items()}
+    decay = _decay(model, optimizer)
+    layers: list[Layer] = []
+    for site, weight in seen.weights.items():
+        pair = pairs.get(site)
+        groups = 0 if pair is None else _groups(model, pair[1], weight.parameters, weight.axis)
+        known = [decay[name] for name in weight.parameters[:1] if name in decay]
+        layers.append(
+            Layer(
+                name=_title(site, weight.parameters),
+                kind="weight",
+                family=site[1],
+                parameters=weight.parameters,
+                normalizer=None if pair is None else _title(pair[0]),
+                invariant=pair[1].unit if pair is not None and groups else None,
+                groups=groups,
+                weight_decay=known[0][0] if known else None,
+                coupled=bool(known and known[0][1]),
+            )
+        )
+        if groups:
+            subject.rows[site] = (weight.parameters, groups, weight.axis)
+    for site, normalizer in seen.normalizers.items():
+        layers.append(
+            Layer(
+                name=_title(site),
+                kind="normalizer",
+                family=normalizer.family,
+                eps=normalizer.eps,
+                entries=normalizer.entries,
+                samples=normalizer.samples,
+            )
+        )
+    layers += [Layer(name=_title(site), kind="units", family=site[1]) for site in seen.dead]
+    modules = dict(model.named_modules())
+    layers += [Layer(name=p, kind="block", family=type(modules[p]).__name__) for p in blocks(model)]
+    subject.layers = tuple(layers)
+    subject.places = {
+        "weight": list(seen.weights),
+        "normalizer": list(seen.normalizers),
+        "units": list(seen.dead),
+        "block": [layer.name for layer in layers if layer.kind == "block"],
+    }
+    return subject
+
+
+def _pairs(model: nn.Module, seen: Seen, call: tuple[Any, Any], notes: list[str]) -> dict[Site, tuple[Site, Feed]]:
+    """Return the weight layers that feed a normalizer, as the graph shows them."""
+    try:
+        graph = capture(model, _batch(model, *call), mode="train" if model.training else "eval")
+        found = feeds(graph)
+        places = sites(model, graph, [*seen.weights, *seen.normalizers])
+    except NormscopeError as error:
+        notes.append(f"which weights are scale invariant is not known: {error}")
+        return {}
+    except Exception as error:
+        notes.append(f"which weights are scale invariant is not known: {said(error)}")
+        return {}
+    return {
+        places[feed.weight.name]: (places[feed.normalizer.name], feed)
+        for feed in found
+        if feed.weight.name in places and feed.normalizer.name in places
+    }
+
+
+def _batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return a call's arguments as `capture` takes them."""
+    if not kwargs:
+        return tuple(args)
+    return dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments) if args else dict(kwargs)
+
+
+def _groups(model: nn.Module, feed: Feed, parameters: tuple[str, ...], axis: int) -> int:
+    """Return how many groups of a weight are scale invariant; 0 if none is, or its parameters are not known."""
+    if not feed.scale_invariant or not parameters:
+        return 0
+    held = dict(model.named_parameters())
+    weight = held.get(parameters[0])
+    if weight is None or weight.ndim < 2 or len(parameters) > 2 or not weight.requires_grad:
+        return 0
+    channels = feed.weight.shape[1] if "conv" in str(feed.weight.op) else feed.weight.shape[-1]
+    if weight.shape[axis] != channels:
+        return 0
+    if feed.unit == "channel":
+        return int(channels)
+    return int(feed.normalizer.bound()["num_groups"]) if feed.unit == "group" else 1
+
+
+def _decay(model: nn.Module, optimizer: Optimizer) -> dict[str, tuple[float, bool]]:
+    """Return the weight decay of every parameter, and whether it is rescaled with the gradient."""
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    found = {}
+    for name, parameter in model.named_parameters():
+        group = groups.get(id(parameter))
+        if group is not None and "weight_decay" in group:
+            coupled = type(optimizer).__name__ in ADAPTIVE and not group.get("decoupled_weight_decay", False)
+            value = float(group["weight_decay"] or 0.0)
+            found[name] = (value, coupled and value > 0)
+    return found
+
+
+def effective_power(optimizer: Optimizer) -> int | None:
+    """Return the power of the norm in the effective learning rate; None for an optimizer that is not known."""
+    names = {cls.__name__ for cls in type(optimizer).__mro__}
+    return 1 if names & set(ROTATING) else 2 if "SGD" in names else None
+
+
+def _title(site: Site, parameters: tuple[str, ...] = ()) -> str:
+    path, family, run = site
+    name = path or (parameters[0] if parameters else family)
+    return name if run == 0 else f"{name}#{run + 1}"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, DataParallel and torch.compile."""
+    inner: Any = model
+    while True:
+        if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
+        else:
+            return inner
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a part of a model is compiled: hooks inside would not be called."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    ) or bool(getattr(torch._dynamo.config, "disable", False))

@@ -1,0 +1,278 @@
+"""One forward, listened to: every normalizer and weight layer is measured where it runs, module or function.
+
+The calls are seen by a `TorchFunctionMode` that is active on measured steps alone; nothing is changed, drawn at random
+or waited for. What comes out are small tensors on the model's device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from ..diagnosis.examined import Site
+from ..diagnosis.streaming import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments, set_count, set_positions
+from ..theory.normalizers import rms_epsilon
+from .probes import normalizers
+from .probes.normalizers import Sets, channel_sets, row_sets
+from .probes.weights import LATER, Power, WeightCall, power_norm
+from .schedule import Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizerSeen:
+    """A normalizer on one batch: what is fixed of it, and `normalizers.QUANTITIES`."""
+
+    family: str
+    eps: float
+    entries: int
+    samples: int
+    running: bool
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSeen:
+    """A weight layer on one batch: the names of its parameters, log10 of its norm, and folded with its normalizer."""
+
+    family: str
+    parameters: tuple[str, ...]
+    axis: int
+    log10_norm: Tensor
+    log10_folded: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """One forward: the layers in the order they ran, blocks with their gains, units that never fired."""
+
+    normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
+    weights: dict[Site, WeightSeen] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
+    dead: dict[Site, Tensor] = field(default_factory=dict)
+    finite: dict[str, Tensor] = field(default_factory=dict)
+    lost: set[Site] = field(default_factory=set)
+
+
+class Tap(TorchFunctionMode):
+    """Listens to forwards of one model.
+
+    Args:
+        model: whose modules give the paths.
+        blocks: modules whose gains are measured in the tiers above economy.
+
+    Attributes:
+        feeds: for a weight layer's site that of the normalizer behind it, as far as known.
+    """
+
+    def __init__(self, model: nn.Module, blocks: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.modules = dict(model.named_modules())
+        self.parameters = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.blocks = set(blocks)
+        self.feeds: Mapping[Site, Site] = {}
+        self.warm: dict[Site, Power] = {}
+        self.seen = Seen()
+
+    @contextmanager
+    def listening(self, tier: Tier, *, flags: bool = False) -> Iterator[Seen]:
+        """Listen to one forward.
+
+        Args:
+            tier: how much is measured.
+            flags: also say of every module whether its output is finite.
+        """
+        self._tier, self._flags = tier, flags
+        self._stack: list[str] = []
+        self._runs: Counter[tuple[str, str]] = Counter()
+        self._held: dict[Site, WeightCall] = {}
+        self._inputs: list[float | Tensor | None] = []
+        self.seen = Seen()
+        hooks = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        try:
+            with self:
+                yield self.seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._held = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function as it is; measure its input before, its weight and output after."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").split(".")[0]
+        if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
+            with self._measuring(name) as site:
+                self._normalizer(site, name, bound_arguments(func, args, kwargs))
+        result = func(*args, **kwargs)
+        if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
+            with self._measuring(WEIGHTS.get(name, "linear")) as site:
+                self._weight(site, func, name, args, kwargs, result)
+        elif name in RELUS and self._tier is not Tier.ECONOMY and isinstance(result, Tensor) and result.ndim > 1:
+            with self._measuring("relu") as site:
+                others = [0, *range(2, result.ndim)] if result.ndim > 3 else [*range(result.ndim - 1)]
+                self.seen.dead[site] = (result.detach().amax(others) <= 0).float().mean()
+        return result
+
+    @contextmanager
+    def _measuring(self, family: str) -> Iterator[Site]:
+        """Count one run of a layer; what cannot be measured is left out and never stops the model."""
+        key = (self._stack[-1] if self._stack else "", family)
+        self._runs[key] += 1
+        site = (*key, self._runs[key] - 1)
+        try:
+            with torch.no_grad():
+                yield site
+        except Exception:
+            self.seen.lost.add(site)
+
+    def _normalizer(self, site: Site, family: str, given: Mapping[str, Any]) -> None:
+        x, gamma = given["input"].detach(), given.get("weight")
+        running = given.get("running_var") if family == "batch_norm" else None
+        if family == "batch_norm" or (family == "instance_norm" and not given["use_input_stats"]):
+            sets, samples = channel_sets(x, eps=float(given["eps"]), gamma=gamma, running=running), x.shape[0]
+        else:
+            eps = rms_epsilon(given["eps"], x.dtype) if family == "rms_norm" else float(given["eps"])
+            count, groups = set_count(family, given, x), set_positions(family, given, x)
+            sets = row_sets(x, sets=count, groups=groups, eps=eps, gamma=gamma, centred=family != "rms_norm")
+            samples = count
+        self.seen.normalizers[site] = NormalizerSeen(
+            family=family,
+            eps=sets.eps,
+            entries=sets.entries,
+            samples=samples,
+            running=running is not None,
+            values=normalizers.measure(sets),
+        )
+        for weight, normalizer in self.feeds.items():
+            if normalizer == site and weight in self._held:
+                self._fold(weight, sets)
+
+    def _fold(self, site: Site, sets: Sets) -> None:
+        """Measure a weight layer together with the normalizer behind it, at the data."""
+        call, warm = self._held.pop(site), self.warm[site]
+        constants = normalizers.constant(sets.variance.float(), sets.entries, sets.eps).amax(0)
+        gains = constants if sets.scale is None else constants * sets.scale.to(constants)
+        scale = gains if gains.numel() == call.channels else gains.amax()
+        size, warm.folded = power_norm(call, warm.folded, steps=LATER[self._tier], scale=scale)
+        seen = self.seen.weights[site]
+        self.seen.weights[site] = WeightSeen(
+            family=seen.family,
+            parameters=seen.parameters,
+            axis=seen.axis,
+            log10_norm=seen.log10_norm,
+            log10_folded=size.log10(),
+        )
+
+    def _weight(self, site: Site, func: Any, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
+        call, tensors = weight_call(func, name, args, kwargs, result)
+        module = self.modules.get(self._stack[-1] if self._stack else "")
+        named = tuple(found for tensor in tensors if (found := self._name(module, tensor)) is not None)
+        warm = self.warm.setdefault(site, Power())
+        size, warm.bare = power_norm(call, warm.bare, steps=LATER[self._tier])
+        axis = 1 if "transpose" in name or name in PRODUCTS else 0
+        self.seen.weights[site] = WeightSeen(
+            family=WEIGHTS.get(name, "linear"), parameters=named, axis=axis, log10_norm=size.log10()
+        )
+        if site in self.feeds:
+            self._held[site] = call
+
+    def _name(self, module: nn.Module | None, tensor: Tensor) -> str | None:
+        """Return the name of the parameter that a layer used."""
+        if id(tensor) in self.parameters:
+            return self.parameters[id(tensor)]
+        path = self._stack[-1] if self._stack else ""
+        if module is not None:  # sharded parameters are gathered into others while their module runs
+            for name, parameter in module._parameters.items():
+                if parameter is tensor:
+                    return f"{path}.{name}" if path else name
+        return None
+
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
+        path = self.names.get(id(module))
+        self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
+        if self._tier is Tier.ECONOMY or path not in self.blocks:
+            self._inputs.append(None)
+            return
+        given = _first(args)
+        self._inputs.append(None if given is None else _size(given))
+        if given is not None and given.requires_grad:
+            self._listen_back(path, 1, given)
+
+    def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
+        path = self._stack.pop() if self._stack else ""
+        size = self._inputs.pop() if self._inputs else None
+        if size is not None:
+            output = _first(made)
+            if output is not None:
+                self.seen.activations[path] = _size(output) / size
+                if output.requires_grad:
+                    self._listen_back(path, 0, output)
+        if self._flags:
+            tensors = [t.detach() for t in _tensors(made) if t.is_floating_point() and t.numel()]
+            if tensors:
+                self.seen.finite.setdefault(path, torch.stack([torch.isfinite(t).all() for t in tensors]).all())
+
+    def _listen_back(self, path: str, place: int, tensor: Tensor) -> None:
+        """Keep the size of a gradient when it comes: of a block's output (0) or input (1)."""
+        sizes = self.seen.gradients.setdefault(path, [None, None])
+
+        def keep(grad: Tensor) -> None:
+            sizes[place] = _size(grad)
+
+        tensor.register_hook(keep)
+
+
+def weight_call(
+    func: Callable[..., Tensor], name: str, args: Any, kwargs: Any, result: Tensor
+) -> tuple[WeightCall, list[Tensor]]:
+    """Return a layer as a linear function of one sample, and its weight and bias."""
+    if name == "addmm" or name in PRODUCTS:
+        given, used = (args[1], args[2]) if name == "addmm" else args[:2]
+        tensors = [used, args[0]] if name == "addmm" else [used]
+        weight = _wide(used)
+        return _called(lambda v: v @ weight, (1, given.shape[-1]), result.shape[-1], weight), tensors
+    named = bound_arguments(func, args, kwargs)
+    given, weight, bias = named["input"], _wide(named["weight"]), named.get("bias")
+    tensors = [named["weight"]] if bias is None else [named["weight"], bias]
+    if name == "linear":
+        return _called(lambda v: v @ weight.mT, (1, given.shape[-1]), result.shape[-1], weight), tensors
+    sample = given.shape[1:] if given.ndim == weight.ndim else given.shape
+    rest = {key: value for key, value in named.items() if key not in ("input", "weight", "bias")}
+    channels = result.shape[1 if result.ndim == weight.ndim else 0]
+    return _called(lambda v: func(v, weight, None, **rest), (1, *sample), channels, weight), tensors
+
+
+def _called(function: Callable[[Tensor], Tensor], shape: tuple[int, ...], channels: int, weight: Tensor) -> WeightCall:
+    return WeightCall(function=function, shape=shape, channels=int(channels), weight=weight)
+
+
+def _wide(weight: Tensor) -> Tensor:
+    return weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
+
+
+def _size(tensor: Tensor) -> Tensor:
+    """Return the root mean square."""
+    return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32) / max(tensor.numel(), 1) ** 0.5
+
+
+def _first(value: Any) -> Tensor | None:
+    return next((t for t in _tensors(value) if t.is_floating_point()), None)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    inner = vars(value) if hasattr(value, "__dict__") and not isinstance(value, Tensor) else value
+    return [leaf for leaf in tree_leaves(inner) if isinstance(leaf, Tensor)]

@@ -1,0 +1,346 @@
+"""`watch`: measures a training loop while it runs; a thin shell around the probes."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..core.errors import InputError, said
+from ..core.finding import Finding
+from ..core.provenance import provenance
+from ..core.untouched import untouched
+from .history import History
+from .log import SCHEMA_VERSION, LogWriter
+from .measuring import Measurement
+from .record import Record
+from .schedule import Schedule
+from .subject import Subject, describe, is_compiled, unwrapped
+from .subject import blocks as blocks_of
+from .tap import Tap
+
+Sink = Callable[[Record, Sequence[Finding]], None]
+BLIND = 3
+"""Steps of the optimizer without a forward before the watcher says that it sees nothing."""
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    every: int | Mapping[str, int] = 50,
+    tier: str = "economy",
+    log: str | os.PathLike[str] | None = None,
+    sinks: Sequence[Sink] = (),
+    panel: bool | None = None,
+) -> Watch:
+    """Watch a training loop: capacity, normalizers, effective learning rates, and what goes wrong.
+
+    Steps are those of the optimizer. On a measured step the forward is listened to, norms of gradients and weights are
+    taken before the optimizer's step and the update after it; other steps cost a counter. Nothing waits for the device:
+    figures are read when they have arrived, at the next measured step.
+
+    Args:
+        model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
+        optimizer: that trains it.
+        every: measure each so many steps; or an interval for each tier, `{"economy": 10, "full": 500}`.
+        tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
+        log: a folder for the log; an existing log is continued. Without it nothing is written.
+        sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.
+        panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
+
+    Returns:
+        A context manager; inside it `run.observe(loss=...)` adds the loss, `run.findings` are the alarms so far.
+
+    Raises:
+        InputError: the model is none, the optimizer trains none of its parameters, an interval or the folder is wrong.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with ns.watch(model, optimizer, every=2) as run:
+        ...     for _ in range(5):
+        ...         optimizer.zero_grad()
+        ...         loss = model(torch.ones(3, 4) * torch.arange(3.0)[:, None]).square().mean()
+        ...         run.observe(loss=loss)
+        ...         loss.backward()
+        ...         optimizer.step()
+        >>> [record.step for record in run.records]
+        [0, 2, 4]
+    """
+    return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel)
+
+
+class Watch:
+    """A run that is being watched; made by `watch`.
+
+    Attributes:
+        step: how many steps the optimizer has taken.
+        records: what was measured so far and has arrived.
+        findings: the alarms so far, in the order they were raised.
+        overhead: the share of the run's time that watching took, without the first measurement.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        schedule: Schedule,
+        log: str | os.PathLike[str] | None,
+        sinks: Sequence[Sink],
+        panel: bool | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
+        while not isinstance(optimizer, Optimizer) or isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+            inner = getattr(optimizer, "optimizer", None)  # wrappers hand their steps on to the optimizer inside
+            if inner is None:
+                raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+            optimizer = inner
+        self.outer, self.model, self.optimizer = model, unwrapped(model), optimizer
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in trained for p in self.model.parameters()):
+            raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
+        self.schedule = schedule
+        self.step = 0
+        self.history = History()
+        self._folder, self._sinks, self._panel_wanted = log, list(sinks), panel
+        self._writer: LogWriter | None = None
+        self._panel: Any = None
+        self._subject: Subject | None = None
+        self._tap: Tap | None = None
+        self._pending: Measurement | None = None
+        self._queue: deque[Measurement] = deque()
+        self._hooks: list[Any] = []
+        self._listening: ExitStack | None = None
+        self._unseen, self._busy = 0, False
+        self._warned: set[str] = set()
+        self._own = self._first = 0.0
+        self._began = time.perf_counter()
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What was measured so far and has arrived."""
+        return tuple(self.history.records)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The alarms so far."""
+        return tuple(self.history.findings)
+
+    @property
+    def overhead(self) -> float:
+        """The share of the time since the first measurement that watching took."""
+        passed = time.perf_counter() - self._began - self._first
+        return self._own / passed if passed > 0 else 0.0
+
+    def __enter__(self) -> Watch:
+        self._began = time.perf_counter()
+        if self._folder is not None:
+            self._writer = LogWriter(self._folder)
+            if self._writer.resumed:
+                self.history.resume(self._folder)
+                self.step = self.history.next_step
+        self._hooks = [
+            self.outer.register_forward_pre_hook(self._before_forward, with_kwargs=True, prepend=True),
+            self.outer.register_forward_hook(self._after_forward, always_call=True),
+            self.optimizer.register_step_pre_hook(self._before_step),
+            self.optimizer.register_step_post_hook(self._after_step),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._stop_listening()
+        self.flush()
+        if self._writer is not None:
+            ended = "finished" if error is None else f"stopped by {kind.__name__ if kind else 'an error'}"
+            seconds = time.perf_counter() - self._began
+            self._writer.write(
+                "end", {"step": self.step, "how": ended, "seconds": round(seconds, 3), "overhead": self.overhead}
+            )
+            self._writer.close()
+            self._writer = None
+
+    def observe(self, *, loss: Tensor | float) -> None:
+        """Add the loss of the present step; nothing is read from the device.
+
+        Args:
+            loss: a tensor with one entry, or a number.
+        """
+        if self._pending is not None and self._pending.loss is None:
+            value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+            self._pending.loss = value.reshape(-1)[:1].clone()
+
+    def flush(self) -> None:
+        """Wait for everything that was measured, write it down and look for alarms."""
+        self._send()
+        self._collect(wait=True)
+
+    # hooks: each does nothing but look at a counter unless its step is due
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._busy or torch.compiler.is_compiling():
+            return
+        self._unseen = 0
+        if not self.model.training or self._listening is not None:
+            return
+        if self._pending is not None and self._pending.step != self.step:
+            self._send()
+        tier = self.schedule.due(self.step)
+        if tier is None or (self._pending is not None and self._pending.seen is not None):
+            return
+        began = time.perf_counter()
+        first, self._busy = self._subject is None, True
+        try:
+            subject, tap = self._prepared(args, kwargs)
+            self._pending = self._pending or Measurement(self.step, tier, subject, self.optimizer)
+            if is_compiled(self.outer):
+                with self._aside(), tap.listening(tier) as seen:
+                    self.model(*args, **kwargs)
+                self._pending.seen = seen
+            else:
+                self._listening = ExitStack()
+                self._pending.seen = self._listening.enter_context(tap.listening(tier))
+        except Exception as error:
+            self._complain("forward", f"this step's forward is not measured: {said(error)}")
+        finally:
+            self._busy = False
+        self._count(began, first=first)
+
+    def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
+        if self._listening is not None:
+            self._stop_listening()
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        tier = self.schedule.due(self.step)
+        if tier is None:
+            return
+        began = time.perf_counter()
+        try:
+            if self._pending is None:
+                self._see_nothing()
+            if self._pending is None and self._subject is not None:
+                self._pending = Measurement(self.step, tier, self._subject, optimizer)
+            if self._pending is not None:
+                self._pending.before(dict(self.model.named_parameters()))
+        except Exception as error:
+            self._complain("step", f"this step's gradients are not measured: {said(error)}")
+        self._count(began)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        pending = self._pending
+        if pending is not None and pending.step == self.step:
+            began = time.perf_counter()
+            try:
+                pending.after(dict(self.model.named_parameters()))
+            except Exception as error:
+                self._complain("update", f"this step's update is not measured: {said(error)}")
+            self._count(began)
+        self.step += 1
+
+    # what the hooks call
+
+    def _prepared(self, args: Any, kwargs: Any) -> tuple[Subject, Tap]:
+        """Look at the model once, on the first forward."""
+        if self._subject is None or self._tap is None:
+            self._tap = Tap(self.model, blocks_of(self.model))
+            with self._aside(), self._tap.listening(self.schedule.due(0) or next(iter(self.schedule.every))) as seen:
+                self.model(*args, **kwargs)
+            self._subject = describe(self.model, self._tap, seen, (args, kwargs), self.optimizer)
+            self.history.begin(self._subject.layers)
+            if self._writer is not None:
+                self._writer.write("run", self._metadata(self._subject))
+        return self._subject, self._tap
+
+    def _aside(self) -> ExitStack:
+        """Return a context in which the model can be run without a trace: eager, no gradients, all put back."""
+        stack = ExitStack()
+        stack.enter_context(untouched(self.model))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        return stack
+
+    def _metadata(self, subject: Subject) -> dict[str, Any]:
+        device = next((p.device for p in self.model.parameters()), None)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "step": self.step,
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "model": type(self.model).__name__,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "optimizer": type(self.optimizer).__name__,
+            "every": {tier.value: interval for tier, interval in self.schedule.every.items()},
+            "layers": [layer.to_json() for layer in subject.layers],
+            "notes": subject.notes,
+            "provenance": provenance(device),
+        }
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def _send(self) -> None:
+        """Send what was measured of a step on its way to the host."""
+        if self._pending is None:
+            return
+        began = time.perf_counter()
+        pending, self._pending = self._pending, None
+        pending.send(time.perf_counter() - self._began)
+        self._queue.append(pending)
+        self._collect(wait=False)
+        self._count(began)
+
+    def _collect(self, *, wait: bool) -> None:
+        """Write down what has arrived, in order."""
+        while self._queue and (wait or self._queue[0].arrived()):
+            record = self._queue.popleft().record()
+            raised = self.history.add(record)
+            if self._writer is not None:
+                self._writer.write("step", record.to_json())
+                for finding in raised:
+                    self._writer.write("finding", finding.to_json())
+            for sink in list(self._sinks):
+                try:
+                    sink(record, raised)
+                except Exception as error:
+                    self._sinks.remove(sink)
+                    self._complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
+
+    def _see_nothing(self) -> None:
+        self._unseen += 1
+        if self._unseen == BLIND:
+            self._complain(
+                "blind",
+                "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
+                "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
+            )
+
+    def _complain(self, topic: str, words: str) -> None:
+        """Warn once on a topic; watching never stops a run."""
+        if topic not in self._warned:
+            self._warned.add(topic)
+            warnings.warn(f"normscope: {words}", stacklevel=2)
+
+    def _count(self, began: float, *, first: bool = False) -> None:
+        spent = time.perf_counter() - began
+        if first:
+            self._first += spent
+        else:
+            self._own += spent
