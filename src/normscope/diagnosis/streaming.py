@@ -290,7 +290,9 @@ def bound_arguments(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
         found = inspect.signature(func).bind(*args, **kwargs)
         found.apply_defaults()
         return found.arguments
-    schema = getattr(torch.ops.aten, func.__name__.split(".")[0]).default._schema
+    packet = getattr(torch.ops.aten, func.__name__.split(".")[0])
+    kinds = packet.overloads()
+    schema = getattr(packet, "default" if "default" in kinds else kinds[0])._schema
     given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     return given | dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
 

@@ -81,6 +81,23 @@ def watch(
     return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel)
 
 
+class _Around:
+    """Calls back in front of a module that was compiled in place: its hooks are compiled too, and would not do."""
+
+    def __init__(self, module: nn.Module, before: Callable[[nn.Module, Any, Any], None]) -> None:
+        self.module, self.compiled = module, module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before(module, args, kwargs)
+            return self.compiled(*args, **kwargs)  # type: ignore[misc]
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        """Put the module back as it was."""
+        self.module._compiled_call_impl = self.compiled
+
+
 class Watch:
     """A run that is being watched; made by `watch`.
 
@@ -153,11 +170,16 @@ class Watch:
                 self.history.resume(self._folder)
                 self.step = self.history.next_step
         self._hooks = [
-            self.outer.register_forward_pre_hook(self._before_forward, with_kwargs=True, prepend=True),
-            self.outer.register_forward_hook(self._after_forward, always_call=True),
             self.optimizer.register_step_pre_hook(self._before_step),
             self.optimizer.register_step_post_hook(self._after_step),
         ]
+        if getattr(self.outer, "_compiled_call_impl", None) is None:
+            self._hooks += [
+                self.outer.register_forward_pre_hook(self._before_forward, with_kwargs=True, prepend=True),
+                self.outer.register_forward_hook(self._after_forward, always_call=True),
+            ]
+        else:
+            self._hooks.append(_Around(self.outer, self._before_forward))
         return self
 
     def __exit__(

@@ -1,0 +1,182 @@
+"""The probes against plain formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.monitor.probes import normalizers, updates
+from normscope.monitor.schedule import Tier
+from normscope.monitor.tap import Seen, Tap
+from normscope.theory.normalizers import layer_norm_jacobian, rms_norm_jacobian
+
+
+def heard(model: nn.Module, x: Tensor, *, times: int = 30, feeds: bool = True, tier: Tier = Tier.FULL) -> Seen:
+    """Listen to a model often enough for warm vectors to settle."""
+    tap = Tap(model)
+    for index in range(times):
+        with tap.listening(tier) as seen:
+            model(x)
+        if feeds and not index:
+            tap.feeds = dict(zip(seen.weights, seen.normalizers))
+    return seen
+
+
+def quantities(seen: Seen) -> dict[str, float]:
+    [normalizer] = seen.normalizers.values()
+    return dict(zip(normalizers.QUANTITIES, normalizer.values.tolist(), strict=True))
+
+
+class TestNormalizers:
+    def test_batch_norm(self) -> None:
+        torch.manual_seed(0)
+        layer = nn.BatchNorm2d(5)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0]))
+            layer.running_var.copy_(torch.rand(5) + 0.5)
+        x = torch.randn(4, 5, 3, 3) * torch.tensor([1.0, 1e-2, 3.0, 1.0, 0.0]).reshape(1, -1, 1, 1)
+        running = layer.running_var.double().clone()
+        found = quantities(heard(layer, x, times=1))
+        variance = x.double().var(dim=(0, 2, 3), correction=0)
+        deviation = (variance + layer.eps).sqrt()
+        assert found["log10_variance_min"] == -math.inf
+        assert found["log10_variance_max"] == pytest.approx(float(variance.max().log10()), abs=1e-5)
+        assert found["log10_constant"] == pytest.approx(float((1 / deviation).max().log10()), abs=1e-5)
+        gains = layer.weight.detach().double().abs() / deviation
+        assert found["log10_gain"] == pytest.approx(float(gains.max().log10()), abs=1e-5)
+        assert found["dominated"] == pytest.approx(0.4)
+        assert found["constant"] == pytest.approx(0.2)
+        assert found["dead"] == pytest.approx(0.2)
+        ratio = ((variance + layer.eps) / (running + layer.eps)).log10()
+        assert found["log10_running"] == pytest.approx(float(ratio.mean()), abs=1e-5)
+        assert found["running_spread"] == pytest.approx(float(ratio.std(correction=0)), abs=1e-5)
+
+    @pytest.mark.parametrize("width", [2, 3, 7])
+    def test_layer_norm_constants_are_jacobian_norms(self, width: int) -> None:
+        torch.manual_seed(0)
+        x = torch.randn(3, 4, width)
+        found = quantities(heard(nn.LayerNorm(width), x, times=1))
+        norms = [torch.linalg.matrix_norm(layer_norm_jacobian(row, None, 1e-5), ord=2) for row in x.reshape(-1, width)]
+        assert found["log10_constant"] == pytest.approx(math.log10(max(map(float, norms))), abs=1e-3)
+        assert math.isnan(found["log10_running"])
+
+    def test_rms_norm(self) -> None:
+        torch.manual_seed(0)
+        x = torch.randn(6, 5)
+        found = quantities(heard(nn.RMSNorm(5, eps=1e-3), x, times=1))
+        norms = [torch.linalg.matrix_norm(rms_norm_jacobian(row, None, 1e-3), ord=2) for row in x]
+        assert found["log10_constant"] == pytest.approx(math.log10(max(map(float, norms))), abs=1e-4)
+        assert found["log10_variance_max"] == pytest.approx(float(x.square().mean(1).max().log10()), abs=1e-5)
+
+    def test_group_norm_takes_the_scales_of_its_groups(self) -> None:
+        torch.manual_seed(0)
+        layer = nn.GroupNorm(2, 4)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([1.0, 5.0, 0.1, 0.2]))
+        x = torch.randn(3, 4, 5) * torch.tensor([1.0, 1.0, 1e-2, 1e-2]).reshape(1, -1, 1)
+        found = quantities(heard(layer, x, times=1))
+        variance = x.double().reshape(3, 2, -1).var(dim=2, correction=0)
+        gains = torch.tensor([5.0, 0.2], dtype=torch.float64) / (variance + layer.eps).sqrt()
+        assert found["log10_gain"] == pytest.approx(float(gains.max().log10()), abs=1e-5)
+
+    def test_values_that_are_not_finite_are_seen(self) -> None:
+        x = torch.randn(4, 3)
+        x[0, 0] = math.inf
+        assert math.isnan(quantities(heard(nn.BatchNorm1d(3), x, times=1))["log10_variance"])
+
+
+class TestWeights:
+    @pytest.mark.parametrize(
+        ("layer", "shape"),
+        [
+            (nn.Linear(7, 5), (3, 7)),
+            (nn.Linear(7, 5), (2, 4, 7)),
+            (nn.Conv2d(3, 4, 3, padding=1, stride=2), (2, 3, 9, 8)),
+            (nn.Conv1d(4, 6, 3, padding="same", groups=2), (2, 4, 9)),
+            (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 2, 6, 6)),
+            (nn.ConvTranspose2d(3, 2, 3, stride=2, output_padding=1), (2, 3, 4, 4)),
+        ],
+        ids=["linear", "tokens", "strided", "grouped", "circular", "transposed"],
+    )
+    def test_the_norm_settles_on_the_operator_norm(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
+        torch.manual_seed(0)
+        seen = heard(layer, torch.randn(shape))
+        [weight] = seen.weights.values()
+        if getattr(layer, "padding_mode", "zeros") == "zeros":
+            norm = ns.spectral_norm(layer, input_shape=shape[1:])
+            assert float(weight.log10_norm) <= norm.log10_upper + 1e-5
+            assert float(weight.log10_norm) == pytest.approx(norm.log10_lower, abs=5e-3)
+        assert weight.parameters == ("weight", "bias")
+
+    def test_folded_with_a_batch_norm_it_does_not_see_the_gauge(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, eps=1e-12))
+        with torch.no_grad():
+            model[1].weight.copy_(torch.rand(5) + 0.5)
+        x = torch.randn(20, 6)
+        [before] = heard(model, x).weights.values()
+        deviation = model[0](x).detach().double().var(dim=0, correction=0).sqrt()
+        scale = model[1].weight.detach() / deviation
+        exact = torch.linalg.matrix_norm(scale[:, None] * model[0].weight.detach().double(), ord=2)
+        assert float(before.log10_folded) == pytest.approx(math.log10(float(exact)), abs=1e-4)
+        with torch.no_grad():
+            model[0].weight.mul_(torch.tensor([1e-3, 10.0, 7.0, 0.5, 1.0])[:, None])
+            model[0].bias.zero_()
+        [after] = heard(model, x).weights.values()
+        assert float(after.log10_folded) == pytest.approx(float(before.log10_folded), abs=1e-4)
+        assert abs(float(after.log10_norm) - float(before.log10_norm)) > 0.3
+
+    def test_folded_with_a_layer_norm_it_takes_the_least_deviation(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
+        x = torch.randn(20, 6)
+        [weight] = heard(model, x).weights.values()
+        least = model[0](x).detach().double().var(dim=1, correction=0).min()
+        exact = torch.linalg.matrix_norm(model[0].weight.detach().double(), ord=2) / (least + 1e-5).sqrt()
+        assert float(weight.log10_folded) == pytest.approx(math.log10(float(exact)), abs=1e-4)
+
+    def test_a_weight_that_a_parametrization_makes_is_measured_as_applied(self) -> None:
+        torch.manual_seed(0)
+        layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))
+        [weight] = heard(layer, torch.randn(3, 6)).weights.values()
+        assert float(weight.log10_norm) == pytest.approx(
+            math.log10(float(torch.linalg.svdvals(layer.weight)[0])), abs=1e-4
+        )
+
+
+class TestUpdates:
+    def found(self, before: Tensor, after: Tensor, power: int | None = 2) -> dict[str, float]:
+        rate = torch.tensor(math.log10(0.1))
+        return dict(zip(updates.QUANTITIES, updates.measure(before, after, log10_lr=rate, power=power).tolist()))
+
+    def test_a_turn(self) -> None:
+        before = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
+        angle = 0.1
+        turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        found = self.found(before, before @ turn)
+        assert found["rotation"] == pytest.approx(angle, rel=1e-4)
+        assert found["log10_effective_lr"] == pytest.approx(math.log10(0.1) - math.log10(9 * 4) / 2, abs=1e-5)
+        assert found["radial"] == pytest.approx(math.cos(angle) - 1, rel=1e-2)
+
+    def test_a_step_along_itself_does_not_turn(self) -> None:
+        before = torch.tensor([[3.0, 4.0]])
+        found = self.found(before, 1.5 * before, power=1)
+        assert found["rotation"] == pytest.approx(0.0, abs=1e-6)
+        assert found["radial"] == pytest.approx(0.5)
+        assert found["log10_effective_lr"] == pytest.approx(math.log10(0.1 / 5.0), abs=1e-5)
+
+    def test_groups_that_are_zero_are_counted_and_left_out(self) -> None:
+        before = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+        found = self.found(before, before, power=None)
+        assert found["zero"] == 0.5
+        assert found["log10_group"] == pytest.approx(math.log10(5.0))
+        assert math.isnan(found["log10_effective_lr"])
+
+    def test_rows_of_transposed_convolutions_and_biases(self) -> None:
+        weight, bias = torch.arange(12.0).reshape(2, 3, 2), torch.tensor([10.0, 20.0, 30.0])
+        rows = updates.grouped([weight, bias], 3, 1)
+        assert rows[1].tolist() == [2.0, 3.0, 8.0, 9.0, 20.0]

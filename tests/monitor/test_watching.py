@@ -1,0 +1,192 @@
+"""The hooks around a loop: nothing is changed, and the right things are measured."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.monitor.watching import watch
+
+from .training import losses, network
+
+RICH = {"economy": 1, "standard": 2, "full": 3}
+
+
+def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
+    found = [
+        len(getattr(module, name))
+        for module in model.modules()
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    ]
+    return [*found, len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp", "transformer"])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_training_is_the_same_to_the_last_bit(kind: str, optimizer: Any) -> None:
+    alone, model, _ = losses(kind, 7, optimizer=optimizer)
+    watched, other, run = losses(kind, 7, optimizer=optimizer, watched=lambda m, o: watch(m, o, every=RICH))
+    assert watched == alone
+    for (name, one), two in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(one, two), name
+    assert [record.step for record in run.records] == list(range(7))
+    assert all(record.loss == pytest.approx(loss, rel=1e-6) for record, loss in zip(run.records, alone))
+
+
+def test_nothing_is_left_behind_also_after_an_error() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = hooks(model, optimizer)
+    with pytest.raises(RuntimeError, match="mine"), watch(model, optimizer, every=1):  # noqa: PT012
+        model(torch.randn(4, 72)).sum().backward()
+        optimizer.step()
+        raise RuntimeError("mine")
+    assert hooks(model, optimizer) == before
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_forward_that_raises_is_the_users_and_listening_ends() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        model(torch.randn(4, 72)).sum().backward()
+        optimizer.step()
+        with pytest.raises(RuntimeError):
+            model(torch.randn(4, 71))
+        assert not torch.overrides._get_current_function_mode_stack()
+        model(torch.randn(4, 72)).sum().backward()
+        optimizer.step()
+    assert [record.step for record in run.records] == [0, 1]
+
+
+def test_evaluation_in_between_is_not_measured() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        model.eval()
+        model(100 * torch.randn(4, 72))
+        model.train()
+        model(torch.randn(4, 72)).sum().backward()
+        optimizer.step()
+    [record] = run.records
+    assert all(value < 1.0 for value in record.of("normalizer", "log10_variance"))
+
+
+def test_accumulated_gradients_are_one_step() -> None:
+    _, _, run = losses("mlp", 4, accumulate=3, watched=lambda m, o: watch(m, o, every=2))
+    assert [record.step for record in run.records] == [0, 2]
+    assert run.step == 4
+
+
+def test_gradients_and_sizes_are_those_of_torch() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        model(torch.randn(4, 72)).square().sum().backward()
+        gradient, size = model[0].weight.grad.norm().hypot(model[0].bias.grad.norm()), model[7].weight.norm()
+        size = float(size.hypot(model[7].bias.norm()).detach().log10())
+        optimizer.step()
+    [record] = run.records
+    assert record.of("weight", "log10_gradient")[0] == pytest.approx(float(gradient.log10()), abs=1e-5)
+    assert record.of("weight", "log10_size")[2] == pytest.approx(size, abs=1e-5)
+
+
+def test_scale_invariant_weights_turn_and_do_not_grow_at_once() -> None:
+    """In front of a BatchNorm a gradient is orthogonal to each row: the norm moves in second order only."""
+    _, _, run = losses("mlp", 3, watched=lambda m, o: watch(m, o, every=1), lr=1e-3)
+    for record in run.records:
+        rotation, radial = record.of("weight", "rotation")[0], record.of("weight", "radial")[0]
+        assert rotation is not None and radial is not None  # noqa: PT018
+        assert abs(radial) < 0.02 * rotation
+        assert record.of("weight", "rotation")[2] is None
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_gradient_scaler_is_seen_through(scaled: bool) -> None:
+    def gradients(scale: float | None) -> list[float]:
+        model = network("mlp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+        torch.manual_seed(0)
+        with watch(model, optimizer, every=1) as run:
+            for _ in range(3):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=scaled):
+                    loss = model(torch.randn(8, 72)).square().mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        return [record.total["log10_gradient"] for record in run.records]
+
+    assert gradients(1024.0) == pytest.approx(gradients(None), abs=1e-2 if scaled else 1e-4)
+
+
+def test_a_compiled_model_is_measured_by_a_pass_aside() -> None:
+    def compiled(model: nn.Module) -> nn.Module:
+        return torch.compile(model, backend="aot_eager")
+
+    alone, _, _ = losses("mlp", 4, prepared=compiled)
+    watched, _, run = losses("mlp", 4, prepared=compiled, watched=lambda m, o: watch(m, o, every=1))
+    assert watched == alone
+    _, _, plain = losses("mlp", 4, watched=lambda m, o: watch(m, o, every=1))
+    for one, two in zip(run.records, plain.records, strict=True):
+        assert one.of("normalizer", "log10_variance")[0] == pytest.approx(
+            two.of("normalizer", "log10_variance")[0], abs=1e-3
+        )
+    assert run.records[0].of("weight", "rotation")[0] is not None
+
+
+def test_a_model_compiled_in_place() -> None:
+    def compiled(model: nn.Module) -> nn.Module:
+        model.compile(backend="aot_eager")
+        return model
+
+    alone, _, _ = losses("mlp", 3, prepared=compiled)
+    watched, _, run = losses("mlp", 3, prepared=compiled, watched=lambda m, o: watch(m, o, every=1))
+    assert watched == alone
+    assert all(record.of("normalizer", "log10_variance") for record in run.records)
+
+
+def test_a_watcher_that_sees_no_forward_says_so_once() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught, watch(model, optimizer, every=1) as run:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            model.forward(torch.randn(4, 72)).sum().backward()
+            optimizer.step()
+    assert [("no forward" in str(item.message)) for item in caught if "normscope" in str(item.message)] == [True]
+    assert run.records == ()
+
+
+def test_what_cannot_be_watched_is_refused() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="trains no parameter"):
+        watch(network("mlp"), optimizer)
+    with pytest.raises(InputError, match=r"not a torch\.nn\.Module"):
+        watch("model", optimizer)
+    with pytest.raises(InputError, match=r"not a torch\.optim\.Optimizer"):
+        watch(model, "sgd")
+    with pytest.raises(InputError, match="no tier"):
+        watch(model, optimizer, tier="luxury")
+    with pytest.raises(InputError, match="number of steps"):
+        watch(model, optimizer, every=0)
+
+
+def test_sinks_get_every_record_and_one_that_fails_is_left_out(tmp_path: Path) -> None:
+    got: list[int] = []
+
+    def broken(record: Any, findings: Any) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.warns(UserWarning, match="sink") as caught:
+        losses("mlp", 4, watched=lambda m, o: watch(m, o, every=1, sinks=[broken, lambda r, f: got.append(r.step)]))
+    assert len(caught) == 1
+    assert got == [0, 1, 2, 3]

@@ -1,0 +1,66 @@
+"""Small training loops to be watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def network(kind: str = "conv") -> nn.Module:
+    """A fresh network with normalizers and dropout; the same at every call."""
+    torch.manual_seed(0)
+    if kind == "conv":
+        return nn.Sequential(
+            nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.ReLU(),
+            nn.Flatten(), nn.Linear(8 * 9, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4),
+        )  # fmt: skip
+    if kind == "mlp":
+        return nn.Sequential(
+            nn.Linear(72, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 16), nn.RMSNorm(16),
+            nn.ReLU(), nn.Linear(16, 4),
+        )  # fmt: skip
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (9, 8)), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(72, 4))
+
+
+def batches(kind: str, count: int, size: int = 12) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same random batches at every call."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (size, 2, 6, 6) if kind == "conv" else (size, 72)
+    for _ in range(count):
+        yield torch.randn(shape, generator=generator), torch.randint(4, (size,), generator=generator)
+
+
+def losses(
+    kind: str,
+    steps: int,
+    *,
+    watched: Callable[[nn.Module, torch.optim.Optimizer], Any] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    prepared: Callable[[nn.Module], nn.Module] = lambda model: model,
+    accumulate: int = 1,
+    **options: Any,
+) -> tuple[list[float], nn.Module, Any]:
+    """Train and return the losses, the model and what watched it."""
+    model = network(kind)
+    called = prepared(model)
+    trained = optimizer(model.parameters(), **{"lr": 0.05, **options})
+    torch.manual_seed(2)
+    found = []
+    with nullcontext() if watched is None else watched(called, trained) as run:
+        for index, (x, y) in enumerate(batches(kind, steps * accumulate)):
+            loss = F.cross_entropy(called(x), y)
+            if run is not None:
+                run.observe(loss=loss)
+            loss.backward()
+            found.append(float(loss.detach()))
+            if (index + 1) % accumulate == 0:
+                trained.step()
+                trained.zero_grad()
+    return found, model, run
