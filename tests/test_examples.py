@@ -23,8 +23,20 @@ def _same_random_numbers():
         yield
 
 
+def hurried(code: str) -> str:
+    """The same code with budgets of a quarter of a second."""
+    return re.sub(r"max_seconds=[0-9.]+", "max_seconds=0.25", code)
+
+
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_example_runs(script, capsys):
+    exec(compile(hurried(script.read_text()), str(script), "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_example_runs_as_it_stands(script, capsys):
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
 
@@ -34,10 +46,11 @@ def test_there_is_one_example_per_measurement():
     assert {script.stem for script in EXAMPLES} == measurements | {"weight_sensitivity", "certificates"}
 
 
-def test_the_quick_start_of_the_readme_runs(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("change", [hurried, pytest.param(str, marks=pytest.mark.slow, id="as_it_stands")])
+def test_the_quick_start_of_the_readme_runs(change, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it writes a report
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    exec(compile(block, "README.md", "exec"), {})
+    exec(compile(change(block), "README.md", "exec"), {})
     assert capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ QUICK = ("--samples", 6, "--max-seconds", 2)
 
 
 def test_radii_of_digits_are_printed_and_written(work, shell):
-    options = ("--samples", 10, "--at", 0.01, "--at", 0.3, "--html", "r.html", "--json", "r.json")
+    options = ("--samples", 10, "--max-seconds", 2, "--at", 0.01, "--at", 0.3, "--html", "r.html", "--json", "r.json")
     done = shell("radius", "net:build", "--data", "digits", *options)
     assert (done.code, done.err) == (0, "")
     assert "certified" in done.out

@@ -25,6 +25,11 @@ def network(kind: str = "conv") -> nn.Module:
             nn.Linear(72, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 16), nn.RMSNorm(16),
             nn.ReLU(), nn.Linear(16, 4),
         )  # fmt: skip
+    if kind == "layers":
+        return nn.Sequential(
+            nn.Linear(72, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 16), nn.GroupNorm(4, 16), nn.ReLU(),
+            nn.Linear(16, 4),
+        )  # fmt: skip
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
     return nn.Sequential(nn.Unflatten(1, (9, 8)), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(72, 4))
 

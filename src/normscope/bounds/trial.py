@@ -20,11 +20,12 @@ from .work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a trial saw: the operators met, every method's upper side and the best attack, all as log10."""
+    """What a trial saw: the operators met, every method's upper side and the best attack (log10), why `inf`."""
 
     operators: tuple[Any, ...]
     log10_uppers: dict[str, float]
     log10_lower: float
+    reason: str | None
 
 
 class _Function(nn.Module):
@@ -62,13 +63,14 @@ def try_example(example: Example, *, seed: int = 0, seconds: float = 1.0) -> Tri
         effect = work.segments.effects[node.name]
         if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):
             raise NormscopeError(effect.reason)
-    uppers = {name: b.log10_upper for name, b in work.rungs().items() if b.holds}
+    rungs = work.rungs()
+    uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
     lower, _ = lower_bound(work.graph, work.double, seconds=seconds, seed=seed)
     for name, value in uppers.items():
         if lower > value:
             raise SoundnessError(f"{name}: upper side 10^{value} below the attack's 10^{lower} (seed {seed})")
     operators = tuple(node.op.name if isinstance(node.op, Unit) else node.op for node in work.graph)
-    return Trial(operators=operators, log10_uppers=uppers, log10_lower=lower)
+    return Trial(operators=operators, log10_uppers=uppers, log10_lower=lower, reason=rungs["best"].reason)
 
 
 def shaken(model: nn.Module, generator: torch.Generator) -> nn.Module:

@@ -1,11 +1,23 @@
-"""Tensors that lie on several processes: norms of the whole, not of a shard."""
+"""Tensors that lie on several processes: norms of the whole, not of a shard; who writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+
+
+def rank() -> int:
+    """Return the number of this process; 0 where there is one alone."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def is_sharded(tensors: Iterable[Tensor]) -> bool:
+    """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
+    return any(hasattr(tensor, "full_tensor") for tensor in tensors)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -15,16 +27,35 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the l2 norm of every tensor, of all of its shards together, in float32 or better.
+    """Return the l2 norm of every tensor, of all its shards together, in float32 or better.
 
     Args:
-        tensors: by name; on one process they are taken together, in few kernels.
+        tensors: by name; those on one process are taken together in few kernels, and so are the shards, with one sum
+            over the processes of a mesh.
     """
-    plain = {name: t.detach() for name, t in tensors.items() if not hasattr(t, "full_tensor")}
-    found = (
-        dict(zip(plain, torch._foreach_norm(list(plain.values()), dtype=torch.float32), strict=True)) if plain else {}
-    )
+    local = {name: _local(tensor) for name, tensor in tensors.items()}
+    taken = torch._foreach_norm(list(local.values()), dtype=torch.float32) if local else []
+    found = dict(zip(local, taken, strict=True))
+    parts: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
-        if name not in plain:
-            found[name] = whole(torch.linalg.vector_norm(tensor.detach()))
-    return {name: found[name] for name in tensors}
+        for group in _groups(tensor):
+            parts.setdefault(group, []).append(name)
+    for group, names in parts.items():
+        squares = torch.stack([found[name] for name in names]).square()
+        dist.all_reduce(squares, group=group)
+        found |= dict(zip(names, squares.sqrt().unbind(), strict=True))
+    return found
+
+
+def _local(tensor: Tensor) -> Tensor:
+    shard = getattr(tensor, "to_local", None)
+    return tensor.detach() if shard is None else shard().detach()
+
+
+def _groups(tensor: Tensor) -> list[Any]:
+    """Return the groups of processes over which a tensor is cut into parts, one for each dimension of its mesh."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    if mesh is None:
+        return []
+    placements: Any = getattr(tensor, "placements")  # noqa: B009
+    return [mesh.get_group(dim) for dim, placement in enumerate(placements) if not placement.is_replicate()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ from ..core.errors import NormscopeError, said
 from ..diagnosis.examined import Site
 from ..diagnosis.streaming import sites
 from ..graph.export import capture
-from ..graph.invariance import Feed, feeds
+from ..graph.invariance import feeds
+from .distributed import is_sharded
 from .record import Layer
 from .tap import Seen, Tap
 
@@ -24,6 +26,16 @@ ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta"
 DECOUPLED = ("AdamW",)
 ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A weight layer that feeds a normalizer: where that is, what of the weight can be rescaled, in how many groups."""
+
+    normalizer: Site
+    unit: str
+    groups: int
+    invariant: bool
 
 
 @dataclass(slots=True)
@@ -87,12 +99,12 @@ def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], opti
     """
     subject = Subject()
     pairs = _pairs(model, seen, call, subject.notes)
-    tap.feeds = {weight: normalizer for weight, (normalizer, _) in pairs.items()}
+    tap.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
     decay = _decay(model, optimizer)
     layers: list[Layer] = []
     for site, weight in seen.weights.items():
         pair = pairs.get(site)
-        groups = 0 if pair is None else _groups(model, pair[1], weight.parameters, weight.axis)
+        groups = 0 if pair is None else _groups(model, pair, weight.parameters, weight.axis)
         known = [decay[name] for name in weight.parameters[:1] if name in decay]
         layers.append(
             Layer(
@@ -100,8 +112,8 @@ def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], opti
                 kind="weight",
                 family=site[1],
                 parameters=weight.parameters,
-                normalizer=None if pair is None else _title(pair[0]),
-                invariant=pair[1].unit if pair is not None and groups else None,
+                normalizer=None if pair is None else _title(pair.normalizer),
+                invariant=pair.unit if pair is not None and groups else None,
                 groups=groups,
                 weight_decay=known[0][0] if known else None,
                 coupled=bool(known and known[0][1]),
@@ -133,23 +145,44 @@ def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], opti
     return subject
 
 
-def _pairs(model: nn.Module, seen: Seen, call: tuple[Any, Any], notes: list[str]) -> dict[Site, tuple[Site, Feed]]:
-    """Return the weight layers that feed a normalizer, as the graph shows them."""
+def _pairs(model: nn.Module, seen: Seen, call: tuple[Any, Any], notes: list[str]) -> dict[Site, Pair]:
+    """Return the weight layers that feed a normalizer: as the graph shows them, or else as the forward did."""
+    if is_sharded(model.parameters()):
+        notes.append("the parameters are sharded: pairs of weight and normalizer are those seen next to each other")
+        return _neighbours(model, seen)
     try:
         graph = capture(model, _batch(model, *call), mode="train" if model.training else "eval")
         found = feeds(graph)
         places = sites(model, graph, [*seen.weights, *seen.normalizers])
-    except NormscopeError as error:
-        notes.append(f"which weights are scale invariant is not known: {error}")
-        return {}
     except Exception as error:
-        notes.append(f"which weights are scale invariant is not known: {said(error)}")
-        return {}
+        why = str(error) if isinstance(error, NormscopeError) else said(error)
+        notes.append(f"pairs of weight and normalizer are those seen next to each other: {why}")
+        return _neighbours(model, seen)
     return {
-        places[feed.weight.name]: (places[feed.normalizer.name], feed)
+        places[feed.weight.name]: Pair(
+            normalizer=places[feed.normalizer.name],
+            unit=feed.unit,
+            groups=int(feed.normalizer.bound()["num_groups"]) if feed.unit == "group" else 1,
+            invariant=feed.scale_invariant,
+        )
         for feed in found
         if feed.weight.name in places and feed.normalizer.name in places
     }
+
+
+def _neighbours(model: nn.Module, seen: Seen) -> dict[Site, Pair]:
+    """Return the weight layers whose output went into a normalizer as it was, and nowhere else."""
+    used = Counter(name for weight in seen.weights.values() for name in weight.parameters)
+    pairs = {}
+    for site, readers in seen.readers.items():
+        [reader] = readers if len(readers) == 1 else [None]
+        if reader is None or reader not in seen.normalizers or any(used[n] > 1 for n in seen.weights[site].parameters):
+            continue
+        normalizer = seen.normalizers[reader]
+        single = normalizer.family in ("batch_norm", "instance_norm")
+        unit = "channel" if single else "group" if normalizer.family == "group_norm" else "layer"
+        pairs[site] = Pair(normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.stored)
+    return pairs
 
 
 def _batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -159,20 +192,12 @@ def _batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments) if args else dict(kwargs)
 
 
-def _groups(model: nn.Module, feed: Feed, parameters: tuple[str, ...], axis: int) -> int:
+def _groups(model: nn.Module, pair: Pair, parameters: tuple[str, ...], axis: int) -> int:
     """Return how many groups of a weight are scale invariant; 0 if none is, or its parameters are not known."""
-    if not feed.scale_invariant or not parameters:
-        return 0
-    held = dict(model.named_parameters())
-    weight = held.get(parameters[0])
+    weight = dict(model.named_parameters()).get(parameters[0]) if pair.invariant and parameters else None
     if weight is None or weight.ndim < 2 or len(parameters) > 2 or not weight.requires_grad:
         return 0
-    channels = feed.weight.shape[1] if "conv" in str(feed.weight.op) else feed.weight.shape[-1]
-    if weight.shape[axis] != channels:
-        return 0
-    if feed.unit == "channel":
-        return int(channels)
-    return int(feed.normalizer.bound()["num_groups"]) if feed.unit == "group" else 1
+    return int(weight.shape[axis]) if pair.unit == "channel" else pair.groups
 
 
 def _decay(model: nn.Module, optimizer: Optimizer) -> dict[str, tuple[float, bool]]:

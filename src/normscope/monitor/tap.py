@@ -29,13 +29,17 @@ from .schedule import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizerSeen:
-    """A normalizer on one batch: what is fixed of it, and `normalizers.QUANTITIES`."""
+    """A normalizer on one batch: what is fixed of it, and `normalizers.QUANTITIES`.
+
+    `groups` are sets of one sample with scales of their own; `stored` says that it divides by running statistics.
+    """
 
     family: str
     eps: float
     entries: int
     samples: int
-    running: bool
+    groups: int
+    stored: bool
     values: Tensor
 
 
@@ -52,7 +56,17 @@ class WeightSeen:
 
 @dataclass(slots=True)
 class Seen:
-    """One forward: the layers in the order they ran, blocks with their gains, units that never fired."""
+    """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
+
+    Attributes:
+        normalizers, weights: by site.
+        activations: the gain of every block.
+        gradients: the sizes of the gradients of a block's output and input, as they come.
+        dead: the share of units behind a ReLU that fired for no sample.
+        finite: of every module whether its output was finite, if that was asked for.
+        readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
+        lost: sites that could not be measured.
+    """
 
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
     weights: dict[Site, WeightSeen] = field(default_factory=dict)
@@ -60,6 +74,7 @@ class Seen:
     gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
     dead: dict[Site, Tensor] = field(default_factory=dict)
     finite: dict[str, Tensor] = field(default_factory=dict)
+    readers: dict[Site, list[Site | None]] = field(default_factory=dict)
     lost: set[Site] = field(default_factory=set)
 
 
@@ -85,14 +100,16 @@ class Tap(TorchFunctionMode):
         self.seen = Seen()
 
     @contextmanager
-    def listening(self, tier: Tier, *, flags: bool = False) -> Iterator[Seen]:
+    def listening(self, tier: Tier, *, flags: bool = False, readers: bool = False) -> Iterator[Seen]:
         """Listen to one forward.
 
         Args:
             tier: how much is measured.
             flags: also say of every module whether its output is finite.
+            readers: also say who reads the outputs of the weight layers; they are kept for so long.
         """
         self._tier, self._flags = tier, flags
+        self._made: dict[int, tuple[Site, Tensor]] | None = {} if readers else None
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
         self._held: dict[Site, WeightCall] = {}
@@ -108,7 +125,7 @@ class Tap(TorchFunctionMode):
         finally:
             for hook in hooks:
                 hook.remove()
-            self._held = {}
+            self._held, self._made = {}, None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function as it is; measure its input before, its weight and output after."""
@@ -116,8 +133,11 @@ class Tap(TorchFunctionMode):
         name = getattr(func, "__name__", "").split(".")[0]
         if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
             with self._measuring(name) as site:
+                self._read(site, (args[:1], kwargs))
                 self._normalizer(site, name, bound_arguments(func, args, kwargs))
         result = func(*args, **kwargs)
+        if self._made and name not in NORMALIZERS and any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            self._read(None, (args, kwargs))
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
@@ -143,7 +163,11 @@ class Tap(TorchFunctionMode):
         x, gamma = given["input"].detach(), given.get("weight")
         running = given.get("running_var") if family == "batch_norm" else None
         if family == "batch_norm" or (family == "instance_norm" and not given["use_input_stats"]):
-            sets, samples = channel_sets(x, eps=float(given["eps"]), gamma=gamma, running=running), x.shape[0]
+            sets, samples, groups = (
+                channel_sets(x, eps=float(given["eps"]), gamma=gamma, running=running),
+                x.shape[0],
+                1,
+            )
         else:
             eps = rms_epsilon(given["eps"], x.dtype) if family == "rms_norm" else float(given["eps"])
             count, groups = set_count(family, given, x), set_positions(family, given, x)
@@ -154,7 +178,10 @@ class Tap(TorchFunctionMode):
             eps=sets.eps,
             entries=sets.entries,
             samples=samples,
-            running=running is not None,
+            groups=groups,
+            stored=not given.get("training", True)
+            if family == "batch_norm"
+            else not given.get("use_input_stats", True),
             values=normalizers.measure(sets),
         )
         for weight, normalizer in self.feeds.items():
@@ -189,6 +216,16 @@ class Tap(TorchFunctionMode):
         )
         if site in self.feeds:
             self._held[site] = call
+        if self._made is not None:
+            self._made[id(result)] = (site, result)
+            self.seen.readers[site] = []
+
+    def _read(self, reader: Site | None, arguments: Any) -> None:
+        """Note who reads what a weight layer made."""
+        if self._made:
+            for leaf in tree_leaves(arguments):
+                if id(leaf) in self._made:
+                    self.seen.readers[self._made[id(leaf)][0]].append(reader)
 
     def _name(self, module: nn.Module | None, tensor: Tensor) -> str | None:
         """Return the name of the parameter that a layer used."""
@@ -202,6 +239,14 @@ class Tap(TorchFunctionMode):
         return None
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        with torch._C.DisableTorchFunction():  # what is measured here is not part of the forward
+            self._entered(module, args)
+
+    def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            self._left(made)
+
+    def _entered(self, module: nn.Module, args: Any) -> None:
         path = self.names.get(id(module))
         self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
         if self._tier is Tier.ECONOMY or path not in self.blocks:
@@ -212,7 +257,7 @@ class Tap(TorchFunctionMode):
         if given is not None and given.requires_grad:
             self._listen_back(path, 1, given)
 
-    def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
+    def _left(self, made: Any) -> None:
         path = self._stack.pop() if self._stack else ""
         size = self._inputs.pop() if self._inputs else None
         if size is not None:

@@ -19,6 +19,7 @@ from ..core.errors import InputError, said
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import untouched
+from .distributed import is_sharded, rank
 from .history import History
 from .log import SCHEMA_VERSION, LogWriter
 from .measuring import Measurement
@@ -130,6 +131,8 @@ class Watch:
         if not any(id(p) in trained for p in self.model.parameters()):
             raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
         self.schedule = schedule
+        self._writes = rank() == 0
+        self._idle = not self._writes and not is_sharded(self.model.parameters())
         self.step = 0
         self.history = History()
         self._folder, self._sinks, self._panel_wanted = log, list(sinks), panel
@@ -164,7 +167,10 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._began = time.perf_counter()
-        if self._folder is not None:
+        if self._idle:
+            self._hooks = [self.optimizer.register_step_post_hook(self._after_step)]
+            return self
+        if self._folder is not None and self._writes:
             self._writer = LogWriter(self._folder)
             if self._writer.resumed:
                 self.history.resume(self._folder)
@@ -190,12 +196,10 @@ class Watch:
         self._hooks = []
         self._stop_listening()
         self.flush()
+        ended = "finished" if kind is None else f"stopped by {kind.__name__}"
+        seconds = time.perf_counter() - self._began
+        self._write("end", {"step": self.step, "how": ended, "seconds": round(seconds, 3), "overhead": self.overhead})
         if self._writer is not None:
-            ended = "finished" if error is None else f"stopped by {kind.__name__ if kind else 'an error'}"
-            seconds = time.perf_counter() - self._began
-            self._writer.write(
-                "end", {"step": self.step, "how": ended, "seconds": round(seconds, 3), "overhead": self.overhead}
-            )
             self._writer.close()
             self._writer = None
 
@@ -282,12 +286,12 @@ class Watch:
         """Look at the model once, on the first forward."""
         if self._subject is None or self._tap is None:
             self._tap = Tap(self.model, blocks_of(self.model))
-            with self._aside(), self._tap.listening(self.schedule.due(0) or next(iter(self.schedule.every))) as seen:
+            richest = max(self.schedule.every, key=lambda tier: tier.rank)
+            with self._aside(), self._tap.listening(richest, readers=True) as seen:
                 self.model(*args, **kwargs)
             self._subject = describe(self.model, self._tap, seen, (args, kwargs), self.optimizer)
             self.history.begin(self._subject.layers)
-            if self._writer is not None:
-                self._writer.write("run", self._metadata(self._subject))
+            self._write("run", self._metadata(self._subject))
         return self._subject, self._tap
 
     def _aside(self) -> ExitStack:
@@ -324,26 +328,44 @@ class Watch:
             return
         began = time.perf_counter()
         pending, self._pending = self._pending, None
-        pending.send(time.perf_counter() - self._began)
-        self._queue.append(pending)
+        try:
+            pending.send(time.perf_counter() - self._began)
+            self._queue.append(pending)
+        except Exception as error:
+            self._complain("send", f"a measured step is lost: {said(error)}")
         self._collect(wait=False)
         self._count(began)
 
     def _collect(self, *, wait: bool) -> None:
         """Write down what has arrived, in order."""
         while self._queue and (wait or self._queue[0].arrived()):
-            record = self._queue.popleft().record()
-            raised = self.history.add(record)
-            if self._writer is not None:
-                self._writer.write("step", record.to_json())
-                for finding in raised:
-                    self._writer.write("finding", finding.to_json())
+            measured = self._queue.popleft()
+            if not self._writes:
+                continue
+            try:
+                record = measured.record()
+                raised = self.history.add(record)
+            except Exception as error:
+                self._complain("record", f"a measured step is lost: {said(error)}")
+                continue
+            self._write("step", record.to_json())
+            for finding in raised:
+                self._write("finding", finding.to_json())
             for sink in list(self._sinks):
                 try:
                     sink(record, raised)
                 except Exception as error:
                     self._sinks.remove(sink)
                     self._complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
+
+    def _write(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Append to the log; one that cannot be written to is given up with a warning."""
+        if self._writer is not None:
+            try:
+                self._writer.write(kind, data)
+            except OSError as error:
+                self._writer = None
+                self._complain("log", f"the log cannot be written to and ends here: {said(error)}")
 
     def _see_nothing(self) -> None:
         self._unseen += 1
