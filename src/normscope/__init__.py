@@ -15,6 +15,8 @@ from .diagnosis.result import Audit
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
+from .monitor.run import Run
+from .monitor.watching import watch
 from .rules.registry import rule
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Ladder",
     "NormscopeError",
     "Radii",
+    "Run",
     "Scope",
     "Severity",
     "WeightSensitivity",
@@ -37,5 +40,6 @@ __all__ = [
     "lipschitz",
     "rule",
     "spectral_norm",
+    "watch",
     "weight_sensitivity",
 ]

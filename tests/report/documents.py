@@ -2,7 +2,20 @@
 
 import math
 
-from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from normscope.report.document import (
+    Chart,
+    Column,
+    Curve,
+    Curves,
+    Document,
+    Figure,
+    Figures,
+    Mark,
+    Notice,
+    Series,
+    Table,
+    Text,
+)
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -69,6 +82,18 @@ def document(name="layer", rows=ROWS):
         ),
         rows=tuple((*row, name) for row in rows),
     )
+    curves = Curves(
+        title=f"Course of {name}",
+        curves=(
+            Curve(name=f"first {name}", points=((0.0, 1.0), (10.0, 2.0), (20.0, math.nan), (30.0, 1.5)), depth=0.0),
+            Curve(name=f"second {name}", points=((0.0, -1.0), (30.0, math.inf)), depth=1.0),
+        ),
+        axis=f"log10 {name}",
+        along=f"step {name}",
+        caption=f"Read the course of {name} so.",
+        marks=(Mark(x=10.0, name=f"alarm in {name}", level="error", kind=f"alarm {name}"),),
+        rules=((f"zero {name}", 0.0),),
+    )
     return Document(
         title=f"Audit of {name}",
         blocks=(
@@ -80,6 +105,7 @@ def document(name="layer", rows=ROWS):
             Text(heading="Figures"),
             upright,
             sideways,
+            curves,
             Text(heading="Layers"),
             table,
         ),

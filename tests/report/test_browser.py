@@ -303,3 +303,30 @@ def pixel_values(png):
             data += png[at + 8 : at + 8 + length]
         at += length + 12
     return set(zlib.decompress(data))
+
+
+def test_a_name_of_the_legend_brings_its_curve_out_until_the_next_click(page):
+    faint = "[...document.querySelectorAll('figure.curves .curve')].map(c => getComputedStyle(c).opacity)"
+    assert page.evaluate(faint) == ["1", "1"]
+    page.hover("figure.curves .names:nth-of-type(2)")
+    page.settle()
+    assert page.evaluate(faint) == ["0.12", "1"]
+    page.hover("h1")
+    page.settle()
+    assert page.evaluate(faint) == ["1", "1"]
+    page.click("figure.curves .names")
+    page.hover("h1")
+    page.settle()
+    assert page.evaluate(faint) == ["1", "0.12"]
+    page.click("figure.curves .names")
+    page.hover("h1")
+    page.settle()
+    assert page.evaluate(faint) == ["1", "1"]
+
+
+def test_a_curve_tells_its_values_and_alarms_where_the_pointer_rests(page):
+    page.hover("svg.curves .place:nth-of-type(5)")
+    page.settle()
+    assert "layer 10" in page.evaluate(TIP)
+    assert "first layer: 2" in page.evaluate(TIP)
+    assert "alarm in layer" in page.evaluate(TIP)

@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     epilog="From Python: import normscope as ns; ns.audit(model, batch, loader=loader), ns.lipschitz(model, batch), "
     "ns.ladder(model, batch), ns.certified_radius(model, x, y), ns.spectral_norm(layer, input_shape=...), "
-    "ns.capture(model, batch).",
+    "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder).",
 )
 app.command()(demo.demo)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)

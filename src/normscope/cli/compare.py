@@ -1,9 +1,10 @@
-"""`normscope compare`: two or more saved audits side by side."""
+"""`normscope compare`: two or more saved audits, or training runs, side by side."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
@@ -11,15 +12,20 @@ from ..core.errors import InputError
 from ..core.files import write_text
 from ..diagnosis.comparing import compare_document
 from ..diagnosis.result import Audit
+from ..monitor.comparing import compare_runs_document
+from ..monitor.run import Run
+from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .lines import say_written
-from .saved import open_audit
+from .saved import is_run, open_audit
 from .targets import check_targets
 
-HELP = """Compare saved audits: their bounds, what their normalizers do, and what was found in each.
+HELP = """Compare saved audits, or training runs.
 
-The files are those that `normscope audit --json FILE` or `audit.to_json(path)` wrote. Nothing is measured again.
+Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: their bounds, what their normalizers
+do, and what was found in each. Runs are folders that `ns.watch(..., log=FOLDER)` writes to: their losses, products and
+variances, the settings that differ, and the alarms of each. Nothing is measured again.
 """
 
 EXAMPLES = """**Examples**
@@ -27,25 +33,51 @@ EXAMPLES = """**Examples**
 ```
 normscope compare plain.json batchnorm.json
 normscope compare epoch1.json epoch10.json epoch100.json --html training.html
+normscope compare runs/a runs/b --html runs.html
 ```
 """
 
 
 def compare(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Two or more audits as JSON.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Two or more audits as JSON, or folders of runs.", show_default=False),
     ],
     html: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
 ) -> None:
-    """Compare saved audits (its help is HELP)."""
+    """Compare saved audits or runs (its help is HELP)."""
     if len(files) < 2:
-        raise InputError("a comparison takes two audits or more: normscope compare a.json b.json")
+        raise InputError("a comparison takes two audits or more, or two runs or more: normscope compare a.json b.json")
+    folders = [path for path in files if is_run(path)]
+    if folders and len(folders) < len(files):
+        other = next(path for path in files if path not in folders)
+        raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
     check_targets(html, inputs=files)
-    audits = named([(path, open_audit(path)) for path in files])
-    print_document(compare_document(audits, brief=True))
+    compared = _runs(files) if folders else _audits(files)
+    print_document(compared(brief=True))
     if html is not None:
-        write_text(html, to_html(compare_document(audits)))
+        write_text(html, to_html(compared(brief=False)))
         say_written(html)
+
+
+class _Compared(Protocol):
+    def __call__(self, *, brief: bool) -> Document: ...
+
+
+def _audits(files: list[Path]) -> _Compared:
+    return partial(compare_document, named([(path, open_audit(path)) for path in files]))
+
+
+def _runs(files: list[Path]) -> _Compared:
+    runs = [(path, Run(path)) for path in files]
+    names = [run.name for _, run in runs]
+    found: dict[str, Run] = {}
+    for path, run in runs:
+        name = run.name if names.count(run.name) == 1 else path.as_posix()
+        while name in found:
+            name += "'"
+        found[name] = run
+    return partial(compare_runs_document, found)
 
 
 def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:

@@ -1,4 +1,4 @@
-"""Files that the command line has written, told apart by what they hold."""
+"""Saved results and runs, told apart by what they hold."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from pathlib import Path
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.result import Audit
+from ..monitor.log import FILE
+from ..monitor.run import Run
 
 
-def open_saved(path: Path) -> Audit | Radii:
-    """Read a saved audit or saved radii.
+def is_run(path: Path) -> bool:
+    """Return whether a path names the folder of a run, or the log in it; any folder is taken for one."""
+    return path.is_dir() or path.name == FILE
+
+
+def open_saved(path: Path) -> Audit | Radii | Run:
+    """Read a saved audit, saved radii or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json` or `normscope radius --json` wrote. A pipe is taken for an audit:
-            it can be read once only.
+        path: a file that `normscope audit --json` or `normscope radius --json` wrote, or a folder that `ns.watch` wrote
+            a log to. A pipe is taken for an audit: it can be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
+    if is_run(path):
+        return Run(path)
     return Radii.from_json(path) if _type(path) == "radii" else Audit.from_json(path)
 
 

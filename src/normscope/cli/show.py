@@ -1,4 +1,4 @@
-"""`normscope show`: a saved audit or saved radii, in the terminal or as a page."""
+"""`normscope show`: a saved audit, saved radii or a training run, in the terminal or as a page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import typer
 from ..bounds.radius.page import radii_document
 from ..bounds.radius.radii import Radii
 from ..diagnosis.page import audit_document
+from ..diagnosis.result import Audit
+from ..monitor.run import Run
+from ..report.document import Document
 from ..report.terminal import print_document
 from .lines import say_written
 from .saved import open_saved
 from .targets import check_targets
 
-HELP = """Show a saved audit, or saved certified radii.
+HELP = """Show a saved audit, saved certified radii, or a training run.
 
 The file is one that `normscope audit --json FILE`, `normscope radius --json FILE` or `to_json(path)` of an audit or of
-radii wrote. Nothing is measured again.
+radii wrote; the folder one that `ns.watch(..., log=FOLDER)` writes to, also while it does. Nothing is measured again.
 """
 
 EXAMPLES = """**Examples**
@@ -27,19 +30,29 @@ EXAMPLES = """**Examples**
 normscope show audit.json
 normscope show audit.json --html report.html
 normscope show radii.json --html radii.html
+normscope show runs/a
+normscope show runs/a --html run.html
 ```
 """
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit or radii as JSON.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="An audit or radii as JSON, or the folder of a run.", show_default=False),
+    ],
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
-    """Show a saved result (its help is HELP)."""
+    """Show a saved result or a run (its help is HELP)."""
     check_targets(html, inputs=[file])
     found = open_saved(file)
-    brief = radii_document(found, brief=True) if isinstance(found, Radii) else audit_document(found, brief=True)
-    print_document(brief)
+    print_document(_brief(found))
     if html is not None:
         found.to_html(html)
         say_written(html)
+
+
+def _brief(found: Audit | Radii | Run) -> Document:
+    if isinstance(found, Radii):
+        return radii_document(found, brief=True)
+    return found.document(brief=True) if isinstance(found, Run) else audit_document(found, brief=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ..core.finding import Finding
-from .record import Layer, Record
+from ..core.finding import Finding, Severity
+from .alarms import looked_for
+from .log import read_log
+from .record import KINDS, Kind, Layer, Record
 
 
 class History:
@@ -16,26 +19,100 @@ class History:
         layers: what is watched.
         records: in the order of their steps.
         findings: raised so far.
+
+    Example:
+        >>> history = History()
+        >>> history.begin([Layer(name="fc", kind="weight", family="linear")])
+        >>> [f.code for f in history.add(Record(step=0, seconds=0.0, tier="economy", loss=float("nan")))]
+        ['loss-not-finite']
     """
 
     def __init__(self) -> None:
         self.layers: tuple[Layer, ...] = ()
         self.records: list[Record] = []
         self.findings: list[Finding] = []
+        self._ended = 0
+        self._kinds: dict[Kind, tuple[Layer, ...]] = {}
+        self._having: dict[tuple[str, str], list[Record]] = {}
+        self._raised: dict[tuple[str, str], Severity] = {}
 
     @property
     def next_step(self) -> int:
         """The step a resumed run goes on from."""
-        return self.records[-1].step + 1 if self.records else 0
+        return max(self._ended, self.records[-1].step + 1 if self.records else 0)
+
+    def of(self, kind: Kind) -> tuple[Layer, ...]:
+        """Return the layers of a kind, in the order of a record's numbers."""
+        return self._kinds.get(kind, ())
+
+    def having(self, kind: Kind, quantity: str) -> Sequence[Record]:
+        """Return the records in which a quantity was measured, in the order of their steps."""
+        return self._having.get((kind, quantity), ())
 
     def begin(self, layers: Sequence[Layer]) -> None:
-        """Take note of what is watched."""
+        """Take note of what is watched.
+
+        Records of other layers, of a model that was changed before the run went on, keep their loss and sums alone:
+        their numbers belong to no layer any more.
+        """
+        if [(layer.kind, layer.name) for layer in layers] != [(layer.kind, layer.name) for layer in self.layers]:
+            self.records = [replace(record, values={}) for record in self.records]
+            self._having = {}
         self.layers = tuple(layers)
+        self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}
 
     def resume(self, folder: str | os.PathLike[str]) -> None:
-        """Read what an earlier part of the run wrote."""
+        """Read what an earlier part of the run wrote.
+
+        Records of steps that were done again replace the older ones; alarms stay, so that none is raised twice.
+
+        Args:
+            folder: of the run, or the log in it.
+
+        Raises:
+            InputError: the log is damaged or of another version.
+        """
+        for line in read_log(folder):
+            match line["type"]:
+                case "run":
+                    self.begin([Layer.from_json(layer) for layer in line["layers"]])
+                    self._forget(int(line.get("step", self.next_step)))
+                case "step":
+                    self.keep(Record.from_json(line))
+                case "finding":
+                    self._raise(Finding.from_json(line))
+                case "end":
+                    self._ended = int(line.get("step", 0))
 
     def add(self, record: Record) -> list[Finding]:
-        """Add a record; return the alarms that it raises."""
+        """Add a record; return the alarms that it raises.
+
+        An alarm of a code at a place is raised once in a run, and once more if it becomes more severe.
+        """
+        self.keep(record)
+        return [finding for finding in looked_for(self) if self._raise(finding)]
+
+    def _raise(self, finding: Finding) -> bool:
+        """Add a finding; say whether it is news."""
+        key = (finding.code, finding.where)
+        if key in self._raised and finding.severity <= self._raised[key]:
+            return False
+        self._raised[key] = finding.severity
+        self.findings.append(finding)
+        return True
+
+    def keep(self, record: Record) -> None:
+        """Add a record without looking for alarms."""
+        self._forget(record.step)
         self.records.append(record)
-        return []
+        for kind, table in record.values.items():
+            for quantity in table:
+                self._having.setdefault((kind, quantity), []).append(record)
+
+    def _forget(self, step: int) -> None:
+        """Drop the records from a step on: it is done again."""
+        self._ended = 0
+        if self.records and self.records[-1].step >= step:
+            for records in (self.records, *self._having.values()):
+                while records and records[-1].step >= step:
+                    records.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from ..core.plain import plain
 
 SCHEMA_VERSION = 1
 FILE = "log.jsonl"
+BLOCK = 1 << 16
+"""Bytes that are read at a time in search of the last line break."""
 
 
 class LogWriter:
@@ -20,6 +23,10 @@ class LogWriter:
 
     Args:
         folder: of the run; made if it does not exist.
+
+    Attributes:
+        resumed: whether the log holds whole lines already.
+        bytes: written so far.
 
     Raises:
         InputError: the folder cannot be made or written to, or holds the log of another version.
@@ -32,27 +39,47 @@ class LogWriter:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
-        self.resumed = self._mend()
+        try:
+            next(read_log(self.path), None)  # what is no log, or another version's, is left alone
+            self.resumed = self._mend()
+        except BaseException:
+            self.close()
+            raise
         self.bytes = 0
 
     def _mend(self) -> bool:
         """Cut off what stands behind the last line break; say whether anything is left."""
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        size = start = os.fstat(self._handle).st_size
+        whole = 0
+        with self.path.open("rb") as file:
+            while start > 0 and whole == 0:
+                start, stop = max(0, start - BLOCK), start
+                file.seek(start)
+                found = file.read(stop - start).rfind(b"\n")
+                whole = 0 if found < 0 else start + found + 1
+        if whole < size:
             os.ftruncate(self._handle, whole)
         return whole > 0
 
     def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Append one line with a single call to the system."""
+        """Append one line with a single call to the system.
+
+        Raises:
+            OSError: it could not be written, or not whole; then nothing of it is left.
+        """
         line = json.dumps({"type": kind, **plain(dict(data))}, allow_nan=False, separators=(",", ":")) + "\n"
         raw = line.encode()
-        os.write(self._handle, raw)
+        written = os.write(self._handle, raw)
+        if written < len(raw):
+            os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self.bytes += len(raw)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._handle)
+        """Close the file; every line is with the system already."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
 
 def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -67,17 +94,22 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     path = Path(folder)
     path = path / FILE if path.is_dir() else path
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                if raw.endswith(b"\n"):
+                    yield _line(raw, f"{path}, line {number}")
     except OSError as error:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}") from error
-    for number, raw in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            line = json.loads(raw)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number} is no JSON: the file is damaged") from error
-        if not isinstance(line, dict) or "type" not in line:
-            raise InputError(f"{path}, line {number} is not a line of a run's log")
-        version = line.get("schema_version", SCHEMA_VERSION)
-        if version != SCHEMA_VERSION:
-            raise InputError(f"{path} has schema_version {version}; this version of Normscope reads {SCHEMA_VERSION}")
-        yield line
+
+
+def _line(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        line = json.loads(raw)
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: the file is damaged") from error
+    if not isinstance(line, dict) or "type" not in line:
+        raise InputError(f"{where} is not a line of a run's log")
+    version = line.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise InputError(f"{where} has schema_version {version}; this version of Normscope reads {SCHEMA_VERSION}")
+    return line

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..diagnosis.examined import Site
+from .budget import Budget
 from .distributed import norms, whole
+from .norms import Norms, Turns
 from .parcel import Parcel
 from .probes import normalizers, updates
-from .record import Record, summed
+from .probes.normalizers import Sets
+from .record import Numbers, Record, summed
 from .schedule import Tier
 from .subject import Subject, effective_power
 from .tap import Seen
+
+
+@dataclass(slots=True)
+class Known:
+    """What earlier steps found of the layers: their norms with warm vectors, their last updates, whose turn it is."""
+
+    norms: Norms = field(default_factory=Norms)
+    updates: dict[Site, np.ndarray] = field(default_factory=dict)
+    turns: Turns = field(default_factory=lambda: Turns("update"))
+
 
 OPTIONAL = (*normalizers.OPTIONAL, *updates.OPTIONAL)
 
@@ -35,71 +51,109 @@ class Measurement:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
         self.loss: Tensor | None = None
-        self.lr: list[float | Tensor] = []
-        self.sizes: dict[str, Tensor] = {}
-        self.gradients: dict[str, Tensor] = {}
-        self.updates: dict[Any, Tensor] = {}
-        self.moved: dict[str, Tensor] = {}
-        self._before: dict[Any, Tensor] = {}
+        self._lr: list[float | Tensor] = []
+        self._contents: dict[str, Tensor] = {}
+        self._names: dict[str, list[str]] = {}
+        self._sets: dict[Site, Sets] = {}
+        self._widths: dict[Site, int] = {}
+        self._rows: dict[Site, Tensor] = {}
+        self._rates: dict[Site, float | Tensor] = {}
         self._copies: dict[str, Tensor] = {}
+        self._known, self._budget = Known(), Budget(None)
         self._parcel: Parcel | None = None
         self._seconds = 0.0
 
     @torch.no_grad()
-    def before(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Measure gradients and weights in front of the optimizer's step."""
+    def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: Budget) -> None:
+        """Measure gradients and weights in front of the optimizer's step.
+
+        Args:
+            parameters: of the model.
+            known: what earlier steps found of its layers.
+            budget: of what can wait its turn.
+        """
+        self._known, self._budget = known, budget
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
         graded = {name: p.grad for name, p in trained.items() if p.grad is not None and not p.grad.is_sparse}
-        self.sizes = norms(trained)
-        self.gradients = norms(graded)
+        self._keep("size", norms(trained))
+        gradients = norms(graded)
         scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
-        if scale is not None:
-            self.gradients = {name: value / scale.to(value) for name, value in self.gradients.items()}
-        self.lr = [group["lr"] for group in self.optimizer.param_groups]
-        for site, (names, groups, axis) in self.subject.rows.items():
-            self._before[site] = updates.grouped(_tensors(parameters, names), groups, axis).clone()
+        self._keep("gradient", gradients)
+        if scale is not None and gradients:
+            self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
+        self._lr = [group["lr"] for group in self.optimizer.param_groups]
+        for site in known.turns.affordable(self.subject.rows, budget):
+            with budget.spending(("update", site)):
+                self._rows[site] = self._grouped(site, parameters).clone()
         if self.tier is not Tier.ECONOMY:
             self._copies = {name: p.detach().clone() for name, p in trained.items()}
+        if self.seen is not None:
+            self._weights(parameters)
+
+    def _grouped(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+        names, groups, axis = self.subject.rows[site]
+        return updates.grouped([whole(parameters[name]) for name in names], groups, axis)
+
+    def _weights(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Measure operator norms."""
+        assert self.seen is not None, "asked for without a forward"
+        layers = {}
+        for site, weight in self.seen.weights.items():
+            tensor = weight.made if weight.made is not None else whole(parameters[weight.parameters[0]])
+            layers[site] = (weight.geometry, tensor)
+        behind = {
+            site: self.seen.normalizers[normalizer].sets
+            for site, normalizer in self.subject.feeds.items()
+            if normalizer in self.seen.normalizers
+        }
+        found = self._known.norms.measure(layers, behind, tier=self.tier, budget=self._budget)
+        self._contents |= {f"norm {site}": value for site, value in found.items()}
 
     @torch.no_grad()
     def after(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure what the optimizer's step did."""
-        power = effective_power(self.optimizer)
         rates = {id(p): group["lr"] for group in self.optimizer.param_groups for p in group["params"]}
-        for site, before in self._before.items():
-            names, groups, axis = self.subject.rows[site]
-            rows = updates.grouped(_tensors(parameters, names), groups, axis)
-            rate = rates.get(id(parameters[names[0]]), math.nan)
-            log10_lr = torch.as_tensor(rate, dtype=torch.float64, device="cpu" if isinstance(rate, float) else None)
-            self.updates[site] = updates.measure(before, rows, log10_lr=log10_lr.log10().to(rows.device), power=power)
+        for site, before in self._rows.items():
+            with self._budget.spending(("update", site), more=True):
+                moved = self._grouped(site, parameters) - before
+                self._contents[f"update {site}"] = updates.parts(before, moved)
+            self._rates[site] = rates.get(id(parameters[self.subject.rows[site][0][0]]), math.nan)
         if self._copies:
-            self.moved = norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
-        self._before, self._copies = {}, {}
+            self._keep("moved", norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()}))
+        self._rows, self._copies = {}, {}
+
+    def _keep(self, what: str, values: Mapping[str, Tensor]) -> None:
+        if values:
+            self._names[what] = list(values)
+            self._contents[what] = torch.stack(list(values.values()))
 
     def send(self, seconds: float) -> None:
         """Send everything to the host."""
         self._seconds = seconds
-        contents: dict[str, Tensor] = {}
+        contents = self._contents
         if self.loss is not None:
             contents["loss"] = self.loss
-        contents |= {f"lr {i}": rate for i, rate in enumerate(self.lr) if isinstance(rate, Tensor)}
-        contents |= {f"size {name}": value for name, value in self.sizes.items()}
-        contents |= {f"gradient {name}": value for name, value in self.gradients.items()}
-        contents |= {f"moved {name}": value for name, value in self.moved.items()}
-        contents |= {f"update {site}": value for site, value in self.updates.items()}
+        contents |= {f"lr {i}": rate for i, rate in enumerate(self._lr) if isinstance(rate, Tensor)}
+        contents |= {f"rate {site}": rate for site, rate in self._rates.items() if isinstance(rate, Tensor)}
         if self.seen is not None:
-            for site, weight in self.seen.weights.items():
-                contents[f"norm {site}"] = weight.log10_norm
-                if weight.log10_folded is not None:
-                    contents[f"folded {site}"] = weight.log10_folded
-            contents |= {f"normalizer {site}": seen.values for site, seen in self.seen.normalizers.items()}
+            for site, normalizer in self.seen.normalizers.items():
+                sets = normalizer.sets
+                if sets.variance.numel() > normalizers.MOST:
+                    contents[f"normalizer {site}"] = normalizers.measure(_detached(sets))
+                    continue
+                self._sets[site], self._widths[site] = sets, sets.variance.shape[-1]
+                for name in ("variance", "gamma", "running"):
+                    if getattr(sets, name) is not None:
+                        contents[f"{name} {site}"] = getattr(sets, name)
             contents |= {f"activation {path}": value for path, value in self.seen.activations.items()}
-            for path, (out, inner) in ((p, pair) for p, pair in self.seen.gradients.items()):
+            for path, (out, inner) in self.seen.gradients.items():
                 if out is not None and inner is not None:
                     contents[f"backward {path}"] = inner / out
             contents |= {f"dead {site}": value for site, value in self.seen.dead.items()}
         self.seen = None
         self._parcel = Parcel(contents)
+        self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
+        self._contents = {}
 
     def arrived(self) -> bool:
         """Say whether `record` would not wait."""
@@ -109,83 +163,109 @@ class Measurement:
         """Return what was measured, as numbers."""
         assert self._parcel is not None, "it was never sent"
         found = self._parcel.open()
-
-        def one(key: str) -> float | None:
-            return found[key][0] if key in found else None
-
-        def table(prefix: str, places: Sequence[Any], names: Sequence[str]) -> dict[str, tuple[float | None, ...]]:
-            columns: dict[str, tuple[float | None, ...]] = {}
-            for index, name in enumerate(names):
-                column = [found[f"{prefix} {p}"][index] if f"{prefix} {p}" in found else None for p in places]
-                columns[name] = tuple(_known(value) for value in column) if name in OPTIONAL else tuple(column)
-            return columns
-
+        self._parcel = None
+        sizes = {what: dict(zip(self._names[what], found[what].tolist(), strict=True)) for what in self._names}
         places = self.subject.places
         weights = self.subject.of("weight")
-        values: dict[str, dict[str, tuple[float | None, ...]]] = {
+        pairs = [found.get(f"norm {site}") for site in places["weight"]]
+        values: dict[str, dict[str, Numbers]] = {
             "weight": {
-                "log10_norm": tuple(one(f"norm {site}") for site in places["weight"]),
-                "log10_folded": tuple(one(f"folded {site}") for site in places["weight"]),
-                "log10_size": tuple(_joined("size", layer.parameters, found) for layer in weights),
-                "log10_gradient": tuple(_joined("gradient", layer.parameters, found) for layer in weights),
-                **table("update", places["weight"], updates.QUANTITIES),
+                "log10_norm": tuple(None if pair is None else float(pair[0]) for pair in pairs),
+                "log10_folded": tuple(None if pair is None else _known(float(pair[1])) for pair in pairs),
+                "log10_size": tuple(_joined(sizes.get("size", {}), layer.parameters) for layer in weights),
+                "log10_gradient": tuple(_joined(sizes.get("gradient", {}), layer.parameters) for layer in weights),
+                **_columns([self._update(site, found) for site in places["weight"]], updates.QUANTITIES),
             },
-            "normalizer": table("normalizer", places["normalizer"], normalizers.QUANTITIES),
+            "normalizer": _columns(self._normalizers(found), normalizers.QUANTITIES),
         }
         if self.tier is not Tier.ECONOMY:
-            values["weight"]["log10_moved"] = tuple(_joined("moved", layer.parameters, found) for layer in weights)
-            values["units"] = {"dead": tuple(one(f"dead {site}") for site in places["units"])}
+            values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), w.parameters) for w in weights)
+            values["units"] = {"dead": tuple(_one(found, f"dead {site}") for site in places["units"])}
             values["block"] = {
-                "log10_activation": tuple(_log(one(f"activation {path}")) for path in places["block"]),
-                "log10_backward": tuple(_log(one(f"backward {path}")) for path in places["block"]),
+                "log10_activation": tuple(_log(_one(found, f"activation {path}")) for path in places["block"]),
+                "log10_backward": tuple(_log(_one(found, f"backward {path}")) for path in places["block"]),
             }
         return Record(
             step=self.step,
             seconds=self._seconds,
             tier=self.tier.value,
-            loss=one("loss"),
+            loss=_one(found, "loss"),
             lr=tuple(
-                float(one(f"lr {i}") or 0.0) if isinstance(r, Tensor) else float(r) for i, r in enumerate(self.lr)
+                float(found[f"lr {i}"][0]) if isinstance(rate, Tensor) else float(rate)
+                for i, rate in enumerate(self._lr)
             ),
             values={
-                kind: {q: n for q, n in columns.items() if any(v is not None for v in n)}
+                kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
                 for kind, columns in values.items()
             },
-            total=self._total(values, found),
+            total=self._total(values, sizes),
         )
 
-    def _total(self, values: Mapping[str, Any], found: Mapping[str, list[float]]) -> dict[str, float | None]:
+    def _normalizers(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+        """Return the figures of every normalizer."""
+        sent = [
+            replace(
+                sets,
+                variance=found[f"variance {site}"].reshape(-1, self._widths[site]),
+                gamma=found.get(f"gamma {site}"),
+                running=found.get(f"running {site}"),
+            )
+            for site, sets in self._sets.items()
+        ]
+        rows = dict(zip(self._sets, normalizers.measure_all(sent), strict=True))
+        return [rows[s] if s in rows else found.get(f"normalizer {s}") for s in self.subject.places["normalizer"]]
+
+    def _update(self, site: Site, found: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Return the figures of a scale-invariant weight."""
+        if f"update {site}" in found:
+            rate = self._rates[site]
+            lr = float(found[f"rate {site}"][0]) if isinstance(rate, Tensor) else float(rate)
+            power = effective_power(self.optimizer)
+            self._known.updates[site] = updates.measure(found[f"update {site}"], lr=lr, power=power)
+        return self._known.updates.get(site)
+
+    def _total(self, values: Mapping[str, Any], sizes: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
         """Return the sums over the network."""
         weight, normalizer = values["weight"], values["normalizer"]
         fed = {layer.normalizer for layer in self.subject.of("weight")}
         folded = [f if f is not None else n for f, n in zip(weight["log10_folded"], weight["log10_norm"], strict=True)]
         free = [
             gain
-            for layer, gain in zip(self.subject.of("normalizer"), normalizer.get("log10_gain", ()))
+            for layer, gain in zip(self.subject.of("normalizer"), normalizer["log10_gain"], strict=True)
             if layer.name not in fed
         ]
         return {
             "log10_printed": summed(weight["log10_norm"]),
-            "log10_constants": summed(normalizer.get("log10_constant", ())),
+            "log10_constants": summed(normalizer["log10_constant"]),
             "log10_folded": summed([*folded, *free]),
-            "log10_gradient": _root(found, "gradient"),
-            "log10_weight": _root(found, "size"),
+            "log10_gradient": _joined(sizes.get("gradient", {}), None),
+            "log10_weight": _joined(sizes.get("size", {}), None),
         }
 
 
-def _tensors(parameters: Mapping[str, nn.Parameter], names: Sequence[str]) -> list[Tensor]:
-    return [whole(parameters[name]) for name in names]
+def _detached(sets: Sets) -> Sets:
+    """Return sets whose scales carry no gradients, in the precision of the variances."""
+    gamma, running = (None if t is None else t.detach().to(sets.variance) for t in (sets.gamma, sets.running))
+    return replace(sets, gamma=gamma, running=running)
 
 
-def _joined(prefix: str, names: Sequence[str], found: Mapping[str, list[float]]) -> float | None:
-    """Return log10 of the norm of several parameters together."""
-    known = [found[f"{prefix} {name}"][0] for name in names if f"{prefix} {name}" in found]
+def _columns(rows: Sequence[np.ndarray | None], names: Sequence[str]) -> dict[str, Numbers]:
+    """Return one column per quantity; what does not apply is None."""
+    listed = [None if row is None else row.tolist() for row in rows]
+    return {
+        name: tuple(None if row is None else _known(row[i]) if name in OPTIONAL else row[i] for row in listed)
+        for i, name in enumerate(names)
+    }
+
+
+def _joined(sizes: Mapping[str, float], names: Sequence[str] | None) -> float | None:
+    """Return log10 of the norm of several parameters together; of all without names."""
+    known = list(sizes.values()) if names is None else [sizes[name] for name in names if name in sizes]
     return _log(math.hypot(*known)) if known else None
 
 
-def _root(found: Mapping[str, list[float]], prefix: str) -> float | None:
-    known = [values[0] for key, values in found.items() if key.startswith(f"{prefix} ")]
-    return _log(math.hypot(*known)) if known else None
+def _one(found: Mapping[str, np.ndarray], key: str) -> float | None:
+    return float(found[key][0]) if key in found else None
 
 
 def _known(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,15 +17,20 @@ class Parcel:
     """
 
     def __init__(self, contents: Mapping[str, Tensor]) -> None:
-        self._sizes = {name: tuple(tensor.shape) for name, tensor in contents.items()}
         self._event: torch.cuda.Event | None = None
         self._flat: Tensor | None = None
+        self._order = sorted(contents, key=lambda name: (str(contents[name].device), str(contents[name].dtype)))
+        self._sizes = [contents[name].numel() for name in self._order]
         if not contents:
             return
         with torch.no_grad():
-            device = next((t.device for t in contents.values() if t.device.type != "cpu"), torch.device("cpu"))
+            kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+            for name in self._order:
+                tensor = contents[name].detach()
+                kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor.reshape(-1))
+            device = next((device for device, _ in kinds if device.type != "cpu"), torch.device("cpu"))
             dtype = torch.float32 if device.type == "mps" else torch.float64
-            flat = torch.cat([t.detach().reshape(-1).to(device, dtype, non_blocking=True) for t in contents.values()])
+            flat = torch.cat([torch.cat(alike).to(device, dtype, non_blocking=True) for alike in kinds.values()])
             if device.type != "cuda":
                 self._flat = flat.cpu()
                 return
@@ -37,15 +43,11 @@ class Parcel:
         """Say whether opening it would not wait."""
         return self._event is None or self._event.query()
 
-    def open(self) -> dict[str, list[float]]:
+    def open(self) -> dict[str, np.ndarray]:
         """Return the numbers by name; waits for the device if they are not here yet."""
         if self._event is not None:
             self._event.synchronize()
         if self._flat is None:
-            return {name: [] for name in self._sizes}
-        numbers, found, first = self._flat.tolist(), {}, 0
-        for name, shape in self._sizes.items():
-            count = int(torch.Size(shape).numel())
-            found[name] = numbers[first : first + count]
-            first += count
-        return found
+            return {}
+        parts = np.split(self._flat.numpy(), np.cumsum(self._sizes)[:-1])
+        return dict(zip(self._order, parts, strict=True))

@@ -26,7 +26,7 @@ class Layer:
         normalizer: the normalizer that a weight layer feeds, if it does.
         invariant: what of a weight can be rescaled without changing the output: each `channel`, each `group`, the
             `layer`; None for weights that are not scale invariant.
-        groups: how many such units there are.
+        groups: how many such units there are; of a normalizer: sets of one sample with scales of their own.
         eps: of a normalizer.
         entries: values that a normalizer normalizes together.
         samples: of a batch, behind one variance of a BatchNorm.

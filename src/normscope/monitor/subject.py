@@ -19,7 +19,7 @@ from ..graph.export import capture
 from ..graph.invariance import feeds
 from .distributed import is_sharded
 from .record import Layer
-from .tap import Seen, Tap
+from .tap import Seen
 
 ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam", "Adafactor")
 """Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
@@ -46,12 +46,14 @@ class Subject:
         layers: for the log.
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
+        feeds: where a weight layer's normalizer runs, if it feeds one.
         notes: what could not be found out, and why.
     """
 
     layers: tuple[Layer, ...] = ()
     places: dict[str, list[Any]] = field(default_factory=dict)
     rows: dict[Site, tuple[tuple[str, ...], int, int]] = field(default_factory=dict)
+    feeds: dict[Site, Site] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Layer]:
@@ -87,19 +89,18 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], optimizer: Optimizer) -> Subject:
+def describe(model: nn.Module, seen: Seen, call: tuple[Any, Any], optimizer: Optimizer) -> Subject:
     """Return what a first forward showed, together with what the graph says of it.
 
     Args:
         model: the user's model, unwrapped.
-        tap: that listened; it learns which weights feed which normalizer.
-        seen: what it saw.
+        seen: what a `Tap` saw.
         call: the arguments and keyword arguments of the forward.
         optimizer: of the run.
     """
     subject = Subject()
     pairs = _pairs(model, seen, call, subject.notes)
-    tap.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
+    subject.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
     decay = _decay(model, optimizer)
     layers: list[Layer] = []
     for site, weight in seen.weights.items():
@@ -127,8 +128,9 @@ def describe(model: nn.Module, tap: Tap, seen: Seen, call: tuple[Any, Any], opti
                 name=_title(site),
                 kind="normalizer",
                 family=normalizer.family,
-                eps=normalizer.eps,
-                entries=normalizer.entries,
+                groups=normalizer.groups,
+                eps=normalizer.sets.eps,
+                entries=normalizer.sets.entries,
                 samples=normalizer.samples,
             )
         )

@@ -21,37 +21,47 @@ from torch.utils._pytree import tree_leaves
 from ..diagnosis.examined import Site
 from ..diagnosis.streaming import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments, set_count, set_positions
 from ..theory.normalizers import rms_epsilon
-from .probes import normalizers
-from .probes.normalizers import Sets, channel_sets, row_sets
-from .probes.weights import LATER, Power, WeightCall, power_norm
+from .probes.normalizers import Sets, channel_variance, row_variance
+from .probes.weights import Geometry
 from .schedule import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizerSeen:
-    """A normalizer on one batch: what is fixed of it, and `normalizers.QUANTITIES`.
+    """A normalizer on one batch.
 
-    `groups` are sets of one sample with scales of their own; `stored` says that it divides by running statistics.
+    Attributes:
+        family: `batch_norm`, `layer_norm`, ...
+        sets: what it normalizes.
+        samples: of the batch, or sets of the other normalizers.
+        groups: sets of one sample with scales of their own.
+        stored: it divides by running statistics.
     """
 
     family: str
-    eps: float
-    entries: int
+    sets: Sets
     samples: int
-    groups: int
-    stored: bool
-    values: Tensor
+    groups: int = 1
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSeen:
-    """A weight layer on one batch: the names of its parameters, log10 of its norm, and folded with its normalizer."""
+    """A weight layer on one batch.
+
+    Attributes:
+        family: `linear` or `convolution`.
+        parameters: the names of its weight and bias, as far as they are parameters.
+        axis: of the weight, counting output channels.
+        geometry: how it was called.
+        made: its weight, if that is no parameter but was made of some.
+    """
 
     family: str
     parameters: tuple[str, ...]
     axis: int
-    log10_norm: Tensor
-    log10_folded: Tensor | None = None
+    geometry: Geometry
+    made: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -84,9 +94,6 @@ class Tap(TorchFunctionMode):
     Args:
         model: whose modules give the paths.
         blocks: modules whose gains are measured in the tiers above economy.
-
-    Attributes:
-        feeds: for a weight layer's site that of the normalizer behind it, as far as known.
     """
 
     def __init__(self, model: nn.Module, blocks: tuple[str, ...] = ()) -> None:
@@ -95,8 +102,6 @@ class Tap(TorchFunctionMode):
         self.modules = dict(model.named_modules())
         self.parameters = {id(parameter): name for name, parameter in model.named_parameters()}
         self.blocks = set(blocks)
-        self.feeds: Mapping[Site, Site] = {}
-        self.warm: dict[Site, Power] = {}
         self.seen = Seen()
 
     @contextmanager
@@ -112,7 +117,6 @@ class Tap(TorchFunctionMode):
         self._made: dict[int, tuple[Site, Tensor]] | None = {} if readers else None
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
-        self._held: dict[Site, WeightCall] = {}
         self._inputs: list[float | Tensor | None] = []
         self.seen = Seen()
         hooks = [
@@ -125,7 +129,7 @@ class Tap(TorchFunctionMode):
         finally:
             for hook in hooks:
                 hook.remove()
-            self._held, self._made = {}, None
+            self._made = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function as it is; measure its input before, its weight and output after."""
@@ -162,60 +166,36 @@ class Tap(TorchFunctionMode):
     def _normalizer(self, site: Site, family: str, given: Mapping[str, Any]) -> None:
         x, gamma = given["input"].detach(), given.get("weight")
         running = given.get("running_var") if family == "batch_norm" else None
-        if family == "batch_norm" or (family == "instance_norm" and not given["use_input_stats"]):
-            sets, samples, groups = (
-                channel_sets(x, eps=float(given["eps"]), gamma=gamma, running=running),
-                x.shape[0],
-                1,
-            )
+        stored = not given.get("training" if family == "batch_norm" else "use_input_stats", True)
+        groups = 1
+        if family == "batch_norm" or (family == "instance_norm" and stored):
+            eps, entries, samples, variance = float(given["eps"]), x.numel() // x.shape[1], len(x), channel_variance(x)
         else:
             eps = rms_epsilon(given["eps"], x.dtype) if family == "rms_norm" else float(given["eps"])
-            count, groups = set_count(family, given, x), set_positions(family, given, x)
-            sets = row_sets(x, sets=count, groups=groups, eps=eps, gamma=gamma, centred=family != "rms_norm")
-            samples = count
+            samples, groups = set_count(family, given, x), set_positions(family, given, x)
+            variance = row_variance(x, sets=samples, groups=groups, centred=family != "rms_norm")
+            entries = x.numel() // max(samples, 1)
+        gamma = None if gamma is None else gamma.detach().clone()  # sharded scales are gathered for the run alone
+        kept = None if running is None else running.clone()  # in train mode the run moves it
         self.seen.normalizers[site] = NormalizerSeen(
             family=family,
-            eps=sets.eps,
-            entries=sets.entries,
+            sets=Sets(variance=variance, entries=entries, eps=eps, gamma=gamma, running=kept),
             samples=samples,
             groups=groups,
-            stored=not given.get("training", True)
-            if family == "batch_norm"
-            else not given.get("use_input_stats", True),
-            values=normalizers.measure(sets),
-        )
-        for weight, normalizer in self.feeds.items():
-            if normalizer == site and weight in self._held:
-                self._fold(weight, sets)
-
-    def _fold(self, site: Site, sets: Sets) -> None:
-        """Measure a weight layer together with the normalizer behind it, at the data."""
-        call, warm = self._held.pop(site), self.warm[site]
-        constants = normalizers.constant(sets.variance.float(), sets.entries, sets.eps).amax(0)
-        gains = constants if sets.scale is None else constants * sets.scale.to(constants)
-        scale = gains if gains.numel() == call.channels else gains.amax()
-        size, warm.folded = power_norm(call, warm.folded, steps=LATER[self._tier], scale=scale)
-        seen = self.seen.weights[site]
-        self.seen.weights[site] = WeightSeen(
-            family=seen.family,
-            parameters=seen.parameters,
-            axis=seen.axis,
-            log10_norm=seen.log10_norm,
-            log10_folded=size.log10(),
+            stored=stored,
         )
 
     def _weight(self, site: Site, func: Any, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
-        call, tensors = weight_call(func, name, args, kwargs, result)
+        geometry, tensors = geometry_of(func, name, args, kwargs, result)
         module = self.modules.get(self._stack[-1] if self._stack else "")
-        named = tuple(found for tensor in tensors if (found := self._name(module, tensor)) is not None)
-        warm = self.warm.setdefault(site, Power())
-        size, warm.bare = power_norm(call, warm.bare, steps=LATER[self._tier])
-        axis = 1 if "transpose" in name or name in PRODUCTS else 0
+        named = [self._name(module, tensor) for tensor in tensors]
         self.seen.weights[site] = WeightSeen(
-            family=WEIGHTS.get(name, "linear"), parameters=named, axis=axis, log10_norm=size.log10()
+            family=WEIGHTS.get(name, "linear"),
+            parameters=tuple(found for found in named if found is not None),
+            axis=1 if "transpose" in name or name in PRODUCTS else 0,
+            geometry=geometry,
+            made=tensors[0].detach() if named[0] is None else None,
         )
-        if site in self.feeds:
-            self._held[site] = call
         if self._made is not None:
             self._made[id(result)] = (site, result)
             self.seen.readers[site] = []
@@ -281,32 +261,40 @@ class Tap(TorchFunctionMode):
         tensor.register_hook(keep)
 
 
-def weight_call(
+def geometry_of(
     func: Callable[..., Tensor], name: str, args: Any, kwargs: Any, result: Tensor
-) -> tuple[WeightCall, list[Tensor]]:
-    """Return a layer as a linear function of one sample, and its weight and bias."""
+) -> tuple[Geometry, list[Tensor]]:
+    """Return how a layer was called, and its weight and bias."""
     if name == "addmm" or name in PRODUCTS:
         given, used = (args[1], args[2]) if name == "addmm" else args[:2]
         tensors = [used, args[0]] if name == "addmm" else [used]
-        weight = _wide(used)
-        return _called(lambda v: v @ weight, (1, given.shape[-1]), result.shape[-1], weight), tensors
+        return Geometry(kind="matrix", shape=(1, given.shape[-1]), channels=result.shape[-1]), tensors
     named = bound_arguments(func, args, kwargs)
-    given, weight, bias = named["input"], _wide(named["weight"]), named.get("bias")
-    tensors = [named["weight"]] if bias is None else [named["weight"], bias]
+    given, weight, bias = named["input"], named["weight"], named.get("bias")
+    tensors = [weight] if bias is None else [weight, bias]
     if name == "linear":
-        return _called(lambda v: v @ weight.mT, (1, given.shape[-1]), result.shape[-1], weight), tensors
-    sample = given.shape[1:] if given.ndim == weight.ndim else given.shape
-    rest = {key: value for key, value in named.items() if key not in ("input", "weight", "bias")}
+        return Geometry(kind="linear", shape=(1, given.shape[-1]), channels=result.shape[-1]), tensors
+    spatial = weight.ndim - 2
+    shape = (1, *(given.shape[1:] if given.ndim == weight.ndim else given.shape))
     channels = result.shape[1 if result.ndim == weight.ndim else 0]
-    return _called(lambda v: func(v, weight, None, **rest), (1, *sample), channels, weight), tensors
+    rest = {key: value for key, value in named.items() if key not in ("input", "weight", "bias")}
+    if isinstance(rest["padding"], str):
+        return Geometry(
+            kind="other", shape=shape, channels=channels, function=lambda v, w: func(v, w, None, **rest)
+        ), tensors
+    settings = (
+        *(_repeated(rest[key], spatial) for key in ("stride", "padding", "dilation")),
+        "transpose" in name,
+        _repeated(rest.get("output_padding", 0), spatial),
+        rest["groups"],
+    )
+    return Geometry(kind="convolution", shape=shape, channels=channels, settings=settings), tensors
 
 
-def _called(function: Callable[[Tensor], Tensor], shape: tuple[int, ...], channels: int, weight: Tensor) -> WeightCall:
-    return WeightCall(function=function, shape=shape, channels=int(channels), weight=weight)
-
-
-def _wide(weight: Tensor) -> Tensor:
-    return weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
+def _repeated(value: Any, count: int) -> list[int]:
+    """Return one number per dimension."""
+    given = [value] if isinstance(value, int) else list(value)
+    return given * count if len(given) == 1 else given
 
 
 def _size(tensor: Tensor) -> Tensor:

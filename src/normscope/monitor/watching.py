@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -19,17 +17,22 @@ from ..core.errors import InputError, said
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import untouched
+from .budget import Budget
 from .distributed import is_sharded, rank
 from .history import History
-from .log import SCHEMA_VERSION, LogWriter
-from .measuring import Measurement
+from .hooking import after_closure, around_forward
+from .light import Light
+from .log import SCHEMA_VERSION
+from .measuring import Known, Measurement
 from .record import Record
-from .schedule import Schedule
+from .recording import Recorder, Sink
+from .schedule import Schedule, Tier
 from .subject import Subject, describe, is_compiled, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Tap
 
-Sink = Callable[[Record, Sequence[Finding]], None]
+SHARE = 0.01
+"""Of the run's time, for operator norms, updates and alarms in the economy tier: beyond it they take turns."""
 BLIND = 3
 """Steps of the optimizer without a forward before the watcher says that it sees nothing."""
 
@@ -82,23 +85,6 @@ def watch(
     return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel)
 
 
-class _Around:
-    """Calls back in front of a module that was compiled in place: its hooks are compiled too, and would not do."""
-
-    def __init__(self, module: nn.Module, before: Callable[[nn.Module, Any, Any], None]) -> None:
-        self.module, self.compiled = module, module._compiled_call_impl
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before(module, args, kwargs)
-            return self.compiled(*args, **kwargs)  # type: ignore[misc]
-
-        module._compiled_call_impl = call
-
-    def remove(self) -> None:
-        """Put the module back as it was."""
-        self.module._compiled_call_impl = self.compiled
-
-
 class Watch:
     """A run that is being watched; made by `watch`.
 
@@ -107,6 +93,7 @@ class Watch:
         records: what was measured so far and has arrived.
         findings: the alarms so far, in the order they were raised.
         overhead: the share of the run's time that watching took, without the first measurement.
+        busy: whether the model is run by the watcher just now, not by the loop.
     """
 
     def __init__(
@@ -131,23 +118,30 @@ class Watch:
         if not any(id(p) in trained for p in self.model.parameters()):
             raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
         self.schedule = schedule
+        sharded = is_sharded(self.model.parameters())
         self._writes = rank() == 0
-        self._idle = not self._writes and not is_sharded(self.model.parameters())
+        self._idle = not self._writes and not sharded
         self.step = 0
-        self.history = History()
-        self._folder, self._sinks, self._panel_wanted = log, list(sinks), panel
-        self._writer: LogWriter | None = None
-        self._panel: Any = None
+        self._folder, self._sinks = log, sinks
+        self._panel = panel if panel is not None else log is not None
+        self._budget = Budget(None if sharded else SHARE)  # all processes have to measure the same layers
+        self._recorder = Recorder(None, (), panel=False, budget=self._budget)
         self._subject: Subject | None = None
         self._tap: Tap | None = None
+        self._light: Light | None = None
+        self._known = Known()
         self._pending: Measurement | None = None
-        self._queue: deque[Measurement] = deque()
         self._hooks: list[Any] = []
+        self._ears: list[Any] = []
         self._listening: ExitStack | None = None
-        self._unseen, self._busy = 0, False
-        self._warned: set[str] = set()
+        self._unseen, self.busy = 0, False
         self._own = self._first = 0.0
         self._began = time.perf_counter()
+
+    @property
+    def history(self) -> History:
+        """The layers, records and alarms so far."""
+        return self._recorder.history
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -170,38 +164,37 @@ class Watch:
         if self._idle:
             self._hooks = [self.optimizer.register_step_post_hook(self._after_step)]
             return self
-        if self._folder is not None and self._writes:
-            self._writer = LogWriter(self._folder)
-            if self._writer.resumed:
-                self.history.resume(self._folder)
-                self.step = self.history.next_step
+        if self._writes:
+            self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=self._budget)
+            self.step = self._recorder.history.next_step
         self._hooks = [
             self.optimizer.register_step_pre_hook(self._before_step),
             self.optimizer.register_step_post_hook(self._after_step),
         ]
-        if getattr(self.outer, "_compiled_call_impl", None) is None:
-            self._hooks += [
-                self.outer.register_forward_pre_hook(self._before_forward, with_kwargs=True, prepend=True),
-                self.outer.register_forward_hook(self._after_forward, always_call=True),
-            ]
-        else:
-            self._hooks.append(_Around(self.outer, self._before_forward))
+        self._ears = around_forward(self.outer, self._before_forward, self._after_forward)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._ears):
             hook.remove()
-        self._hooks = []
+        self._hooks, self._ears = [], []
         self._stop_listening()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
-        seconds = time.perf_counter() - self._began
-        self._write("end", {"step": self.step, "how": ended, "seconds": round(seconds, 3), "overhead": self.overhead})
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        seconds = round(time.perf_counter() - self._began, 3)
+        self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
+
+    def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:
+        """Watch another module instead, before the first forward is measured; `call` has one that has begun."""
+        if self._subject is None and not self._idle:
+            for hook in self._ears:
+                hook.remove()
+            self.outer, self.model = model, unwrapped(model)
+            self._ears = around_forward(model, self._before_forward, self._after_forward)
+            if call is not None:
+                self._before_forward(model, *call)
 
     def observe(self, *, loss: Tensor | float) -> None:
         """Add the loss of the present step; nothing is read from the device.
@@ -216,12 +209,12 @@ class Watch:
     def flush(self) -> None:
         """Wait for everything that was measured, write it down and look for alarms."""
         self._send()
-        self._collect(wait=True)
+        self._recorder.collect(self.overhead, wait=True)
 
     # hooks: each does nothing but look at a counter unless its step is due
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._busy or torch.compiler.is_compiling():
+        if self.busy or torch.compiler.is_compiling():
             return
         self._unseen = 0
         if not self.model.training or self._listening is not None:
@@ -232,41 +225,52 @@ class Watch:
         if tier is None or (self._pending is not None and self._pending.seen is not None):
             return
         began = time.perf_counter()
-        first, self._busy = self._subject is None, True
+        first, self.busy = self._subject is None, True
         try:
             subject, tap = self._prepared(args, kwargs)
             self._pending = self._pending or Measurement(self.step, tier, subject, self.optimizer)
-            if is_compiled(self.outer):
+            light = self._light if tier is Tier.ECONOMY else None
+            if is_compiled(self.outer) and (light is None or light.hooked):
                 with self._aside(), tap.listening(tier) as seen:
                     self.model(*args, **kwargs)
                 self._pending.seen = seen
             else:
                 self._listening = ExitStack()
-                self._pending.seen = self._listening.enter_context(tap.listening(tier))
+                listener = tap.listening(tier) if light is None else light.listening()
+                self._pending.seen = self._listening.enter_context(listener)
         except Exception as error:
-            self._complain("forward", f"this step's forward is not measured: {said(error)}")
+            self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
         finally:
-            self._busy = False
+            self.busy = False
         self._count(began, first=first)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if self._listening is not None:
             self._stop_listening()
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         tier = self.schedule.due(self.step)
         if tier is None:
-            return
+            return None
+        changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
+        if changed is None:
+            self._measure_before(optimizer, tier)
+        return changed
+
+    def _measure_before(self, optimizer: Optimizer, tier: Tier) -> None:
         began = time.perf_counter()
         try:
+            if self._pending is not None and self._pending.step != self.step:
+                self._send()
             if self._pending is None:
                 self._see_nothing()
             if self._pending is None and self._subject is not None:
                 self._pending = Measurement(self.step, tier, self._subject, optimizer)
             if self._pending is not None:
-                self._pending.before(dict(self.model.named_parameters()))
+                budget = self._budget if tier is Tier.ECONOMY else Budget(None)
+                self._pending.before(dict(self.model.named_parameters()), self._known, budget)
         except Exception as error:
-            self._complain("step", f"this step's gradients are not measured: {said(error)}")
+            self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
         self._count(began)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -276,7 +280,7 @@ class Watch:
             try:
                 pending.after(dict(self.model.named_parameters()))
             except Exception as error:
-                self._complain("update", f"this step's update is not measured: {said(error)}")
+                self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
             self._count(began)
         self.step += 1
 
@@ -289,9 +293,9 @@ class Watch:
             richest = max(self.schedule.every, key=lambda tier: tier.rank)
             with self._aside(), self._tap.listening(richest, readers=True) as seen:
                 self.model(*args, **kwargs)
-            self._subject = describe(self.model, self._tap, seen, (args, kwargs), self.optimizer)
-            self.history.begin(self._subject.layers)
-            self._write("run", self._metadata(self._subject))
+            self._subject = describe(self.model, seen, (args, kwargs), self.optimizer)
+            self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
+            self._recorder.begin(self._subject.layers, self._metadata(self._subject))
         return self._subject, self._tap
 
     def _aside(self) -> ExitStack:
@@ -323,64 +327,23 @@ class Watch:
             self._listening = None
 
     def _send(self) -> None:
-        """Send what was measured of a step on its way to the host."""
-        if self._pending is None:
-            return
-        began = time.perf_counter()
-        pending, self._pending = self._pending, None
-        try:
-            pending.send(time.perf_counter() - self._began)
-            self._queue.append(pending)
-        except Exception as error:
-            self._complain("send", f"a measured step is lost: {said(error)}")
-        self._collect(wait=False)
-        self._count(began)
-
-    def _collect(self, *, wait: bool) -> None:
-        """Write down what has arrived, in order."""
-        while self._queue and (wait or self._queue[0].arrived()):
-            measured = self._queue.popleft()
-            if not self._writes:
-                continue
-            try:
-                record = measured.record()
-                raised = self.history.add(record)
-            except Exception as error:
-                self._complain("record", f"a measured step is lost: {said(error)}")
-                continue
-            self._write("step", record.to_json())
-            for finding in raised:
-                self._write("finding", finding.to_json())
-            for sink in list(self._sinks):
-                try:
-                    sink(record, raised)
-                except Exception as error:
-                    self._sinks.remove(sink)
-                    self._complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
-
-    def _write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Append to the log; one that cannot be written to is given up with a warning."""
-        if self._writer is not None:
-            try:
-                self._writer.write(kind, data)
-            except OSError as error:
-                self._writer = None
-                self._complain("log", f"the log cannot be written to and ends here: {said(error)}")
+        """Send what was measured of a step on its way to the host, and hand on what has arrived."""
+        if self._pending is not None:
+            began = time.perf_counter()
+            pending, self._pending = self._pending, None
+            if self._writes:
+                self._recorder.send(pending, began - self._began)
+                self._recorder.collect(self.overhead)
+            self._count(began)
 
     def _see_nothing(self) -> None:
         self._unseen += 1
         if self._unseen == BLIND:
-            self._complain(
+            self._recorder.complain(
                 "blind",
                 "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
                 "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
             )
-
-    def _complain(self, topic: str, words: str) -> None:
-        """Warn once on a topic; watching never stops a run."""
-        if topic not in self._warned:
-            self._warned.add(topic)
-            warnings.warn(f"normscope: {words}", stacklevel=2)
 
     def _count(self, began: float, *, first: bool = False) -> None:
         spent = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""`Document`: text, figures, tables, charts and notices as plain data, before anyone chose how to show them."""
+"""`Document`: text, figures, tables, charts, curves and notices as plain data, before anyone chose how to show them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,76 @@ class Chart:
                 raise ValueError(f"series {series.name!r} of chart {self.title!r}: spans, and only they, have `until`")
 
 
-Block = Table | Text | Figures | Notice | Chart
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One curve over a numeric axis.
+
+    Attributes:
+        name: stands in the legend and in the hover text.
+        points: pairs (x, value), ascending in x; a NaN is a gap that is named in the hover text, infinities are drawn
+            at the edge. `normscope.report.curves.thinned` makes few of many.
+        depth: where the layer stands in its network, from 0 to 1: its colour then says so. None has a colour of its
+            own.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    depth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at one place of the numeric axis.
+
+    Attributes:
+        x: where.
+        name: what, for the hover text.
+        level: how serious.
+        kind: what the legend calls all of its like: `alarm`.
+    """
+
+    x: float
+    name: str
+    level: Literal["info", "warning", "error"] = "info"
+    kind: str = "alarm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Curves over a numeric axis, drawn.
+
+    Attributes:
+        curves: what is drawn; those with a depth in the order of the network.
+        title: stands above.
+        caption: stands below: how to read it.
+        axis: what the values are, e.g. "log10 of the variance".
+        along: what the numeric axis counts.
+        marks: what happened along the way.
+        rules: reference values, each with a name.
+        span: values that the value axis holds at least, so that two pictures can be compared.
+
+    Raises:
+        ValueError: the points of a curve are not in order, or a depth is outside of [0, 1].
+    """
+
+    curves: tuple[Curve, ...]
+    title: str = ""
+    caption: str = ""
+    axis: str = ""
+    along: str = "step"
+    marks: tuple[Mark, ...] = ()
+    rules: tuple[tuple[str, float], ...] = ()
+    span: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        for curve in self.curves:
+            if any(not one[0] <= other[0] for one, other in zip(curve.points, curve.points[1:])):
+                raise ValueError(f"curve {curve.name!r} of {self.title!r}: its points do not ascend")
+            if curve.depth is not None and not 0.0 <= curve.depth <= 1.0:
+                raise ValueError(f"curve {curve.name!r} of {self.title!r}: a depth of {curve.depth}")
+
+
+Block = Table | Text | Figures | Notice | Chart | Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

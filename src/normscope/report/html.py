@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .cells import format_cell, visible
-from .document import Block, Cell, Chart, Document, Kind, Table, Text
+from .document import Block, Cell, Chart, Curves, Document, Kind, Table, Text
 from .svg import chart_svg, swatch
+from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
 
 if TYPE_CHECKING:
     import jinja2
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 FILTER_FROM = 9
 """Tables of at least this many rows have a filter box."""
+
+RAMP_FROM = 13
+"""The legend of at least this many curves by depth is one ramp of colours; their names unfold."""
 
 GENERATOR = "Normscope"
 
@@ -81,7 +85,7 @@ def sections(document: Document) -> tuple[Section, ...]:
         if isinstance(block, Text):
             heading = block.heading
         else:
-            heading = block.title if not headed and isinstance(block, Table | Chart) else ""
+            heading = block.title if not headed and isinstance(block, Table | Chart | Curves) else ""
         if heading or not parts:
             parts.append((heading, []))
         parts[-1][1].append(block)
@@ -123,9 +127,12 @@ def _environment() -> jinja2.Environment:
         type_name=lambda block: type(block).__name__.lower(),
         chart_svg=lambda chart: _markup(chart_svg(chart)),
         swatch=lambda series, number: _markup(swatch(series, number)),
+        curves_svg=lambda curves: _markup(curves_svg(curves)),
+        curve_swatch=lambda curve, number: _markup(curve_swatch(curve, number)),
+        mark_swatch=lambda level: _markup(mark_swatch(level)),
     )
     environment.tests["number_kind"] = is_number
-    environment.globals["filter_from"] = FILTER_FROM
+    environment.globals |= {"filter_from": FILTER_FROM, "ramp_from": RAMP_FROM, "ramp": _markup(depth_ramp())}
     return environment
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .document import Chart, Series
@@ -36,9 +36,17 @@ def scale(chart: Chart) -> Scale | None:
         A range with some margin; never empty.
     """
     seen = [value for series in chart.series for value in measured(series)]
-    if not seen:
-        return None
-    finite = [value for value in (*seen, *(value for _, value in chart.rules)) if math.isfinite(value)] or [0.0]
+    return scale_of(seen, also=[value for _, value in chart.rules]) if seen else None
+
+
+def scale_of(seen: Sequence[float], *, also: Sequence[float] = ()) -> Scale:
+    """Return the range that holds some values, with some margin; never empty.
+
+    Args:
+        seen: numbers, infinite ones too.
+        also: finite values that it holds as well.
+    """
+    finite = [value for value in (*seen, *also) if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     room = MARGIN * (high - low) or 0.5
     return Scale(low=low - room, high=high + room, below=-math.inf in seen, above=math.inf in seen)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from .cells import NOT_MEASURED, format_cell, visible
+from .cells import format_cell
 from .document import Chart, Series
-from .scale import Scale, scale, tick_text, ticks
+from .drawing import Frame, arrow, escaped, grid_lines, is_finite, number_text, rule_lines, shortened, tag
+from .scale import Scale, scale
 
 COLOURS = 6
 """Classes `s0` to `s5` of the style sheet; a seventh series starts over, with another shape."""
 
 CROWDED = 60
 """From this many labels on, lines have no dots and marks are small."""
-
-LANE = 18.0
-"""Pixels beyond the finite range, where infinite values are marked."""
 
 CHARACTER = 6.4
 """Pixels of one letter of a label, about."""
@@ -34,51 +30,6 @@ NARROW = 860.0
 
 FEW = 12
 """Up to this many labels a sideways chart writes the values beside its bars."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """The plot area inside the picture, and where labels and values fall in it."""
-
-    sideways: bool
-    count: int
-    left: float
-    top: float
-    width: float
-    height: float
-    right: float
-    bottom: float
-    scale: Scale
-    tilt: float = 0.0
-
-    @property
-    def band(self) -> float:
-        """Pixels that one label has along its axis."""
-        return (self.height if self.sideways else self.width) / max(self.count, 1)
-
-    def middle(self, index: int) -> float:
-        """Return the middle of a label's band, from the start of its axis."""
-        return (index + 0.5) * self.band
-
-    def across(self, value: float) -> float:
-        """Return where a value stands, from the low end of its axis; infinite ones stand in their lanes."""
-        length = self.width if self.sideways else self.height
-        start = LANE if self.scale.below else 0.0
-        stop = length - (LANE if self.scale.above else 0.0)
-        if math.isinf(value):
-            return length - LANE / 2 if value > 0 else LANE / 2
-        return start + (stop - start) * self.scale.share(value)
-
-    def point(self, along: float, across: float) -> tuple[float, float]:
-        """Return x and y of a place along the labels and across the values."""
-        if self.sideways:
-            return self.left + across, self.top + along
-        return self.left + along, self.top + self.height - across
-
-    def box(self, along: float, breadth: float, low: float, high: float) -> dict[str, float]:
-        """Return x, y, width and height of a bar in the middle of `along`."""
-        (x1, y1), (x2, y2) = self.point(along - breadth / 2, low), self.point(along + breadth / 2, high)
-        return {"x": min(x1, x2), "y": min(y1, y2), "width": abs(x2 - x1), "height": abs(y2 - y1)}
 
 
 def chart_svg(chart: Chart) -> str:
@@ -98,16 +49,16 @@ def chart_svg(chart: Chart) -> str:
         return ""
     frame = _frame(chart, extent)
     whole = (frame.left + frame.width + frame.right, frame.top + frame.height + frame.bottom)
-    return _tag(
+    return tag(
         "svg",
-        *_grid(frame),
+        *grid_lines(frame),
         *_names(chart, frame),
-        _tag("text", _text(chart.axis), class_="axis", **_axis_place(frame, whole)) if chart.axis else "",
+        tag("text", escaped(chart.axis), class_="axis", **_axis_place(frame, whole)) if chart.axis else "",
         *(_line(series, number, frame) for number, series in enumerate(chart.series) if series.style == "line"),
         *(_place(chart, index, frame) for index in range(frame.count)),
-        *_rules(chart, frame),
+        *rule_lines(chart.rules, frame),
         class_=f"chart{' sideways' if chart.sideways else ' long' if frame.width > 1.5 * NARROW else ''}",
-        viewBox=f"0 0 {_number(whole[0])} {_number(whole[1])}",
+        viewBox=f"0 0 {number_text(whole[0])} {number_text(whole[1])}",
         width=whole[0],
         height=whole[1],
         role="img",
@@ -124,12 +75,12 @@ def swatch(series: Series, number: int) -> str:
     """
     drawn: str
     if series.style == "spans":
-        drawn = _tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)
+        drawn = tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)
     elif series.style == "line":
-        drawn = _tag("path", class_="line", d="M1 7H21") + _tag("circle", class_="mark", cx=11, cy=7, r=3)
+        drawn = tag("path", class_="line", d="M1 7H21") + tag("circle", class_="mark", cx=11, cy=7, r=3)
     else:
         drawn = _glyph(number, 11.0, 7.0, 4.0)
-    return _tag(
+    return tag(
         "svg", drawn, class_=f"swatch {_colour(number)}", viewBox="0 0 22 14", width=22, height=14, aria_hidden="true"
     )
 
@@ -151,7 +102,7 @@ def _frame(chart: Chart, extent: Scale) -> Frame:
         )
     width = min(max(NARROW, 2.0 * count), 3.0 * NARROW)
     band = width / count
-    lengths = {index: len(_short(chart.labels[index], 26)) * CHARACTER for index in _labelled(count, band)}
+    lengths = {index: len(shortened(chart.labels[index], 26)) * CHARACTER for index in _labelled(count, band)}
     tilt = TILT if max(lengths.values()) > band - 8 else 0.0
     turn = math.radians(tilt)
     left = max(52.0, *(length * math.cos(turn) - band * (index + 0.5) + 12 for index, length in lengths.items()))
@@ -174,33 +125,18 @@ def _labelled(count: int, band: float) -> range:
     return range(0, count, max(1, math.ceil(SPACING / band)))
 
 
-def _grid(frame: Frame) -> Iterator[str]:
-    about = 8 if frame.sideways else 7
-    along = frame.band * frame.count
-    ends = [(tick, tick_text(tick)) for tick in ticks(frame.scale.low, frame.scale.high, about=about)]
-    ends += [(-math.inf, "-inf")] if frame.scale.below else []
-    ends += [(math.inf, "inf")] if frame.scale.above else []
-    for value, text in ends:
-        (x1, y1), (x2, y2) = frame.point(0.0, frame.across(value)), frame.point(along, frame.across(value))
-        kind = "grid" if math.isfinite(value) else "grid lane"
-        yield _tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2)
-        if frame.sideways:
-            yield _tag("text", text, class_="tick", x=x2, y=y2 + 16, text_anchor="middle")
-        else:
-            yield _tag("text", text, class_="tick", x=x1 - 8, y=y1 + 4, text_anchor="end")
-
-
 def _names(chart: Chart, frame: Frame) -> Iterator[str]:
     for index in range(frame.count) if frame.sideways else _labelled(frame.count, frame.band):
         x, y = frame.point(frame.middle(index), 0.0)
         if frame.sideways:
-            name = _text(_short(chart.labels[index], 34))
-            yield _tag("text", name, class_="label", x=frame.left - 10, y=y + 4, text_anchor="end")
+            name = escaped(shortened(chart.labels[index], 34))
+            yield tag("text", name, class_="label", x=frame.left - 10, y=y + 4, text_anchor="end")
         else:
-            name = _text(_short(chart.labels[index], 26))
-            turned = f" rotate(-{_number(frame.tilt)})" if frame.tilt else ""
-            at = f"translate({_number(x + (4 if turned else 0))} {_number(y + (14 if turned else 18))}){turned}"
-            yield _tag("text", name, class_="label", transform=at, text_anchor="end" if turned else "middle")
+            name = escaped(shortened(chart.labels[index], 26))
+            turned = f" rotate(-{number_text(frame.tilt)})" if frame.tilt else ""
+            across, down = number_text(x + (4 if turned else 0)), number_text(y + (14 if turned else 18))
+            at = f"translate({across} {down}){turned}"
+            yield tag("text", name, class_="label", transform=at, text_anchor="end" if turned else "middle")
 
 
 def _axis_place(frame: Frame, whole: tuple[float, float]) -> dict[str, float | str]:
@@ -209,32 +145,23 @@ def _axis_place(frame: Frame, whole: tuple[float, float]) -> dict[str, float | s
     return {"x": frame.left, "y": 14.0}
 
 
-def _rules(chart: Chart, frame: Frame) -> Iterator[str]:
-    for name, value in chart.rules:
-        across = frame.across(value)
-        (x1, y1), (x2, y2) = frame.point(0.0, across), frame.point(frame.band * frame.count, across)
-        yield _tag("line", class_="rule", x1=x1, y1=y1, x2=x2, y2=y2)
-        place = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
-        yield _tag("text", _text(name), class_="rule-name", **place)
-
-
 def _line(series: Series, number: int, frame: Frame) -> str:
     steps, joined = [], False
     for index, value in enumerate(series.values):
-        if not _finite(value):
+        if not is_finite(value):
             joined = False
             continue
         x, y = frame.point(frame.middle(index), frame.across(value or 0.0))
-        steps.append(f"{'L' if joined else 'M'}{_number(x)} {_number(y)}")
+        steps.append(f"{'L' if joined else 'M'}{number_text(x)} {number_text(y)}")
         joined = True
-    return _tag("path", class_=f"line {_colour(number)}", d="".join(steps)) if steps else ""
+    return tag("path", class_=f"line {_colour(number)}", d="".join(steps)) if steps else ""
 
 
 def _place(chart: Chart, index: int, frame: Frame) -> str:
     length = frame.width if frame.sideways else frame.height
-    band = _tag("rect", class_="band", **frame.box(frame.middle(index), frame.band, 0.0, length))
+    band = tag("rect", class_="band", **frame.box(frame.middle(index), frame.band, 0.0, length))
     marks = [mark for number, series in enumerate(chart.series) for mark in _marks(chart, series, number, index, frame)]
-    return _tag("g", _tag("title", _text(hover_text(chart, index))), band, *marks, class_="place")
+    return tag("g", tag("title", escaped(hover_text(chart, index))), band, *marks, class_="place")
 
 
 def hover_text(chart: Chart, index: int) -> str:
@@ -258,13 +185,13 @@ def _marks(chart: Chart, series: Series, number: int, index: int, frame: Frame) 
         return
     x, y = frame.point(along, frame.across(value))
     if math.isinf(value):
-        yield _arrow(number, x, y, _direction(frame, value))
+        yield arrow(frame, along, value, _colour(number))
     elif series.style == "marks":
         yield _glyph(number, x, y, radius)
         if _written(chart) and all(other.values[index] is None for other in chart.series if other is not series):
-            yield _tag("text", format_cell(value, "log10"), class_="figure", x=x + 10, y=y + 4)
+            yield tag("text", format_cell(value, "log10"), class_="figure", x=x + 10, y=y + 4)
     elif frame.count <= CROWDED or _alone(series, index):
-        yield _tag("circle", class_=f"mark {_colour(number)}", cx=x, cy=y, r=radius - 0.6)
+        yield tag("circle", class_=f"mark {_colour(number)}", cx=x, cy=y, r=radius - 0.6)
 
 
 def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -> Iterator[str]:
@@ -280,15 +207,14 @@ def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -
     low, high = frame.across(min(ends)), frame.across(max(ends))
     if high - low < 3.0:  # a closed bracket is still to be seen
         low, high = (low + high) / 2 - 1.5, (low + high) / 2 + 1.5
-    yield _tag(
+    yield tag(
         "rect", class_=f"span {_colour(number)}", rx=min(2.0, breadth / 3), **frame.box(along, breadth, low, high)
     )
     for end in {end for end in ends if math.isinf(end)}:
-        x, y = frame.point(along, frame.across(end))
-        yield _arrow(number, x, y, _direction(frame, end))
+        yield arrow(frame, along, end, _colour(number))
     if _written(chart):
         x, y = frame.point(along, high)
-        yield _tag("text", format_cell(max(ends), "log10"), class_="figure", x=x + 10, y=y + 4)
+        yield tag("text", format_cell(max(ends), "log10"), class_="figure", x=x + 10, y=y + 4)
 
 
 def _radius(frame: Frame) -> float:
@@ -312,73 +238,27 @@ def _written(chart: Chart) -> bool:
 def _alone(series: Series, index: int) -> bool:
     before = series.values[index - 1] if index else None
     after = series.values[index + 1] if index + 1 < len(series.values) else None
-    return not _finite(before) and not _finite(after)
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _direction(frame: Frame, value: float) -> tuple[float, float]:
-    sign = math.copysign(1.0, value)
-    return (sign, 0.0) if frame.sideways else (0.0, -sign)
-
-
-def _arrow(number: int, x: float, y: float, direction: tuple[float, float]) -> str:
-    """An open arrow head that points out of the chart: an infinite value."""
-    dx, dy = 5 * direction[0], 5 * direction[1]
-    corners = ((x - dx - dy, y - dy + dx), (x + dx, y + dy), (x - dx + dy, y - dy - dx))
-    path = "L".join(f"{_number(cx)} {_number(cy)}" for cx, cy in corners)
-    return _tag("path", class_=f"infinite {_colour(number)}", d=f"M{path}Z")
+    return not is_finite(before) and not is_finite(after)
 
 
 def _glyph(number: int, x: float, y: float, r: float) -> str:
     kind = f"mark {_colour(number)}"
     match number % 4:
         case 0:
-            return _tag("circle", class_=kind, cx=x, cy=y, r=r)
+            return tag("circle", class_=kind, cx=x, cy=y, r=r)
         case 1:
-            return _tag("rect", class_=kind, x=x - 0.9 * r, y=y - 0.9 * r, width=1.8 * r, height=1.8 * r)
+            return tag("rect", class_=kind, x=x - 0.9 * r, y=y - 0.9 * r, width=1.8 * r, height=1.8 * r)
         case 2:
-            side = _number(1.3 * r)
-            return _tag(
+            side = number_text(1.3 * r)
+            return tag(
                 "path",
                 class_=kind,
-                d=f"M{_number(x)} {_number(y - 1.3 * r)}l{side} {side}l-{side} {side}l-{side}-{side}z",
+                d=f"M{number_text(x)} {number_text(y - 1.3 * r)}l{side} {side}l-{side} {side}l-{side}-{side}z",
             )
         case _:
-            return _tag(
-                "path",
-                class_=kind,
-                d=f"M{_number(x)} {_number(y - 1.2 * r)}l{_number(1.2 * r)} {_number(2.2 * r)}h-{_number(2.4 * r)}z",
-            )
+            down = f"l{number_text(1.2 * r)} {number_text(2.2 * r)}h-{number_text(2.4 * r)}z"
+            return tag("path", class_=kind, d=f"M{number_text(x)} {number_text(y - 1.2 * r)}{down}")
 
 
 def _colour(number: int) -> str:
     return f"s{number % COLOURS}"
-
-
-def _short(name: str, most: int) -> str:
-    """The start and the end of a long name: the end tells layers apart, the start tells where they are."""
-    if len(name) <= most:
-        return name or NOT_MEASURED
-    tail = (2 * most) // 3
-    return f"{name[: most - tail - 1]}…{name[-tail:]}"
-
-
-def _text(text: str) -> str:
-    return html.escape(visible(text))
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _tag(name: str, *children: str, **attributes: str | float) -> str:
-    """One element; `children` are markup already, attributes are escaped here."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_number(value) if isinstance(value, int | float) else _text(value)}"'
-        for key, value in attributes.items()
-    )
-    inner = "".join(children)
-    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from .cells import format_cell, visible
-from .document import Block, Chart, Column, Document, Figures, Notice, Series, Table, Text
+from .curves import as_table
+from .document import Block, Chart, Column, Curves, Document, Figures, Notice, Series, Table, Text
 from .scale import Scale, scale, tick_text
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
             _print_notice(block, console)
         case Chart():
             _print_chart(block, console)
+        case Curves():
+            shown = as_table(block)
+            if shown is None:
+                _say(console, f"{block.title}: nothing was measured", "dim")
+            else:
+                _print_table(shown, console)
         case Figures():
             wide = max((len(visible(item.label)) for item in block.items), default=0)
             for item in block.items:

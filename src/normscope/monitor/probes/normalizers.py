@@ -1,9 +1,17 @@
-"""A normalizer's input on one batch: its variances and the constants that follow (theory: normalizers)."""
+"""A normalizer's input on one batch: its variances and the constants that follow (theory: normalizers).
+
+What runs on the device is a variance per set; the figures are made of it on the host, or on the device where there are
+too many sets to send.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +21,8 @@ CONSTANT = 1e-6
 """Of eps: such an input is constant as far as the normalizer can tell."""
 DEAD_SCALE = 1e-4
 """A scale below this share of the largest one lets nothing through."""
+MOST = 2048
+"""Variances of a normalizer that are sent to the host one by one; more are summed up on the device."""
 QUANTITIES = (
     "log10_variance", "log10_variance_min", "log10_variance_max", "log10_constant", "log10_gain", "dominated",
     "constant", "dead", "log10_running", "running_spread",
@@ -28,7 +38,6 @@ QUANTITIES = (
 - `log10_running`, `running_spread`: mean and standard deviation over the channels of log10 of (batch variance + eps)
   over (running variance + eps).
 """
-
 OPTIONAL = ("dead", "log10_running", "running_spread")
 """Quantities that not every normalizer has: NaN there says so."""
 
@@ -41,92 +50,128 @@ class Sets:
         variance: of every set, `[*, groups]`: sets with the same scales lie along the first dimension.
         entries: how many values a set has.
         eps: the stabiliser.
-        scale: the largest abs(gamma) of every group, `[groups]` or one; None for ones.
-        gamma: every scale, for the dead ones; None without scales.
+        gamma: every scale, those of a group next to each other; None without scales.
         running: the running variance `[groups]`, if there is one.
+        factor: what `variance` still has to be multiplied with; rounding may have left it slightly negative then.
     """
 
-    variance: Tensor
+    variance: Any
     entries: int
     eps: float
-    scale: Tensor | None = None
-    gamma: Tensor | None = None
-    running: Tensor | None = None
+    gamma: Any = None
+    running: Any = None
+    factor: float | None = None
+
+    @property
+    def spread(self) -> Any:
+        """The variances."""
+        return self.variance if self.factor is None else (self.variance * self.factor).clip(min=0.0)
 
 
-def channel_sets(x: Tensor, *, eps: float, gamma: Tensor | None = None, running: Tensor | None = None) -> Sets:
-    """Return the channels of a BatchNorm, `[samples, channels, ...]`.
-
-    Args:
-        x: its input.
-        eps: the stabiliser.
-        gamma: the scales.
-        running: the running variance.
-    """
-    dims = [0, *range(2, x.ndim)]
-    variance = torch.var(_wide(x), dim=dims, correction=0)
-    scale = None if gamma is None else gamma.detach().abs()
-    return Sets(
-        variance=variance[None], entries=x.numel() // x.shape[1], eps=eps, scale=scale, gamma=gamma, running=running
-    )
+def channel_variance(x: Tensor) -> Tensor:
+    """Return the variances `[1, channels]` of the channels of a BatchNorm's input `[samples, channels, ...]`."""
+    return torch.var(_wide(x), dim=[0, *range(2, x.ndim)], correction=0)[None]
 
 
-def row_sets(x: Tensor, *, sets: int, groups: int, eps: float, gamma: Tensor | None, centred: bool = True) -> Sets:
-    """Return the sets of LayerNorm, GroupNorm, InstanceNorm or RMSNorm: runs of consecutive entries.
+def row_variance(x: Tensor, *, sets: int, groups: int, centred: bool = True) -> Tensor:
+    """Return the variances `[sets/groups, groups]` of the sets of LayerNorm, GroupNorm, InstanceNorm or RMSNorm.
 
     Args:
-        x: its input.
+        x: its input; a set is a run of consecutive entries.
         sets: how many there are.
         groups: sets with scales of their own in one sample.
-        eps: the stabiliser.
-        gamma: the scales; those of a group are consecutive.
         centred: False for RMSNorm, whose "variance" is the mean square.
     """
     rows = _wide(x).reshape(sets, -1)
     variance = torch.var(rows, dim=1, correction=0) if centred else rows.square().mean(1)
-    scale = None if gamma is None else gamma.detach().abs().reshape(groups, -1).amax(1)
-    return Sets(variance=variance.reshape(-1, groups), entries=rows.shape[1], eps=eps, scale=scale, gamma=gamma)
+    return variance.reshape(-1, groups)
 
 
 def measure(sets: Sets) -> Tensor:
-    """Return `QUANTITIES` as one vector; NaN where a quantity does not apply."""
-    variance, eps = sets.variance.to(torch.float32), sets.eps
-    logs = variance.log10()
+    """Return `QUANTITIES` as one vector, on the device."""
+    variance, eps = sets.spread, sets.eps
+    logs = torch.log10(variance)
     constants = constant(variance, sets.entries, eps)
-    gains = constants if sets.scale is None else constants * sets.scale.to(constants)
-    nothing = variance.new_full((), float("nan"))
-    dead = nothing
+    scale = scales(sets)
+    gains = constants if scale is None else constants * scale
+    figures = [
+        logs.mean(),
+        logs.min(),
+        logs.max(),
+        torch.log10(constants.max()),
+        torch.log10(gains.max()),
+        _share(variance < DOMINATED * eps),
+        _share(variance <= CONSTANT * eps),
+    ]
+    nothing = variance.max() * float("nan")
+    dead = ratio = spread = nothing
     if sets.gamma is not None:
-        size = sets.gamma.detach().abs().to(torch.float32)
-        dead = (size <= DEAD_SCALE * size.amax()).float().mean()
-    ratio = spread = nothing
+        size = abs(sets.gamma)
+        dead = _share(size <= DEAD_SCALE * size.max())
     if sets.running is not None:
-        relative = ((variance + eps) / (sets.running.to(variance) + eps)).log10().flatten()
+        relative = torch.log10((variance + eps) / (sets.running + eps)).reshape(-1)
         ratio, spread = relative.mean(), relative.std(correction=0)
-    return torch.stack(
-        [
-            logs.mean(),
-            logs.amin(),
-            logs.amax(),
-            constants.amax().log10(),
-            gains.amax().log10(),
-            (variance < DOMINATED * eps).float().mean(),
-            (variance <= CONSTANT * eps).float().mean(),
-            dead,
-            ratio,
-            spread,
-        ]
-    )
+    return torch.stack([*figures, dead, ratio, spread])
 
 
-def constant(variance: Tensor, entries: int, eps: float) -> Tensor:
+def scales(sets: Sets) -> Any:
+    """Return the largest abs(gamma) of every group; None without scales."""
+    if sets.gamma is None:
+        return None
+    size = abs(sets.gamma).reshape(sets.variance.shape[-1], -1)
+    return size.amax(1) if isinstance(size, Tensor) else size.max(1)
+
+
+def constant(variance: Any, entries: int, eps: float) -> Any:
     """Return the Jacobian norm of a set without its scale: 1/s, eps/s^3 for two entries, 0 for one."""
-    deviation = (variance + eps).sqrt()
+    deviation = (variance + eps) ** 0.5
     if entries >= 3:
         return 1.0 / deviation
-    return eps / deviation**3 if entries == 2 else torch.zeros_like(deviation)
+    return eps / deviation**3 if entries == 2 else 0.0 * deviation
+
+
+def _share(flags: Tensor) -> Tensor:
+    return flags.float().mean()
 
 
 def _wide(x: Tensor) -> Tensor:
     """Return values that can be squared and summed."""
     return x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
+
+
+def measure_all(many: Sequence[Sets]) -> np.ndarray:
+    """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
+    if not many:
+        return np.zeros((0, len(QUANTITIES)))
+    flat = [np.asarray(sets.spread) for sets in many]
+    counts = np.array([variance.size for variance in flat])
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    variance = np.concatenate([v.reshape(-1) for v in flat])
+    eps = np.repeat([sets.eps for sets in many], counts)
+    scale = np.concatenate(
+        [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
+         for sets, v in zip(many, flat, strict=True)]
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        deviation = np.sqrt(variance + eps)
+        entries = np.repeat([sets.entries for sets in many], counts)
+        constants = np.where(entries >= 3, 1.0 / deviation, np.where(entries == 2, eps / deviation**3, 0.0))
+        logs = np.log10(variance)
+        columns = [
+            np.add.reduceat(logs, first) / counts,
+            np.minimum.reduceat(logs, first),
+            np.maximum.reduceat(logs, first),
+            np.log10(np.maximum.reduceat(constants, first)),
+            np.log10(np.maximum.reduceat(constants * scale, first)),
+            np.add.reduceat(variance < DOMINATED * eps, first, dtype=float) / counts,
+            np.add.reduceat(variance <= CONSTANT * eps, first, dtype=float) / counts,
+        ]
+        rest = np.full((len(many), 3), math.nan)
+        for row, sets, own in zip(rest, many, flat, strict=True):
+            if sets.gamma is not None:
+                size = np.abs(sets.gamma)
+                row[0] = (size <= DEAD_SCALE * size.max()).mean()
+            if sets.running is not None:
+                relative = np.log10((own.reshape(-1) + sets.eps) / (sets.running + sets.eps))
+                row[1:] = relative.mean(), relative.std()
+    return np.column_stack([*columns, rest])

@@ -1,9 +1,14 @@
-"""What one step of the optimizer does to scale-invariant weights: how fast they turn, how their norm moves."""
+"""What one step of the optimizer does to scale-invariant weights: how fast they turn, how their norm moves.
+
+Three numbers per group are taken on the device; the figures are made of them on the host.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +24,6 @@ QUANTITIES = (
 - `log10_effective_lr`: mean of log10 of lr/norm^2 (SGD) or lr/norm (optimizers that rescale gradients).
 - `zero`: share of the groups that are exactly zero.
 """
-
 OPTIONAL = ("log10_effective_lr",)
 """Quantities that are not known of every optimizer: NaN there says so."""
 
@@ -37,42 +41,38 @@ def grouped(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat([row.to(rows[0]) for row in rows], 1)
 
 
-def measure(before: Tensor, after: Tensor, *, log10_lr: Tensor, power: int | None) -> Tensor:
-    """Return `QUANTITIES` of the groups `[groups, entries]` before and after a step, as one vector.
+def parts(before: Tensor, moved: Tensor) -> Tensor:
+    """Return for every row its norm, that of its update, and their product, `[3 groups]`.
 
     Args:
-        before: the rows before the step.
-        after: the rows after it.
-        log10_lr: of the learning rate.
+        before: the rows `[groups, entries]` before the step.
+        moved: what the step added to them.
+    """
+    products = torch.linalg.vecdot(before, moved)
+    return torch.cat([torch.linalg.vector_norm(before, dim=1), torch.linalg.vector_norm(moved, dim=1), products])
+
+
+def measure(numbers: np.ndarray, *, lr: float, power: int | None) -> np.ndarray:
+    """Return `QUANTITIES` of the groups as one vector.
+
+    Args:
+        numbers: what `parts` returned.
+        lr: the learning rate.
         power: of the norm in the effective learning rate: 2 for SGD, 1 for Adam and its like, None where unknown.
     """
-    norm = torch.linalg.vector_norm(before, dim=1)
+    norm, moved, product = numbers.reshape(3, -1)
     alive = norm > 0
-    safe = norm.clamp(min=1e-30)
-    unit = before / safe[:, None]
-    moved = after - before
-    along = (moved * unit).sum(1)
-    across = torch.linalg.vector_norm(moved - along[:, None] * unit, dim=1)
-    angle = torch.atan2(across, norm + along)
-    logs = norm.log10()
-    living = alive.sum().clamp(min=1)
-
-    def mean(values: Tensor) -> Tensor:
-        return torch.where(alive, values, 0.0).sum() / living
-
-    nothing = norm.new_full((), float("nan"))
-    size = mean(logs)
-    rate = nothing if power is None else log10_lr.to(size) - power * size
-    return torch.stack(
+    if not alive.any():
+        return np.array([-math.inf, -math.inf, -math.inf, 0.0, 0.0, 0.0, 0.0, math.nan, 1.0])
+    size, moved, along = norm[alive], moved[alive], product[alive] / norm[alive]
+    across = np.sqrt(np.maximum(moved**2 - along**2, 0.0))
+    angle = np.arctan2(across, size + along)
+    logs = np.log10(size)
+    rate = math.nan if power is None or not lr > 0 else math.log10(lr) - power * logs.mean()
+    least = -math.inf if not alive.all() else logs.min()
+    return np.array(
         [
-            size,
-            logs.amin(),
-            logs.amax(),
-            mean(angle),
-            torch.where(alive, angle, 0.0).amax(),
-            mean(along / safe),
-            mean(across / safe),
-            rate,
-            (~alive).float().mean().to(norm),
+            logs.mean(), least, logs.max(), angle.mean(), angle.max(), (along / size).mean(), (across / size).mean(),
+            rate, 1.0 - alive.mean(),
         ]
-    )
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ FIRST = 12
 """Power steps when a layer is met for the first time."""
 LATER = {"economy": 1, "standard": 2, "full": 12}
 """Power steps at each later measurement: the vectors are warm, the weights have moved little."""
+aten = torch.ops.aten
 
 
 @dataclass(slots=True)
@@ -27,47 +29,73 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightCall:
-    """A weight layer as it was called: a linear function of one sample.
+class Geometry:
+    """How a weight layer was called, apart from its weight.
 
     Attributes:
-        function: from one sample `shape` to the output, without bias.
-        shape: of the sample, with a leading dimension of 1.
+        kind: `"matrix"` (x W), `"linear"` (x W^T), `"convolution"`, or `"other"`.
+        shape: of one sample, with a leading dimension of 1.
         channels: of the output, along its second dimension.
-        weight: where it runs and in which precision.
+        settings: stride, padding, dilation, transposed, output padding and groups of a convolution.
+        function: of (sample, weight), for what has no adjoint of its own here.
     """
 
-    function: Callable[[Tensor], Tensor]
+    kind: str
     shape: tuple[int, ...]
     channels: int
-    weight: Tensor
+    settings: tuple[Any, ...] = ()
+    function: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def gram(self, vector: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Return A^T D^2 A v for the layer A, its output channels scaled by D."""
+        if self.kind == "other":
+            return self._gram(vector, weight, scale)
+        if self.kind != "convolution":
+            matrix = weight if self.kind == "matrix" else weight.mT
+            made = vector @ matrix
+            return (made if scale is None else made * scale.square()) @ matrix.mT
+        made = aten.convolution.default(vector, weight, None, *self.settings)
+        if scale is not None:
+            made = made * _along(scale.square(), made.ndim)
+        result: Tensor = aten.convolution_backward.default(
+            made, vector, weight, None, *self.settings, (True, False, False)
+        )[0]
+        return result
+
+    def _gram(self, vector: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
+        assert self.function is not None, "a layer without adjoint has a function"
+        with torch.enable_grad():
+            moving = vector.detach().requires_grad_(True)
+            made = self.function(moving, weight)
+            weighted = made if scale is None else made * _along(scale.square(), made.ndim)
+            (back,) = torch.autograd.grad(made, moving, weighted.detach())
+        return back
 
 
 def power_norm(
-    call: WeightCall, warm: Tensor | None, *, steps: int, scale: Tensor | None = None
+    geometry: Geometry, weight: Tensor, warm: Tensor | None, *, steps: int, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of a layer, its output channels scaled, and the vector it was found with.
 
     Args:
-        call: the layer.
+        geometry: of the layer.
+        weight: as it is applied.
         warm: the vector of the last time; None to start from a fixed one.
         steps: how many to take from a warm start; at least `FIRST` without one.
         scale: one factor per output channel, or one for all.
     """
     vector = warm
-    if vector is None or tuple(vector.shape) != call.shape:
-        vector, steps = _start(call.shape, call.weight), max(steps, FIRST)
-    size = vector.new_zeros(())
-    for _ in range(steps):
-        with torch.enable_grad(), torch.autocast(call.weight.device.type, enabled=False):
-            moving = vector.requires_grad_(True)
-            made = call.function(moving)
-            if scale is not None:
-                made = made * _along(scale.to(made), made.ndim)
-            (back,) = torch.autograd.grad(made, moving, made.detach())
-        size = torch.linalg.vector_norm(back)
-        vector = back / size.clamp(min=1e-30)
-    return size.sqrt(), vector.detach()
+    if vector is None or tuple(vector.shape) != geometry.shape:
+        vector, steps = _start(geometry.shape, weight), max(steps, FIRST)
+    scale = None if scale is None else scale.to(weight)
+    size = vector
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        for _ in range(steps):
+            back = geometry.gram(vector, weight, scale)
+            size = torch.linalg.vector_norm(back)
+            # a vector that overflowed, or that the layer maps to zero, begins anew
+            vector = torch.where((size > 0) & size.isfinite(), back / size, 1.0 / back.numel() ** 0.5)
+    return size.sqrt(), vector
 
 
 def _start(shape: tuple[int, ...], like: Tensor) -> Tensor:

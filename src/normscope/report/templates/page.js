@@ -106,6 +106,22 @@
     });
   }
 
+  // Curves: a name of the legend brings its curve out, while the pointer is there or until the next click.
+  for (const figure of all("figure.curves")) {
+    const lines = all(".curve", figure);
+    const names = all(".names", figure);
+    let kept = -1;
+    const choose = (index) => {
+      figure.classList.toggle("one", index >= 0);
+      [lines, names].forEach((list) => list.forEach((item, place) => item.classList.toggle("chosen", place === index)));
+    };
+    names.forEach((name, index) => {
+      name.addEventListener("pointerenter", () => choose(index));
+      name.addEventListener("pointerleave", () => choose(kept));
+      name.addEventListener("click", () => choose((kept = kept === index ? -1 : index)));
+    });
+  }
+
   // Tables: sort by a header, filter by words.
   const compareText = new Intl.Collator("en", { numeric: true }).compare;
   const key = (cell) => {

@@ -1,0 +1,253 @@
+"""What watching costs: a training step alone and watched, side by side in one run.
+
+    python benchmarks/watching.py                       a 3-block convolutional network with BatchNorm, and an MLP
+    python benchmarks/watching.py --cuda                also ResNet18 on 32x32 images at batch 128, on one GPU
+
+Variants take turns, a few steps each, on models that start from the same weights; a figure is the median over the
+turns of the time of a turn over that of the same turn without watching. `foreach` takes the norms of all parameters
+and gradients at every step; `wandb` is wandb.watch(log="all") in a run that is never sent, `tensorboard` a histogram of
+every parameter and gradient, both at their interval. Those that are not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions with BatchNorm around a skip (He et al. 2016)."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.skip: nn.Module = nn.Identity()
+        if stride > 1 or before != after:
+            self.skip = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the branch to the skip."""
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.skip(x))
+
+
+def resnet18() -> nn.Module:
+    """ResNet18 for 32x32 images: 11.2 million parameters."""
+    blocks: list[nn.Module] = []
+    before = 64
+    for after, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        blocks += [Block(before, after, stride), Block(after, after, 1)]
+        before = after
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), *blocks,
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def convolutions() -> nn.Module:
+    """Three blocks of convolution, BatchNorm, ReLU."""
+    widths = (3, 32, 64, 64)
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * 16, 10))
+
+
+def mlp() -> nn.Module:
+    """2.1 million parameters."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3072, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 512), nn.BatchNorm1d(512),
+        nn.ReLU(), nn.Linear(512, 512), nn.LayerNorm(512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+class Loop:
+    """A training loop that can be run a few steps at a time.
+
+    Args:
+        build: makes the model.
+        batch: samples of a step.
+        device: where.
+        attach: begins to watch (model, optimizer, stack); returns what is called with the loss after each backward.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], batch: int, device: str, attach: Any) -> None:
+        torch.manual_seed(0)
+        self.model = build().to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.data = torch.randn(4, batch, 3, 32, 32, device=device)
+        self.labels = torch.randint(10, (4, batch), device=device)
+        self.stack = ExitStack()
+        self.each: Callable[[Tensor], None] | None = attach(self.model, self.optimizer, self.stack)
+        self.count, self.device = 0, device
+
+    def run(self, steps: int) -> float:
+        """Return the seconds of so many steps."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(steps):
+            index = self.count % 4
+            self.count += 1
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(self.data[index]), self.labels[index])
+            loss.backward()
+            if self.each is not None:
+                self.each(loss)
+            self.optimizer.step()
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+
+def alone(model: nn.Module, optimizer: Any, stack: ExitStack) -> None:
+    """Nothing."""
+
+
+def foreach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
+    """The norms of all parameters and gradients, at every step."""
+    parameters = list(model.parameters())
+
+    def each(loss: Tensor) -> None:
+        torch._foreach_norm([p.detach() for p in parameters])
+        torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+
+    return each
+
+
+def watched(every: int, folder: Path, tier: str = "economy") -> Any:
+    """Normscope."""
+
+    def attach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
+        log = folder / f"{type(model).__name__}-{id(model)}"
+        run = stack.enter_context(ns.watch(model, optimizer, every=every, tier=tier, log=log, panel=False))
+        LOGS[every, tier] = (log, run)
+        return lambda loss: run.observe(loss=loss)
+
+    return attach
+
+
+LOGS: dict[tuple[int, str], tuple[Path, Any]] = {}
+
+
+def wandb_watch(every: int, folder: Path) -> Any:
+    """W&B, offline."""
+
+    def attach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
+        import wandb
+
+        run = wandb.init(mode="offline", dir=str(folder), settings=wandb.Settings(silent=True, console="off"))
+        stack.callback(run.finish)
+        run.watch(model, log="all", log_freq=every)
+        return lambda loss: run.log({"loss": loss.detach()})
+
+    return attach
+
+
+def tensorboard(every: int, folder: Path) -> Any:
+    """Histograms of every parameter and gradient."""
+
+    def attach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(folder / f"tensorboard{id(model)}"))
+        stack.callback(writer.close)
+        count = 0
+
+        def each(loss: Tensor) -> None:
+            nonlocal count
+            if count % every == 0:
+                for name, parameter in model.named_parameters():
+                    writer.add_histogram(name, parameter.detach(), count)
+                    writer.add_histogram(f"{name}/grad", parameter.grad, count)
+                writer.add_scalar("loss", loss.detach(), count)
+            count += 1
+
+        return each
+
+    return attach
+
+
+def variants(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Name and attach every variant."""
+    yield "alone", alone
+    yield "alone again", alone
+    yield "foreach norms, every step", foreach
+    for every in (10, 50):
+        yield f"economy, every {every}", watched(every, folder)
+    yield "standard, every 50", watched(50, folder, "standard")
+    yield "wandb.watch(all), every 50", wandb_watch(50, folder)
+    yield "TensorBoard histograms, every 50", tensorboard(50, folder)
+
+
+def compare(title: str, build: Callable[[], nn.Module], batch: int, device: str, turns: int) -> None:
+    """Print one table."""
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        loops: dict[str, Loop] = {}
+        for name, attach in variants(Path(temporary)):
+            try:
+                loops[name] = Loop(build, batch, device, attach)
+                stack.callback(loops[name].stack.close)
+            except ImportError as error:
+                print(f"{name}: left out, {error}")
+        first = {name: loop.run(2) for name, loop in loops.items()}
+        for loop in loops.values():
+            loop.run(48)  # every interval comes round at the same steps
+        times: dict[str, list[float]] = {name: [] for name in loops}
+        names = list(loops)
+        for turn in range(turns):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                times[name].append(loops[name].run(50))
+        parameters = sum(p.numel() for p in loops["alone"].model.parameters())
+        step = statistics.median(times["alone"]) / 50
+        print(
+            f"\n{title}: {parameters:,} parameters, batch {batch}, {device}, {step * 1e3:.2f} ms a step, {turns} turns"
+        )
+        for name, seconds in times.items():
+            ratios = [own / base for own, base in zip(seconds, times["alone"])]
+            print(
+                f"  {name:34s} {100 * (statistics.median(ratios) - 1):+7.2f} %   "
+                f"(quartiles {100 * (statistics.quantiles(ratios)[0] - 1):+.2f} to "
+                f"{100 * (statistics.quantiles(ratios)[2] - 1):+.2f})   first two steps {first[name]:.2f} s"
+            )
+        stack.close()
+        for (every, tier), (log, run) in LOGS.items():
+            size = (log / "log.jsonl").stat().st_size
+            print(
+                f"  {tier}, every {every}: {1000 * size / run.step / 1024:.0f} KiB of log per 1,000 steps; "
+                f"the run itself says {100 * run.overhead:.2f} %"
+            )
+
+
+def main() -> None:
+    """Read the arguments and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cuda", action="store_true", help="ResNet18 on a GPU too")
+    parser.add_argument("--turns", type=int, default=16, help="of 50 steps for every variant")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", module="wandb")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns)
+    compare("MLP", mlp, 128, "cpu", arguments.turns)
+    if arguments.cuda:
+        compare(f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Alarms about the variance that enters a normalizer: falling away, growing away, expanded by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ...core.finding import Finding, Severity
+from ...diagnosis.findings.growth import HUGE_GAIN
+from ...diagnosis.findings.words import figure, figures, percent, power
+from ..record import Layer, Record
+from .windows import current, first, lasting, latest, number, numbers, step, then_and_now, typical
+
+if TYPE_CHECKING:
+    from ..history import History
+
+FALL = 3.0
+"""Decades: a thousandfold. Weights that settle from a large start under plain weight decay lose up to two."""
+FALL_COUPLED = 2.0
+"""Decades, where coupled L2 pulls a scale-invariant weight down: nothing will stop it before eps does."""
+SHRUNK = 0.3
+"""Decades of a weight's norm, half of it: the variance behind it goes with the square."""
+NEAR_EPS = 0.5
+"""Share of the sets with a variance below 10 eps."""
+WAS_NEAR_EPS = 0.25
+"""At the start: a model that begins there is the business of an audit (`eps-dominated`)."""
+GROWTH = 4.0
+"""Decades over the run: variances grow by one or two in healthy runs without weight decay."""
+OVERFLOW = 8.0
+"""log10 of a variance: deviations of 10,000, whose outliers leave the range of float16 (65,504)."""
+LONG, LONG_STEPS = 20, 500
+"""Records and steps after which variances should have grown above 1, if they ever do."""
+
+
+def variance_collapse(history: History) -> Iterator[Finding]:
+    """Normalizers whose input variance falls by orders of magnitude, or to eps."""
+    near = {i: (then, now) for i, _, then, now in then_and_now(history, "normalizer", "dominated")}
+    for index, layer, then, now in _levels(history):
+        weights = [(i, w) for i, w in enumerate(history.of("weight")) if w.normalizer == layer.name]
+        pulled = next((pair for pair in weights if pair[1].coupled and pair[1].invariant), None)
+        before, share = near.get(index, (0.0, 0.0))
+        shrunk = _shrunk(history, pulled or (weights[0] if weights else None))
+        fell = then - now >= (FALL if pulled is None or shrunk is None else FALL_COUPLED)
+        ended = share >= NEAR_EPS and before <= WAS_NEAR_EPS
+        if not (fell or ended):
+            continue
+        why, advice = _why(layer, None if pulled is None else pulled[1], shrunk)
+        norms = "" if shrunk is None else f" The norm of {shrunk[0].name} went from {power(shrunk[1])} to "
+        yield Finding(
+            code="variance-collapse",
+            severity=Severity.WARNING,
+            where=layer.name,
+            seen=f"The variance into {layer.name} fell from {power(then)} to {power(now)}; {percent(share)} of what it "
+            f"normalizes is below 10 eps ({_eps(layer)}).{norms}{'' if shrunk is None else power(shrunk[2]) + '.'}",
+            why=why,
+            advice=advice,
+            numbers=figures(
+                log10_variance=now,
+                log10_variance_first=then,
+                dominated=share,
+                eps=layer.eps,
+                weight_decay=None if pulled is None else pulled[1].weight_decay,
+                coupled=int(pulled is not None),
+                log10_norm=None if shrunk is None else shrunk[2],
+                log10_norm_first=None if shrunk is None else shrunk[1],
+            ),
+            step=step(history),
+        )
+
+
+def _levels(history: History) -> Iterator[tuple[int, Layer, float, float]]:
+    """Yield the level of every normalizer's variances at the start and now."""
+    records = history.having("normalizer", "log10_variance")
+    now = latest(records)
+    for index, layer in enumerate(history.of("normalizer")) if now else ():
+        then, present = (typical(_level(part, index)) for part in (first(records), now))
+        if then is not None and present is not None and math.isfinite(then):
+            yield index, layer, then, present
+
+
+def _level(records: Sequence[Record], index: int) -> list[float]:
+    """Return the mean of the log variances; where one constant channel makes it minus infinity, the largest."""
+    found = []
+    for record in records:
+        value = number(record, "normalizer", "log10_variance", index)
+        if value == -math.inf:
+            value = number(record, "normalizer", "log10_variance_max", index)
+        if value is not None and not math.isnan(value):
+            found.append(value)
+    return found
+
+
+def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, float, float] | None:
+    """Return a weight with the log10 of its norm at the start and now, if it became much smaller."""
+    if pair is None:
+        return None
+    index, layer = pair
+    records = history.having("weight", "log10_size")
+    then = typical(numbers(first(records), "weight", "log10_size", index))
+    now = typical(numbers(latest(records), "weight", "log10_size", index))
+    return None if then is None or now is None or then - now < SHRUNK else (layer, then, now)
+
+
+def _why(layer: Layer, pulled: Layer | None, shrunk: tuple[Layer, float, float] | None) -> tuple[str, str]:
+    """Return why a variance fell and what to do, as far as the run shows it."""
+    harm = f"Below eps {layer.name} no longer normalizes, and what comes after sees next to nothing of its input."
+    if pulled is not None and shrunk is not None:
+        assert pulled.weight_decay is not None
+        return (
+            f"The weights of {pulled.name} are scale invariant: {layer.name} undoes their scale, so the loss does not "
+            f"hold it up. The optimizer adds weight_decay={pulled.weight_decay:g} to their gradient and divides both "
+            "by the gradient's size (coupled L2): where the gradient vanishes, the decay alone moves them, by the "
+            f"whole learning rate a step. {harm}",
+            "Use torch.optim.AdamW, whose decay is not rescaled, or put the weights before normalizers into a "
+            "parameter group with weight_decay=0; go on from a checkpoint from before the fall.",
+        )
+    if shrunk is not None:
+        cause = (
+            "Weight decay pulls them down faster than their gradients hold against it."
+            if shrunk[0].weight_decay
+            else "The loss, or a penalty in it, pulls them down."
+        )
+        return (
+            f"The weights of {shrunk[0].name} shrink. {cause} {harm}",
+            "Lower the weight decay of this weight, or put the weights before normalizers into a parameter group with "
+            "weight_decay=0.",
+        )
+    return (
+        f"What enters {layer.name} becomes constant while the weights before it keep their size. {harm}",
+        "Look at what comes before: scales of another normalizer that shrink, units that are never on, inputs that are "
+        "all alike.",
+    )
+
+
+def _eps(layer: Layer) -> str:
+    return "eps not known" if layer.eps is None else f"eps = {figure(layer.eps)}"
+
+
+def variance_growth(history: History) -> Iterator[Finding]:
+    """Normalizers whose input variance grows until activations leave the range of half precision."""
+    for _, layer, then, now in then_and_now(history, "normalizer", "log10_variance_max"):
+        if now >= OVERFLOW and now - then >= GROWTH:
+            yield Finding(
+                code="variance-growth",
+                severity=Severity.WARNING,
+                where=layer.name,
+                seen=f"The largest variance into {layer.name} grew from {power(then)} to {power(now)}.",
+                why="Growing variances are common and lower what a normalizer passes on; at this size activations "
+                "overflow in float16, lose their small parts in bfloat16, and hardly move with a step any more.",
+                advice="Lower the learning rate, use weight decay on the weights before (AdamW or SGD), or normalize "
+                "the stream that grows.",
+                numbers=figures(log10_variance_max=now, log10_variance_max_first=then),
+                step=step(history),
+            )
+
+
+def expanding_normalizer(history: History) -> Iterator[Finding]:
+    """Normalizers that expand, with the weights before them, a thousandfold; or a network of them, at all."""
+    fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
+    for index, layer, gains in lasting(history, "normalizer", "log10_gain"):
+        gain, together = typical(gains), None
+        if layer.name in fed:
+            together = current(history, "weight", "log10_folded", fed[layer.name])
+            gain = together if together is not None else gain
+        quiet, usual = (current(history, "normalizer", q, index) for q in ("log10_variance_min", "log10_variance"))
+        if gain is None or layer.eps is None or not layer.eps > 0.0 or usual is None or quiet is None:
+            continue
+        if layer.family != "batch_norm":  # the gain is that of the quietest set; say what a typical one gets
+            gain -= (_log_sum(usual, layer.eps) - _log_sum(quiet, layer.eps)) / 2.0
+        if gain >= HUGE_GAIN:
+            yield Finding(
+                code="expanding-normalizer",
+                severity=Severity.WARNING,
+                where=layer.name,
+                seen=f"{layer.name}{'' if together is None else ' with the weights before it'} expands by "
+                f"{power(gain)}; the typical variance of its input is {power(usual)}.",
+                why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
+                "and gradients grow by the same factor on their way back.",
+                advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
+                numbers=figures(log10_gain=gain, log10_variance=usual),
+                step=step(history),
+            )
+    yield from _never_grown(history)
+
+
+def _never_grown(history: History) -> Iterator[Finding]:
+    """Say once, of a long run, that its normalizers expand on the whole."""
+    records = history.records
+    layers = [layer.name for layer in history.of("normalizer")]
+    if not layers or len(records) < LONG or records[-1].step < LONG_STEPS:
+        return
+    products = [value for record in latest(records) if (value := record.total.get("log10_constants")) is not None]
+    product = typical([value for value in products if math.isfinite(value)])
+    variances = [
+        v for i in range(len(layers)) if (v := current(history, "normalizer", "log10_variance", i)) is not None
+    ]
+    below = sum(v < 0.0 for v in variances)
+    if product is not None and product > 0.0 and variances and below > len(variances) / 2:
+        yield Finding(
+            code="expanding-normalizer",
+            severity=Severity.INFO,
+            where="",
+            seen=f"After {records[-1].step:,} steps {below:,} of {len(variances):,} normalizers still see typical "
+            f"variances below 1; the product of their constants is {power(product)}.",
+            why="The reduction of capacity that Than et al. describe needs variances above 1: below, normalizers "
+            "expand, and the product of their constants adds to that of the weights instead of cancelling it.",
+            advice="Nothing is broken. For the reduction, let the weights before normalizers grow: no coupled L2 on "
+            "them, a larger initial scale.",
+            numbers=figures(log10_constants=product, below_one=below, normalizers=len(variances)),
+            step=step(history),
+        )
+
+
+def _log_sum(exponent: float, eps: float) -> float:
+    """Return log10(10**exponent + eps)."""
+    return math.log10(10.0 ** min(exponent, 300.0) + eps)

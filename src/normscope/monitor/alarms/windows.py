@@ -1,0 +1,89 @@
+"""What alarms compare: a run's first records with its latest, as medians, so that one odd batch is no alarm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ..record import Kind, Layer, Record
+
+if TYPE_CHECKING:
+    from ..history import History
+
+RECORDS = 5
+"""Records that show a lasting state: the median of five is not moved by two odd batches."""
+STEPS = 40
+"""Steps that a lasting state spans at least, however often is measured: four times the memory of momentum 0.9."""
+FIRST = 3
+"""Records at the start that say where a run came from."""
+
+
+def latest(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the last records that show a lasting state; empty while there are too few of them.
+
+    The first record, an untrained model, never belongs to it. Of records that lie close a few are taken.
+
+    Args:
+        records: in the order of their steps.
+    """
+    if len(records) <= RECORDS:
+        return ()
+    end, start = records[-1].step, len(records) - RECORDS
+    while start > 1 and end - records[start].step < STEPS:
+        start -= 1
+    if end - records[start].step < STEPS:
+        return ()
+    return records[len(records) - 1 : start - 1 : -max(1, (len(records) - start) // RECORDS)][::-1]
+
+
+def first(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the first records of a run."""
+    return records[:FIRST]
+
+
+def numbers(records: Sequence[Record], kind: Kind, quantity: str, index: int) -> list[float]:
+    """Return what was measured of one layer; NaN and what was not measured are left out."""
+    return [v for record in records if (v := number(record, kind, quantity, index)) is not None and not math.isnan(v)]
+
+
+def number(record: Record, kind: Kind, quantity: str, index: int) -> float | None:
+    """Return one figure of one layer in one record; None if it was not measured."""
+    column = record.of(kind, quantity)
+    return column[index] if index < len(column) else None
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Return the median; None of nothing."""
+    return median(values) if values else None
+
+
+def then_and_now(history: History, kind: Kind, quantity: str) -> Iterator[tuple[int, Layer, float, float]]:
+    """Yield for every layer of a kind its place, itself, and a quantity's median at the start and now."""
+    records = history.having(kind, quantity)
+    now = latest(records)
+    for index, layer in enumerate(history.of(kind)) if now else ():
+        past = typical(numbers(first(records), kind, quantity, index))
+        present = typical(numbers(now, kind, quantity, index))
+        if past is not None and present is not None:
+            yield index, layer, past, present
+
+
+def lasting(history: History, kind: Kind, quantity: str) -> Iterator[tuple[int, Layer, list[float]]]:
+    """Yield for every layer of a kind its place, itself, and the latest figures of a quantity, all of them numbers."""
+    now = latest(history.having(kind, quantity))
+    for index, layer in enumerate(history.of(kind)) if now else ():
+        values = numbers(now, kind, quantity, index)
+        if len(values) == len(now):
+            yield index, layer, values
+
+
+def current(history: History, kind: Kind, quantity: str, index: int) -> float | None:
+    """Return the latest median of one layer; None if it was not measured lately."""
+    return typical(numbers(latest(history.having(kind, quantity)), kind, quantity, index))
+
+
+def step(history: History) -> int:
+    """Return the step of the last record."""
+    return history.records[-1].step

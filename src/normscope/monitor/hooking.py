@@ -1,0 +1,74 @@
+"""Hooks around forwards and steps, where torch's own do not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+Before = Callable[[nn.Module, Any, Any], None]
+After = Callable[[nn.Module, Any, Any], None]
+
+
+class Around:
+    """Calls back around a module that was compiled in place: its hooks are compiled too, and would not do."""
+
+    def __init__(self, module: nn.Module, before: Before, after: After) -> None:
+        self.module, self.compiled = module, module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before(module, args, kwargs)
+            try:
+                return self.compiled(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                after(module, args, None)
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        """Put the module back as it was."""
+        self.module._compiled_call_impl = self.compiled
+
+
+def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]:
+    """Return hooks, each with `remove`, around a module's forward."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return [Around(module, before, after)]
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+        module.register_forward_hook(after, always_call=True),
+    ]
+
+
+def after_closure(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of an optimizer's step with a closure that calls back once it has run for the first time.
+
+    With a closure, forward and backward happen inside of the step: in front of it there are no gradients yet.
+
+    Args:
+        args: of the step, as a pre-hook gets them: the optimizer first.
+        kwargs: of the step.
+        then: what is called.
+
+    Returns:
+        What a pre-hook returns to change them; None if there is no closure.
+    """
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        return None
+    called = False
+
+    def run() -> Any:
+        nonlocal called
+        loss = closure()
+        if not called:
+            called = True
+            then()
+        return loss
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": run}
+    return (args[0], run, *args[2:]), dict(kwargs)

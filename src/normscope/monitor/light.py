@@ -1,0 +1,101 @@
+"""The cheap way to listen to a forward: hooks on a few modules, for networks made of torch's own layers.
+
+The variances of a BatchNorm are read off the running variance that the forward moves: no pass over its input. Other
+normalizers are hooked. What a `Tap` found on the first forward says whether that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..diagnosis.examined import Site
+from ..theory.normalizers import rms_epsilon
+from .distributed import is_sharded
+from .probes.normalizers import Sets, row_variance
+from .tap import NormalizerSeen, Seen
+
+ROWS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_norm": nn.RMSNorm}
+
+
+class Light:
+    """Listens to forwards of a model that a `Tap` has seen.
+
+    Args:
+        model: with the modules.
+        seen: its first forward.
+    """
+
+    def __init__(self, model: nn.Module, seen: Seen) -> None:
+        self._modules = dict(model.named_modules())
+        self._weights = {site: replace(weight, made=None) for site, weight in seen.weights.items()}
+        self._batch = {s: n for s, n in seen.normalizers.items() if n.family == "batch_norm"}
+        self._rows = {s: n for s, n in seen.normalizers.items() if n.family != "batch_norm"}
+        self._order = list(seen.normalizers)
+
+    @staticmethod
+    def fits(model: nn.Module, seen: Seen) -> bool:
+        """Whether a network can be listened to in this way."""
+        modules = dict(model.named_modules())
+        layers = not is_sharded(model.parameters()) and all(weight.made is None for weight in seen.weights.values())
+        return layers and not seen.lost and all(_fits(modules, s, n) for s, n in seen.normalizers.items())
+
+    @property
+    def hooked(self) -> bool:
+        """Whether any module has to be hooked; otherwise compiled models can be listened to as well."""
+        return bool(self._rows)
+
+    @contextmanager
+    def listening(self) -> Iterator[Seen]:
+        """Listen to one forward."""
+        seen = Seen(weights=dict(self._weights))
+        held = {site: self._modules[site[0]] for site in self._batch}
+        before = [module.running_var.detach() for module in held.values()]
+        with torch.no_grad():
+            before = list(torch._foreach_mul(before, 1.0)) if before else []
+        hooks = [
+            self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer))
+            for site, normalizer in self._rows.items()
+        ]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+        with torch.no_grad():
+            for (site, module), old in zip(held.items(), before, strict=True):
+                known = self._batch[site]
+                moved = torch.lerp(old, module.running_var.detach(), 1.0 / module.momentum)
+                unbiased = (known.sets.entries - 1) / known.sets.entries
+                sets = replace(known.sets, variance=moved[None], factor=unbiased, running=old, gamma=module.weight)
+                seen.normalizers[site] = replace(known, sets=sets)
+        seen.normalizers = {site: seen.normalizers[site] for site in self._order if site in seen.normalizers}
+
+    @staticmethod
+    def _hook(seen: Seen, site: Site, known: NormalizerSeen) -> Any:
+        def before(module: Any, args: Any) -> None:
+            x = args[0].detach()
+            sets = x.numel() // known.sets.entries
+            with torch.no_grad():
+                variance = row_variance(x, sets=sets, groups=known.groups, centred=known.family != "rms_norm")
+            eps = rms_epsilon(module.eps, x.dtype) if known.family == "rms_norm" else known.sets.eps
+            found = Sets(variance=variance, entries=known.sets.entries, eps=eps, gamma=module.weight)
+            seen.normalizers[site] = replace(known, sets=found, samples=sets)
+
+        return before
+
+
+def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bool:
+    module = modules.get(site[0])
+    if site[2] or module is None:
+        return False
+    if seen.family == "batch_norm":
+        moves = isinstance(module, _BatchNorm) and module.running_var is not None and bool(module.momentum)
+        return moves and not seen.stored and seen.sets.entries > 1
+    return seen.family in ROWS and type(module) is ROWS[seen.family]

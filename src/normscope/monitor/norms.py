@@ -1,0 +1,73 @@
+"""The operator norms of all weight layers, with warm vectors; where time is short the layers take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ..diagnosis.examined import Site
+from .budget import Budget
+from .probes import normalizers
+from .probes.normalizers import Sets
+from .probes.weights import LATER, Geometry, Power, power_norm
+
+
+class Turns:
+    """Goes round a list of places as far as the budget reaches, and goes on from there next time.
+
+    Args:
+        task: what is done at each.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task, self._next = task, 0
+
+    def affordable(self, places: Iterable[Site], budget: Budget) -> Iterator[Site]:
+        """Return places one by one while there is time for the next; each at most once."""
+        order = list(places)
+        start = self._next % len(order) if order else 0
+        for site in order[start:] + order[:start]:
+            if not budget.affords((self._task, site)):
+                return
+            self._next = order.index(site) + 1
+            yield site
+
+
+class Norms:
+    """Keeps the warm vector and the last norm of every weight layer."""
+
+    def __init__(self) -> None:
+        self._warm: dict[Site, Power] = {}
+        self._last: dict[Site, Tensor] = {}
+        self._turns = Turns("norm")
+
+    def measure(
+        self, layers: Mapping[Site, tuple[Geometry, Tensor]], behind: Mapping[Site, Sets], *, tier: str, budget: Budget
+    ) -> dict[Site, Tensor]:
+        """Return log10 of the norm of every layer, and folded with the normalizer behind it (NaN without one).
+
+        Args:
+            layers: how each was called, and its weight.
+            behind: what the normalizer behind a layer normalized on this batch.
+            tier: decides how many power steps are taken.
+            budget: layers it does not reach keep their last norm.
+        """
+        for site in self._turns.affordable(layers, budget):
+            with budget.spending(("norm", site)):
+                self._last[site] = self._measure(site, *layers[site], behind.get(site), LATER[tier])
+        return {site: self._last[site] for site in layers if site in self._last}
+
+    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, steps: int) -> Tensor:
+        warm = self._warm.setdefault(site, Power())
+        wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
+        bare, warm.bare = power_norm(geometry, wide, warm.bare, steps=steps)
+        if sets is None:
+            return torch.stack([bare, bare * float("nan")]).log10()
+        gains = normalizers.constant(sets.spread, sets.entries, sets.eps).amax(0)
+        scale = normalizers.scales(sets)
+        gains = gains if scale is None else gains * scale
+        scale = gains if gains.numel() == geometry.channels else gains.amax()
+        folded, warm.folded = power_norm(geometry, wide, warm.folded, steps=steps, scale=scale)
+        return torch.stack([bare, folded]).log10()

@@ -1,0 +1,229 @@
+"""`Panel`: a run that is being watched, live in the terminal. rich loads when the first panel is drawn."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..report.cells import format_cell, visible
+from ..report.curves import sparkline
+from ..report.words import counted
+from .history import History
+from .record import Kind, Record
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.live
+
+PER_SECOND = 4.0
+"""Drawn at most so often."""
+
+SHARE = 0.005
+"""Of the time, for drawing at most: on a slow machine it is drawn less often."""
+
+SHOWN = 200
+"""Records that a sparkline looks at, at most: a long run costs no more than a short one."""
+
+SPARK = 32
+"""Characters of a sparkline."""
+
+ALARMS = 3
+"""Alarms that are shown: the last ones."""
+
+LEVELS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+
+TOTALS = (
+    ("log10_printed", "log10 norms"),
+    ("log10_constants", "log10 constants"),
+    ("log10_folded", "log10 folded"),
+    ("log10_gradient", "log10 gradient"),
+)
+WORST: tuple[tuple[Kind, str, bool, str], ...] = (
+    ("normalizer", "log10_variance_min", False, "log10 least variance"),
+    ("normalizer", "log10_variance_max", True, "log10 most variance"),
+    ("weight", "log10_norm", True, "log10 largest norm"),
+    ("weight", "log10_effective_lr", False, "log10 least eff. lr"),
+)
+"""Quantities by kind, whether the largest is the worst, and what the line is called."""
+
+
+class Panel:
+    """Shows how a run goes on standard error: step, loss, products, the worst layers, the last alarms.
+
+    Nothing is shown where standard error is no terminal, or where a progress bar of tqdm or another live display of
+    rich draws there already. A panel that fails is silent from then on: it never stops a run.
+
+    Args:
+        console: where to draw; standard error if not given.
+        clock: seconds, ascending.
+
+    Example:
+        >>> from normscope.monitor.history import History
+        >>> panel = Panel()
+        >>> panel.update(History(), 0.01)
+        >>> panel.close()
+    """
+
+    def __init__(
+        self, console: rich.console.Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._clock = console, clock
+        self._live: rich.live.Live | None = None
+        self._drawn: float | None = None
+        self._pause = 1.0 / PER_SECOND
+        self._last: tuple[History, float] | None = None
+        self._silent = console is None and not _is_terminal(sys.stderr)
+
+    def update(self, history: History, overhead: float) -> None:
+        """Draw what is known so far, unless it was drawn a moment ago.
+
+        Args:
+            history: of the run.
+            overhead: the share of the time that watching takes.
+        """
+        if self._silent:
+            return
+        now = self._clock()
+        self._last = (history, overhead)
+        if self._drawn is None or now - self._drawn >= self._pause:
+            started, self._drawn = self._live is not None, now
+            self._draw()
+            if started:  # the first time rich is loaded, too
+                self._pause = max(1.0 / PER_SECOND, (self._clock() - now) / SHARE)
+
+    def close(self) -> None:
+        """Draw the last state, leave it there, and give the terminal back."""
+        if not self._silent and self._live is not None:
+            self._draw()
+        self._stop()
+        self._silent = True
+
+    def _draw(self) -> None:
+        try:
+            if _has_bars():
+                self._stop()
+                self._silent = True
+            elif self._live is None:
+                self._start()
+            if self._live is not None and self._last is not None:
+                self._live.update(_Picture(*self._last), refresh=True)
+        except Exception:
+            self._stop()
+            self._silent = True
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.file_proxy import FileProxy
+        from rich.live import Live
+
+        console = self._console or Console(stderr=True)
+        taken = isinstance(sys.stderr, FileProxy) or isinstance(sys.stdout, FileProxy)
+        if taken or not console.is_terminal or console.is_dumb_terminal:
+            self._silent = True
+            return
+        # What the loop prints appears above the panel; standard output that goes to a file stays there.
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+            vertical_overflow="crop",
+        )
+        atexit.register(self._stop)
+        self._live.start()
+        console.show_cursor(True)  # a killed process cannot give a hidden cursor back
+
+    def _stop(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            atexit.unregister(self._stop)
+            try:
+                live.stop()
+            except Exception:
+                self._silent = True
+
+
+class _Picture:
+    """What is drawn; rendered when rich asks, at the width of the terminal."""
+
+    def __init__(self, history: History, overhead: float) -> None:
+        self.history, self.overhead = history, overhead
+
+    def __rich_console__(self, console: rich.console.Console, options: Any) -> Iterator[Any]:
+        from rich import box
+        from rich.panel import Panel as Box
+        from rich.text import Text
+
+        width = min(options.max_width, 110)
+        body = Text("\n", no_wrap=True, overflow="ellipsis").join(
+            Text(visible(line), style=style) for line, style in lines(self.history, self.overhead)
+        )
+        body.no_wrap, body.overflow = True, "ellipsis"
+        yield Box(body, title="normscope", title_align="left", box=box.ROUNDED, width=width, border_style="dim")
+
+
+def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the panel, each with its style.
+
+    Args:
+        history: of the run.
+        overhead: the share of the time that watching takes.
+
+    Yields:
+        A dozen lines at most.
+    """
+    if not history.records:
+        yield "nothing has been measured yet", "dim"
+        return
+    last = history.records[-1]
+    rate = f"   lr {format_cell(last.lr[0], 'number')}" if last.lr else ""
+    yield f"step {last.step:,}{rate}   overhead {format_cell(overhead, 'percent')}", "bold"
+    some = _some(history.records)
+    yield from _course("loss", [record.loss for record in some])
+    for quantity, name in TOTALS:
+        yield from _course(name, [record.total.get(quantity) for record in some])
+    for kind, quantity, most, name in WORST:
+        yield from _worst(history, kind, quantity, most, name)
+    for finding in history.findings[-ALARMS:]:
+        when = "" if finding.step is None else f"step {finding.step:,}: "
+        yield f"{when}{finding.code} in {finding.where}: {finding.seen}", LEVELS[finding.severity.value]
+    if len(history.findings) > ALARMS:
+        yield f"and {counted(len(history.findings) - ALARMS, 'earlier alarm')}", "dim"
+
+
+def _some(records: Sequence[Record]) -> list[Record]:
+    """Return few of many records, evenly, the last among them."""
+    stride = max(math.ceil(len(records) / SHOWN), 1)
+    return [records[index] for index in range((len(records) - 1) % stride, len(records), stride)]
+
+
+def _course(name: str, found: Sequence[float | None]) -> Iterator[tuple[str, str]]:
+    known = [value for value in found if value is not None]
+    if known:
+        shown = format_cell(known[-1], "log10" if name != "loss" else "number")
+        yield f"{name:<22}{shown:>10}  {sparkline(known, SPARK)}", ""
+
+
+def _worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
+    numbers = history.records[-1].of(kind, quantity)
+    layers = [layer for layer in history.layers if layer.kind == kind]
+    known = [(value, layer.name) for value, layer in zip(numbers, layers) if value is not None and value == value]
+    if known:
+        value, where = max(known) if most else min(known)
+        yield f"{name:<22}{format_cell(value, 'log10'):>10}  {where}", ""
+
+
+def _has_bars() -> bool:
+    """Whether a progress bar of tqdm is drawn: two that move the cursor make a mess."""
+    return bool(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()))
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except Exception:  # a stream that is closed, missing, or somebody's own
+        return False

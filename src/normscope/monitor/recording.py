@@ -1,0 +1,121 @@
+"""Where the measured steps go: the history with its alarms, the log, the sinks, the panel."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import said
+from ..core.finding import Finding
+from .budget import Budget
+from .history import History
+from .log import LogWriter
+from .measuring import Measurement
+from .panel import Panel
+from .record import Layer, Record
+
+Sink = Callable[[Record, Sequence[Finding]], None]
+
+
+class Recorder:
+    """Turns measurements into records once they have arrived, in order, and hands them on.
+
+    Nothing here stops a training run: what fails is told once and left out from then on.
+
+    Args:
+        folder: of the log; None for none.
+        sinks: called with every record and its findings.
+        panel: whether to show a live panel.
+        budget: of the alarms.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool, budget: Budget
+    ) -> None:
+        self.history = History()
+        self._sinks, self._budget = list(sinks), budget
+        self._queue: deque[Measurement] = deque()
+        self._warned: set[str] = set()
+        self._writer = None if folder is None else LogWriter(folder)
+        if self._writer is not None and self._writer.resumed:
+            try:
+                self.history.resume(self._writer.path)
+            except BaseException:
+                self._writer.close()
+                raise
+        self._panel = Panel() if panel else None
+
+    def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
+        """Take note of what is watched."""
+        self.history.begin(layers)
+        self._write("run", metadata)
+        self._tell("begin", layers, metadata)
+
+    def send(self, measurement: Measurement, seconds: float) -> None:
+        """Send a measured step on its way to the host."""
+        try:
+            measurement.send(seconds)
+            self._queue.append(measurement)
+        except Exception as error:
+            self.complain("send", f"a measured step is lost: {said(error)}")
+
+    def collect(self, overhead: float, *, wait: bool = False) -> None:
+        """Hand on what has arrived; everything if it is worth waiting for."""
+        while self._queue and (wait or self._queue[0].arrived()):
+            measurement = self._queue.popleft()
+            try:
+                record = measurement.record()
+                last = wait and not self._queue
+                raised: list[Finding] = []
+                if last or self._budget.affords("alarms"):
+                    with self._budget.spending("alarms"):
+                        raised = self.history.add(record)
+                else:
+                    self.history.keep(record)
+            except Exception as error:
+                self.complain("record", f"a measured step is lost: {said(error)}")
+                continue
+            self._write("step", record.to_json())
+            for finding in raised:
+                self._write("finding", finding.to_json())
+            self._tell("__call__", record, raised)
+            if self._panel is not None:
+                self._panel.update(self.history, overhead)
+
+    def close(self, end: Mapping[str, Any]) -> None:
+        """Write the last line and let go of everything."""
+        if self._panel is not None:
+            self._panel.close()
+        self._write("end", end)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._tell("close")
+
+    def complain(self, topic: str, words: str) -> None:
+        """Warn once on a topic; watching never stops a run."""
+        if topic not in self._warned:
+            self._warned.add(topic)
+            warnings.warn(f"normscope: {words}", stacklevel=3)
+
+    def _tell(self, method: str, *what: Any) -> None:
+        """Call a method of every sink that has it; a sink that fails is left out from then on."""
+        for sink in list(self._sinks):
+            try:
+                getattr(sink, method, lambda *_: None)(*what)
+            except Exception as error:
+                self._sinks.remove(sink)
+                self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
+
+    def _write(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Append to the log; one that cannot be written to is given up."""
+        if self._writer is not None:
+            try:
+                self._writer.write(kind, data)
+            except OSError as error:
+                self._writer.close()
+                self._writer = None
+                self.complain("log", f"the log cannot be written to and ends here: {said(error)}")

@@ -1,0 +1,247 @@
+"""`Run`: the log of a training run, read back as one frozen object that shows itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import InputError, said
+from ..core.files import write_text
+from ..core.finding import Finding
+from ..report.words import counted
+from .log import FILE, read_log
+from .reading import Ended, Reading
+from .record import KINDS, Kind, Layer, Numbers, Record
+
+if TYPE_CHECKING:
+    import pandas
+    import rich.console
+
+    from ..report.document import Document
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Run:
+    """A training run as `ns.watch(..., log=folder)` wrote it down: finished, still going on, or killed.
+
+    Prints as tables; in a notebook it shows itself as HTML. A run that goes on is read as far as it has come: make
+    another `Run` to see more.
+
+    Args:
+        folder: of the run, or the `log.jsonl` in it.
+
+    Attributes:
+        path: the folder.
+        metadata: model, optimizer, intervals, versions and the like, as the run was last begun.
+        layers: what was watched.
+        records: what was measured, by step; of a step that was done again, the last.
+        findings: the alarms, in the order they were raised.
+        resumed: the steps at which the run was gone on with.
+        ended: how it ended; None if it goes on or was killed.
+
+    Raises:
+        InputError: there is no log in the folder, or it is damaged or of another version.
+
+    Example:
+        >>> import tempfile, torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> folder = tempfile.mkdtemp()
+        >>> with ns.watch(model, optimizer, every=2, log=folder, panel=False):
+        ...     for _ in range(5):
+        ...         optimizer.zero_grad()
+        ...         model(torch.ones(3, 4) * torch.arange(3.0)[:, None]).square().mean().backward()
+        ...         optimizer.step()
+        >>> run = ns.Run(folder)
+        >>> [record.step for record in run.records], run.ended.how
+        ([0, 2, 4], 'finished')
+    """
+
+    path: Path
+    metadata: Mapping[str, Any] = field(hash=False)
+    layers: tuple[Layer, ...]
+    records: tuple[Record, ...] = field(hash=False)
+    findings: tuple[Finding, ...]
+    resumed: tuple[int, ...]
+    ended: Ended | None
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(folder)
+        if path.is_dir() and not (path / FILE).is_file():
+            inside = sorted(found.parent.name for found in path.glob(f"*/{FILE}"))
+            hint = f"; there are runs in it: {', '.join(inside[:5])}" if inside else ""
+            raise InputError(f"{path} is no run: it has no {FILE}{hint}")
+        reading = Reading()
+        for line in read_log(path):
+            try:
+                reading.take(line)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise InputError(
+                    f"{path} is a damaged log: a line of type {line['type']!s:.20} ({said(error)})"
+                ) from error
+        found = {
+            "path": path if path.is_dir() else path.parent,
+            "metadata": reading.metadata,
+            "layers": reading.layers,
+            "records": reading.records(),
+            "findings": tuple(dict.fromkeys(reading.findings)),
+            "resumed": tuple(reading.resumed),
+            "ended": reading.ended,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name or self.path.resolve().name or str(self.path)
+
+    def of(self, kind: Kind) -> tuple[Layer, ...]:
+        """Return the layers of a kind: `weight`, `normalizer`, `block` or `units`."""
+        return tuple(layer for layer in self.layers if layer.kind == kind)
+
+    def course(self, kind: Kind, quantity: str) -> dict[str, list[tuple[int, float]]]:
+        """Return one quantity of every layer of a kind over the run.
+
+        Args:
+            kind: of the layers.
+            quantity: as `Record.values` names it.
+
+        Returns:
+            By layer pairs (step, value), for the steps at which it was measured; layers without any are absent.
+
+        Example:
+            `run.course("normalizer", "log10_variance")["layer1.0.bn1"]` is `[(0, -0.53), (50, -0.61), ...]`.
+        """
+        names = [layer.name for layer in self.of(kind)]
+        found: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        columns = list(found.values())
+        for record in self.records:
+            step = record.step
+            for points, value in zip(columns, record.of(kind, quantity)):
+                if value is not None:
+                    points.append((step, value))
+        return {name: points for name, points in found.items() if points}
+
+    def last(self, kind: Kind, quantity: str) -> Numbers:
+        """Return the last value of a quantity for every layer of a kind; None where it was never measured."""
+        found: list[float | None] = [None] * len(self.of(kind))
+        for record in reversed(self.records):
+            for index, value in enumerate(record.of(kind, quantity)):
+                if found[index] is None:
+                    found[index] = value
+            if record.of(kind, quantity) and None not in found:
+                break
+        return tuple(found)
+
+    def total(self, quantity: str) -> list[tuple[int, float]]:
+        """Return one quantity of the whole network over the run, as pairs (step, value).
+
+        Args:
+            quantity: `loss`, `lr` (of the first parameter group), or as `Record.total` names it.
+        """
+        read = ((record.step, _of_record(record, quantity)) for record in self.records)
+        return [(step, value) for step, value in read if value is not None]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per step and layer: step, seconds, kind, layer, and a column for every quantity.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return _frame(list(self._rows()), ("step", "seconds", "kind", "layer"))
+
+    def totals(self) -> pandas.DataFrame:
+        """Return one row per step: step, seconds, tier, loss, lr (and lr_1, ... of further groups), and the totals.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        rows = []
+        for record in self.records:
+            rates = {"lr" if index == 0 else f"lr_{index}": rate for index, rate in enumerate(record.lr)}
+            line = {"step": record.step, "seconds": record.seconds, "tier": record.tier, "loss": record.loss}
+            rows.append({**line, **rates, **record.total})
+        return _frame(rows, ("step", "seconds", "tier", "loss", "lr"))
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for record in self.records:
+            for kind in KINDS:
+                columns = record.values.get(kind, {})
+                for index, layer in enumerate(self.of(kind)):
+                    cells = {name: numbers[index] for name, numbers in columns.items() if index < len(numbers)}
+                    if any(value is not None for value in cells.values()):
+                        place = {"step": record.step, "seconds": record.seconds, "kind": kind, "layer": layer.name}
+                        yield {**place, **cells}
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the run as plain blocks, before anyone chose how to show them.
+
+        Args:
+            brief: for a terminal.
+        """
+        from .page import run_document
+
+        return run_document(self, brief=brief)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return one self-contained HTML page, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from ..report.html import to_html
+
+        page = to_html(self.document())
+        if path is not None:
+            write_text(path, page)
+        return page
+
+    def _repr_html_(self) -> str:
+        from ..report.html import to_fragment
+
+        return to_fragment(self.document())
+
+    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
+        from rich.text import Text
+
+        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
+
+    def __str__(self) -> str:
+        return self._rendered(120)
+
+    def __repr__(self) -> str:
+        reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
+        how = "no end logged" if self.ended is None else self.ended.how
+        found = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
+        return f"<Run {self.path}: {reached}, {found}, {how}>"
+
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the brief form as text."""
+        from ..report.terminal import render
+
+        return render(self.document(brief=True), width=width, color=color)
+
+
+def _of_record(record: Record, quantity: str) -> float | None:
+    if quantity == "loss":
+        return record.loss
+    if quantity == "lr":
+        return record.lr[0] if record.lr else None
+    return record.total.get(quantity)
+
+
+def _frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFrame:
+    """Return rows as a table; the first columns are there even without rows."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError("to_pandas and totals need pandas: pip install pandas") from error
+    columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+    return pandas.DataFrame(rows, columns=columns)

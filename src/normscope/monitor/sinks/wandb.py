@@ -1,0 +1,82 @@
+"""Records of a watched run for Weights & Biases, and for what has the same `log`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.errors import InputError
+from ...core.finding import Finding, Severity
+from ..record import Layer, Record
+from .flat import ROOT, flat
+
+LEVELS = {Severity.INFO: "INFO", Severity.WARNING: "WARN", Severity.ERROR: "ERROR"}
+TITLE = 63
+"""Characters of an alert's title that W&B takes."""
+
+
+class WandbSink:
+    """Logs every finite figure as `normscope/...`; alarms become alerts.
+
+    A record arrives a little after its step, and W&B refuses steps that lie behind what was logged last: in W&B the
+    figures are drawn over `normscope/step`, the step of the record, and the run's own step is left to the user.
+
+    Args:
+        run: what `wandb.init` returned, or anything with `log(figures, step=)` such as trackio's; None for W&B's
+            active run.
+
+    Raises:
+        InputError: the run has no `log`, or none is given and W&B is not installed or has no active run.
+
+    Example:
+        >>> class Printing:
+        ...     def log(self, figures, step):
+        ...         print(step, figures)
+        >>> WandbSink(Printing())(Record(step=3, seconds=0.1, tier="economy", loss=0.5), [])
+        3 {'normscope/loss': 0.5, 'normscope/findings': 0}
+    """
+
+    def __init__(self, run: Any = None) -> None:
+        self._run = _active() if run is None else run
+        if not callable(getattr(self._run, "log", None)):
+            raise InputError(f"WandbSink takes a run with a log method, not a {type(self._run).__name__}")
+        self._own_axis = callable(getattr(self._run, "define_metric", None))
+        self._layers: Sequence[Layer] = ()
+        self._findings = 0
+        if self._own_axis:
+            self._run.define_metric(f"{ROOT}/step", hidden=True)
+            self._run.define_metric(f"{ROOT}/*", step_metric=f"{ROOT}/step")
+
+    def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
+        """Take note of the layers' names."""
+        self._layers = tuple(layers)
+
+    def __call__(self, record: Record, findings: Sequence[Finding]) -> None:
+        """Log one record and the alarms it raised."""
+        self._findings += len(findings)
+        figures = {name: value for name, value in flat(record, self._layers).items() if math.isfinite(value)}
+        figures[f"{ROOT}/findings"] = self._findings
+        if self._own_axis:
+            self._run.log({**figures, f"{ROOT}/step": record.step})
+        else:
+            self._run.log(figures, step=record.step)
+        alert: Any = getattr(self._run, "alert", None)
+        for finding in findings if alert is not None else ():
+            title = f"{finding.code} in {finding.where}"
+            title = title if len(title) <= TITLE else f"{title[: TITLE - 1]}…"
+            level = {"level": LEVELS[finding.severity]} if self._own_axis else {}
+            alert(title=title, text=str(finding), **level)
+
+    def close(self) -> None:
+        """Leave the run open: it is the user's."""
+
+
+def _active() -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise InputError("WandbSink needs a run: pip install 'normscope[watch]' for W&B, or pass another's") from error
+    if wandb.run is None:
+        raise InputError("W&B has no active run: call wandb.init first, or pass WandbSink the run")
+    return wandb.run

@@ -1,0 +1,216 @@
+"""Curves before they are drawn: fewer points, one line of block characters, and what a pointer reads off them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from .cells import format_cell
+from .document import Column, Curve, Curves, Table
+
+Point = tuple[float, float]
+
+MOST_POINTS = 200
+"""Points of a curve, about: more than a screen shows."""
+
+ALL_POINTS = 5000
+"""Points of all curves of a picture, about; many curves have fewer each."""
+
+LEAST_POINTS = 60
+"""Points of a curve that has them, however many curves there are."""
+
+PLACES = 60
+"""Places along the axis that a pointer can rest on, at most."""
+
+NAMED = 8
+"""Curves that the text of a place names; of more, the largest and the smallest."""
+
+MOST_LINES = 24
+"""Curves that a terminal shows; of more, those that moved most."""
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def points_each(curves: int) -> int:
+    """Return how many points a curve should have where there are so many curves."""
+    return min(MOST_POINTS, max(LEAST_POINTS, ALL_POINTS // max(curves, 1)))
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
+    """Return fewer points that draw the same curve: the ends, and the smallest and largest of every stretch.
+
+    Args:
+        points: pairs (x, value) in order; a NaN among them stays one.
+        most: how many are wanted at most, at least 5.
+
+    Returns:
+        Some of the points, in order; every peak is among them.
+
+    Example:
+        >>> thinned([(step, float(step == 700)) for step in range(1000)], most=5)
+        ((0, 0.0), (1, 0.0), (700, 1.0), (999, 0.0))
+    """
+    if len(points) <= most:
+        return tuple(points)
+    values = numpy.array([value for _, value in points], dtype=float)
+    missing = numpy.isnan(values)
+    stretches = max((most - 2) // (3 if missing.any() else 2), 1)
+    inner = len(points) - 2
+    kept = {0, len(points) - 1}
+    for stretch in range(stretches):
+        start, stop = 1 + stretch * inner // stretches, 1 + (stretch + 1) * inner // stretches
+        gaps = missing[start:stop]
+        if not gaps.all():
+            kept.add(start + int(numpy.nanargmin(values[start:stop])))
+            kept.add(start + int(numpy.nanargmax(values[start:stop])))
+        if gaps.any():
+            kept.add(start + int(gaps.argmax()))
+    return tuple(points[place] for place in sorted(kept))
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Return values as one line of block characters, as high as their own range; a NaN is a gap.
+
+    Args:
+        values: in order.
+        width: characters, at most; of more values, each character shows the last of a stretch.
+
+    Example:
+        >>> sparkline([0.0, 1.0, 2.0, 3.0, float("nan"), 3.0])
+        '▁▃▆█ █'
+    """
+    count = len(values)
+    if count > width:
+        values = [values[(index + 1) * count // width - 1] for index in range(width)]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return " " * len(values)
+    low, high = min(finite), max(finite)
+
+    def block(value: float) -> str:
+        if math.isnan(value):
+            return " "
+        if math.isinf(value):
+            return BLOCKS[-1] if value > 0 else BLOCKS[0]
+        return BLOCKS[round((value - low) / (high - low) * (len(BLOCKS) - 1))] if high > low else BLOCKS[3]
+
+    return "".join(map(block, values))
+
+
+def as_table(curves: Curves) -> Table | None:
+    """Return curves as lines of text: each with its ends, its range and its course, for a terminal.
+
+    Args:
+        curves: of more than 24, those are shown whose last value is farthest from the first.
+
+    Returns:
+        A table, or None if no curve has a value.
+    """
+    known = [(curve.name, [value for _, value in curve.points]) for curve in curves.curves if curve.points]
+    if not known:
+        return None
+    moved = {name: _moved(values) for name, values in known}
+    chosen = sorted(moved, key=lambda name: -moved[name])[:MOST_LINES]
+    rows = [
+        (name, values[0], values[-1], _least(values), _most(values), sparkline(values))
+        for name, values in known
+        if name in chosen
+    ]
+    left = len(known) - len(rows)
+    xs = [x for curve in curves.curves for x, _ in curve.points]
+    ends = f"{curves.along} {count_text(min(xs))} to {count_text(max(xs))}"
+    kinds = [Column(title=title, kind="number") for title in ("first", "last", "least", "most")]
+    return Table(
+        title=f"{curves.title} ({curves.axis}, {ends})" if curves.axis else f"{curves.title} ({ends})",
+        columns=(Column(title="curve", kind="name"), *kinds, Column(title="course", kind="name")),
+        rows=tuple(rows),
+        caption=f"Those that moved most; {left:,} more are in the HTML report." if left else "",
+    )
+
+
+def _moved(values: Sequence[float]) -> float:
+    change = abs(values[-1] - values[0])
+    return math.inf if math.isnan(change) else change
+
+
+def _least(values: Sequence[float]) -> float | None:
+    return min((value for value in values if not math.isnan(value)), default=None)
+
+
+def _most(values: Sequence[float]) -> float | None:
+    return max((value for value in values if not math.isnan(value)), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A stretch of the numeric axis with something measured in it: where it is drawn, and what it says."""
+
+    start: float
+    stop: float
+    text: str
+
+
+def places(curves: Curves) -> Iterator[Place]:
+    """Yield the stretches that a pointer can rest on: every x, or, of many, those of equal width that hold one.
+
+    Args:
+        curves: at least one of them with a point.
+    """
+    xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
+    groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
+    ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
+    walks = [_Walk(curve) for curve in curves.curves]
+    for group, start, stop in zip(groups, ends, ends[1:]):
+        read = [(walk.name, walk.last(group[0], group[-1])) for walk in walks]
+        happened = [mark.name for mark in curves.marks if group[0] <= mark.x <= group[-1]]
+        span = " to ".join(dict.fromkeys(count_text(x) for x in (group[0], group[-1])))
+        lines = [f"{curves.along} {span}", *_told([(name, value) for name, value in read if value is not None])]
+        lines += happened[:3] + ([f"and {len(happened) - 3} more"] if len(happened) > 3 else [])
+        yield Place(start=start, stop=stop, text="\n".join(lines))
+
+
+class _Walk:
+    """A curve, read from left to right once."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.name, self._points, self._at = curve.name, curve.points, 0
+
+    def last(self, low: float, high: float) -> float | None:
+        """Return the last value in a stretch; None if there is none."""
+        found = None
+        while self._at < len(self._points) and self._points[self._at][0] <= high:
+            x, value = self._points[self._at]
+            found = value if x >= low else found
+            self._at += 1
+        return found
+
+
+def _binned(xs: Sequence[float]) -> list[list[float]]:
+    low, width = xs[0], (xs[-1] - xs[0]) / PLACES
+    groups: dict[int, list[float]] = {}
+    for x in xs:
+        groups.setdefault(min(int((x - low) / width), PLACES - 1), []).append(x)
+    return list(groups.values())
+
+
+def _told(read: list[tuple[str, float]]) -> list[str]:
+    """Return a line per curve; of many curves, of the largest and the smallest."""
+    if len(read) > NAMED:
+        read = sorted(read, key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
+        half = NAMED // 2
+        between = [f"… {len(read) - NAMED} between"]
+        return [*map(_line, read[:half]), *between, *map(_line, read[-half:])]
+    return [_line(pair) for pair in read]
+
+
+def _line(pair: tuple[str, float]) -> str:
+    return f"{pair[0]}: {format_cell(pair[1], 'number')}"
+
+
+def count_text(value: float) -> str:
+    """Return a place on the numeric axis: a count with its thousands apart, or a short decimal."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:.6g}"

@@ -1,0 +1,130 @@
+"""What charts and curves are drawn with: tags that escape, the plot area, its grid, arrows for infinite values."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .cells import NOT_MEASURED, visible
+from .scale import Scale, tick_text, ticks
+
+LANE = 18.0
+"""Pixels beyond the finite range, where infinite values are marked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The plot area inside the picture, and where labels and values fall in it."""
+
+    sideways: bool
+    count: int
+    left: float
+    top: float
+    width: float
+    height: float
+    right: float
+    bottom: float
+    scale: Scale
+    tilt: float = 0.0
+
+    @property
+    def band(self) -> float:
+        """Pixels that one label has along its axis."""
+        return (self.height if self.sideways else self.width) / max(self.count, 1)
+
+    def middle(self, index: int) -> float:
+        """Return the middle of a label's band, from the start of its axis."""
+        return (index + 0.5) * self.band
+
+    def across(self, value: float) -> float:
+        """Return where a value stands, from the low end of its axis; infinite ones stand in their lanes."""
+        length = self.width if self.sideways else self.height
+        start = LANE if self.scale.below else 0.0
+        stop = length - (LANE if self.scale.above else 0.0)
+        if math.isinf(value):
+            return length - LANE / 2 if value > 0 else LANE / 2
+        return start + (stop - start) * self.scale.share(value)
+
+    def point(self, along: float, across: float) -> tuple[float, float]:
+        """Return x and y of a place along the labels and across the values."""
+        if self.sideways:
+            return self.left + across, self.top + along
+        return self.left + along, self.top + self.height - across
+
+    def box(self, along: float, breadth: float, low: float, high: float) -> dict[str, float]:
+        """Return x, y, width and height of a bar in the middle of `along`."""
+        (x1, y1), (x2, y2) = self.point(along - breadth / 2, low), self.point(along + breadth / 2, high)
+        return {"x": min(x1, x2), "y": min(y1, y2), "width": abs(x2 - x1), "height": abs(y2 - y1)}
+
+
+def grid_lines(frame: Frame) -> Iterator[str]:
+    """Yield the lines of the value axis with their ticks, those of infinite values too."""
+    about = 8 if frame.sideways else 7
+    along = frame.band * frame.count
+    ends = [(tick, tick_text(tick)) for tick in ticks(frame.scale.low, frame.scale.high, about=about)]
+    ends += [(-math.inf, "-inf")] if frame.scale.below else []
+    ends += [(math.inf, "inf")] if frame.scale.above else []
+    for value, text in ends:
+        (x1, y1), (x2, y2) = frame.point(0.0, frame.across(value)), frame.point(along, frame.across(value))
+        kind = "grid" if math.isfinite(value) else "grid lane"
+        yield tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2)
+        if frame.sideways:
+            yield tag("text", text, class_="tick", x=x2, y=y2 + 16, text_anchor="middle")
+        else:
+            yield tag("text", text, class_="tick", x=x1 - 8, y=y1 + 4, text_anchor="end")
+
+
+def rule_lines(rules: Sequence[tuple[str, float]], frame: Frame) -> Iterator[str]:
+    """Yield reference values as dashed lines with their names."""
+    for name, value in rules:
+        across = frame.across(value)
+        (x1, y1), (x2, y2) = frame.point(0.0, across), frame.point(frame.band * frame.count, across)
+        yield tag("line", class_="rule", x1=x1, y1=y1, x2=x2, y2=y2)
+        place = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
+        yield tag("text", escaped(name), class_="rule-name", **place)
+
+
+def is_finite(value: float | None) -> bool:
+    """Return whether a value was measured and is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def arrow(frame: Frame, along: float, value: float, colour: str) -> str:
+    """Return an open arrow head that points out of the chart: an infinite value."""
+    x, y = frame.point(along, frame.across(value))
+    reach = math.copysign(5.0, value)
+    dx, dy = (reach, 0.0) if frame.sideways else (0.0, -reach)
+    corners = ((x - dx - dy, y - dy + dx), (x + dx, y + dy), (x - dx + dy, y - dy - dx))
+    path = "L".join(f"{number_text(cx)} {number_text(cy)}" for cx, cy in corners)
+    return tag("path", class_=f"infinite {colour}", d=f"M{path}Z")
+
+
+def shortened(name: str, most: int) -> str:
+    """Return the start and the end of a long name: the end tells layers apart, the start tells where they are."""
+    if len(name) <= most:
+        return name or NOT_MEASURED
+    tail = (2 * most) // 3
+    return f"{name[: most - tail - 1]}…{name[-tail:]}"
+
+
+def escaped(text: str) -> str:
+    """Return text as markup shows it, whatever it holds."""
+    return html.escape(visible(text))
+
+
+def number_text(value: float) -> str:
+    """Return a length with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def tag(name: str, *children: str, **attributes: str | float) -> str:
+    """Return one element; `children` are markup already, attributes are escaped here."""
+    texts = {
+        key.rstrip("_").replace("_", "-"): escaped(value) if isinstance(value, str) else number_text(value)
+        for key, value in attributes.items()
+    }
+    written = "".join(f' {key}="{text}"' for key, text in texts.items())
+    inner = "".join(children)
+    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"

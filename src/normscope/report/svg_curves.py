@@ -1,0 +1,225 @@
+"""Curves over a numeric axis as inline SVG; colours and fonts come from the style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .curves import Place, count_text, places
+from .document import Curve, Curves, Mark
+from .drawing import Frame, arrow, escaped, grid_lines, number_text, rule_lines, tag
+from .scale import scale_of, ticks
+
+DEPTHS = 10
+"""Classes `d0` to `d9` of the style sheet: colours from the first layer to the last."""
+
+COLOURS = 6
+"""Classes `s0` to `s5`, for curves without a depth."""
+
+DOTTED = 40
+"""Up to this many points in all, each has a dot."""
+
+THIN = 8
+"""More curves than this are drawn with thin lines."""
+
+WIDTH, HEIGHT = 940.0, 270.0
+"""Pixels of the whole picture from left to right, and of the plot from top to bottom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """The plot area and the ends of the numeric axis."""
+
+    frame: Frame
+    low: float
+    high: float
+
+    def along(self, x: float) -> float:
+        """Return how far from the left edge of the plot a place of the numeric axis lies."""
+        return (x - self.low) / (self.high - self.low) * self.frame.width
+
+    def point(self, x: float, value: float) -> tuple[float, float]:
+        """Return where a point is drawn."""
+        return self.frame.point(self.along(x), self.frame.across(value))
+
+
+def curves_svg(curves: Curves) -> str:
+    """Return curves as one `<svg>` element with groups of class `place`, as `chart_svg` has them.
+
+    Args:
+        curves: what to draw.
+
+    Returns:
+        Markup without ids, styles or scripts; empty if no curve has a value.
+    """
+    plot = _plot(curves)
+    if plot is None:
+        return ""
+    frame = plot.frame
+    whole = (frame.left + frame.width + frame.right, frame.top + frame.height + frame.bottom)
+    thin = " thin" if len(curves.curves) > THIN else ""
+    return tag(
+        "svg",
+        *grid_lines(frame),
+        *_steps(curves, plot),
+        tag("text", escaped(curves.axis), class_="axis", x=frame.left, y=14) if curves.axis else "",
+        *rule_lines(curves.rules, frame),
+        *(_happened(mark, plot) for mark in _apart(curves.marks, plot)),
+        *(_curve(curves, number, plot) for number in range(len(curves.curves))),
+        *(_place(place, plot) for place in places(curves)),
+        class_=f"chart curves{thin}",
+        viewBox=f"0 0 {number_text(whole[0])} {number_text(whole[1])}",
+        width=whole[0],
+        height=whole[1],
+        role="img",
+        aria_label=curves.title or curves.axis or "curves",
+    )
+
+
+def curve_swatch(curve: Curve, number: int) -> str:
+    """Return the legend's small picture of a curve: its colour.
+
+    Args:
+        curve: what the legend explains.
+        number: its place among the curves.
+    """
+    line = tag("path", class_="line", d="M1 7H21")
+    return tag(
+        "svg",
+        line,
+        class_=f"swatch {colour(curve, number)}",
+        viewBox="0 0 22 14",
+        width=22,
+        height=14,
+        aria_hidden="true",
+    )
+
+
+def depth_ramp() -> str:
+    """Return the legend's picture of all colours by depth."""
+    steps = (tag("rect", class_=f"span d{index}", x=14 * index, y=2, width=14.5, height=10) for index in range(DEPTHS))
+    return tag("svg", *steps, class_="swatch", viewBox="0 0 140 14", width=140, height=14, aria_hidden="true")
+
+
+def mark_swatch(level: str) -> str:
+    """Return the legend's picture of a mark on the numeric axis."""
+    head = tag("g", tag("path", d="M11 12l-4.5-8h9z"), class_=f"happened {level}")
+    return tag("svg", head, class_="swatch", viewBox="0 0 22 14", width=22, height=14, aria_hidden="true")
+
+
+def colour(curve: Curve, number: int) -> str:
+    """Return the class that colours a curve."""
+    if curve.depth is None:
+        return f"s{number % COLOURS}"
+    return f"d{min(int(curve.depth * DEPTHS), DEPTHS - 1)}"
+
+
+def _plot(curves: Curves) -> Plot | None:
+    points = [point for curve in curves.curves for point in curve.points]
+    seen = [value for _, value in points if not math.isnan(value)]
+    if not seen:
+        return None
+    xs = [*(x for x, _ in points), *(mark.x for mark in curves.marks)]
+    low, high = min(xs), max(xs)
+    room = 0.5 if low == high else 0.0
+    left, right = 56.0, 24.0 + max((6.4 * len(name) for name, _ in curves.rules), default=0.0)
+    frame = Frame(
+        sideways=False,
+        count=1,
+        left=left,
+        top=34.0,
+        width=WIDTH - left - right,
+        height=HEIGHT,
+        right=right,
+        bottom=42.0,
+        scale=scale_of(seen, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
+    )
+    return Plot(frame=frame, low=low - room, high=high + room)
+
+
+def _steps(curves: Curves, plot: Plot) -> Iterator[str]:
+    """Yield the ticks of the numeric axis; where every x is whole, they are."""
+    frame = plot.frame
+    found = ticks(plot.low, plot.high, about=8)
+    whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
+    for tick in found:
+        if whole and abs(tick - round(tick)) > 1e-9:
+            continue
+        x, y = frame.point(plot.along(tick), 0.0)
+        yield tag("line", class_="grid", x1=x, y1=y, x2=x, y2=y + 5)
+        yield tag(
+            "text", count_text(round(tick) if whole else tick), class_="tick", x=x, y=y + 19, text_anchor="middle"
+        )
+    x, y = frame.point(frame.width, 0.0)
+    yield tag("text", escaped(curves.along), class_="axis", x=x, y=y + 36, text_anchor="end")
+
+
+def _curve(curves: Curves, number: int, plot: Plot) -> str:
+    """Return one group with the curve's line, its lone points and its infinite values."""
+    curve = curves.curves[number]
+    kind = colour(curve, number)
+    dotted = sum(len(other.points) for other in curves.curves) <= DOTTED
+    pieces: list[list[tuple[float, float]]] = [[]]
+    drawn: list[str] = []
+    for x, value in curve.points:
+        if not math.isfinite(value):
+            pieces.append([])
+            if math.isinf(value):
+                drawn.append(arrow(plot.frame, plot.along(x), value, kind))
+            continue
+        px, py = plot.point(x, value)
+        pieces[-1].append((px, py))
+        if dotted:
+            drawn.append(tag("circle", class_=f"mark {kind}", cx=px, cy=py, r=3))
+    path = "".join(_path(piece) for piece in pieces if piece)
+    line = tag("path", class_=f"line {kind}", d=path) if path else ""
+    return tag("g", line, *drawn, class_="curve")
+
+
+def _path(points: list[tuple[float, float]]) -> str:
+    """Return a line through points: each but the first by its distance from the one before, which is shorter."""
+    (x, y), *others = [(round(10 * px), round(10 * py)) for px, py in points]
+    written = f"M{number_text(x / 10)} {number_text(y / 10)}l"
+    for nx, ny in others:
+        written += f" {_tenths(nx - x)} {_tenths(ny - y)}".replace(" -", "-")
+        x, y = nx, ny
+    # A line that goes nowhere shows its round cap: a lone point is seen.
+    return written if others else f"{written}0 0"
+
+
+def _tenths(value: int) -> str:
+    """Return tenths of a pixel without what SVG can do without: `-.3` for minus three."""
+    whole, rest = divmod(abs(value), 10)
+    return f"{'-' if value < 0 else ''}{whole or ('' if rest else 0)}{f'.{rest}' if rest else ''}"
+
+
+def _apart(marks: tuple[Mark, ...], plot: Plot) -> Iterator[Mark]:
+    """Yield the marks to draw: of those that fall on one another, the most serious."""
+    order = ("info", "warning", "error")
+    found: dict[int, Mark] = {}
+    for mark in marks:
+        spot = round(plot.along(mark.x) / 4)
+        if spot not in found or order.index(mark.level) > order.index(found[spot].level):
+            found[spot] = mark
+    yield from found.values()
+
+
+def _happened(mark: Mark, plot: Plot) -> str:
+    frame = plot.frame
+    (x, low), (_, high) = frame.point(plot.along(mark.x), 0.0), frame.point(0.0, frame.height)
+    head = f"M{number_text(x)} {number_text(high)}l-4.5-8h9z"
+    return tag(
+        "g",
+        tag("line", x1=x, y1=high, x2=x, y2=low),
+        tag("path", d=head),
+        class_=f"happened {mark.level}",
+    )
+
+
+def _place(place: Place, plot: Plot) -> str:
+    left, right = plot.along(place.start), plot.along(place.stop)
+    if right == left:  # a lone place still has a width to rest on
+        left, right = left - 8, right + 8
+    band = tag("rect", class_="band", **plot.frame.box((left + right) / 2, right - left, 0.0, plot.frame.height))
+    return tag("g", tag("title", escaped(place.text)), band, class_="place")

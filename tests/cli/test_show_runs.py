@@ -1,0 +1,83 @@
+"""`normscope show` and `normscope compare` of training runs."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from normscope.diagnosis.result import Audit
+from normscope.monitor.run import Run
+
+
+def _logs():
+    place = Path(__file__).parents[1] / "monitor" / "logs.py"
+    spec = importlib.util.spec_from_file_location("normscope_tests_logs", place)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+logs = _logs()
+
+
+@pytest.fixture
+def runs(work):
+    """A folder with two runs, `runs/a` and `runs/b`, and a saved audit."""
+    logs.write(work / "runs" / "a")
+    logs.write(work / "runs" / "b", rate=0.5, optimizer="AdamW", findings=(), ended=False)
+    Audit(name="a", mode=None, parameters=0, samples=0, batches=0).to_json(work / "audit.json")
+    return work
+
+
+def test_show_prints_a_run_and_writes_its_page(runs, run):
+    done = run("show", "runs/a", "--html", "run.html")
+    assert (done.code, done.err) == (0, "")
+    assert "Run a" in done.out
+    assert "effective-lr-collapse" in done.out
+    assert "blocks.2.bn" in done.out
+    assert done.out.endswith("wrote run.html\n")
+    assert (runs / "run.html").read_text() == Run("runs/a").to_html()
+
+
+def test_show_takes_the_log_itself_too(runs, run):
+    assert run("show", "runs/a/log.jsonl").out == run("show", "runs/a").out
+
+
+def test_the_page_may_stand_in_the_folder_of_the_run_but_not_on_its_log(runs, run):
+    before = (runs / "runs" / "a" / "log.jsonl").read_bytes()
+    assert run("show", "runs/a", "--html", "runs/a/page.html").code == 0
+    done = run("show", "runs/a", "--html", "runs/a/log.jsonl")
+    assert done.code == 2
+    assert "cannot write" in done.err
+    assert (runs / "runs" / "a" / "log.jsonl").read_bytes() == before
+
+
+def test_a_folder_without_a_log_is_refused_and_its_runs_are_named(runs, run):
+    done = run("show", "runs")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "normscope: runs is no run: it has no log.jsonl; there are runs in it: a, b\n"
+
+
+def test_compare_sets_runs_side_by_side(runs, run):
+    done = run("compare", "runs/a", "runs/b", "--html", "both.html")
+    assert (done.code, done.err) == (0, "")
+    assert "Comparison of a and b" in done.out
+    assert "AdamW" in done.out
+    assert "In a: 1 warning." in done.out
+    assert "Δ b" in done.out
+    assert "Variance at the input of each normalizer: b" in (runs / "both.html").read_text()
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(runs, run):
+    logs.write(runs / "other" / "a")
+    done = run("compare", "runs/a", "other/a", "runs/a")
+    assert done.code == 0
+    assert "Comparison of runs/a, other/a and runs/a'" in done.out
+
+
+def test_runs_and_audits_are_not_compared_with_each_other(runs, run):
+    done = run("compare", "audit.json", "runs/a")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "normscope: runs/a is a run and audit.json is none: compare runs with runs, audits with audits\n"

@@ -1,0 +1,74 @@
+"""Healthy trainings raise no warning: normalizers, optimizers, learning rates, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from .alarm_runs import Transformer, convolutional, mlp, residual, sgd, train, warned
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "mlp, BatchNorm": partial(mlp, "batch"),
+    "mlp, LayerNorm": partial(mlp, "layer"),
+    "mlp, GroupNorm": partial(mlp, "group"),
+    "convolutions": partial(convolutional, "none"),
+    "convolutions, BatchNorm": partial(convolutional, "batch"),
+    "convolutions, GroupNorm": partial(convolutional, "group"),
+    "residual": residual,
+    "transformer": Transformer,
+    "transformer, RMSNorm": partial(Transformer, normalizer=nn.RMSNorm),
+}
+OPTIMIZERS = {
+    "SGD": sgd(0.03, momentum=0.9, weight_decay=5e-4),
+    "SGD, high": sgd(0.1, momentum=0.9, weight_decay=5e-4),
+    "SGD, low": sgd(1e-3, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=1e-3),
+    "AdamW": partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.01),
+    "AdamW, high": partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1),
+    "AdamW, low": partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.05),
+}
+QUICK = [
+    ("mlp", "SGD"),
+    ("mlp, BatchNorm", "Adam"),
+    ("mlp, LayerNorm", "SGD, low"),
+    ("convolutions, BatchNorm", "SGD, high"),
+    ("convolutions, GroupNorm", "AdamW"),
+    ("residual", "AdamW, high"),
+    ("transformer", "AdamW"),
+]
+
+
+@pytest.mark.parametrize(("network", "optimizer"), QUICK)
+def test_a_healthy_training_is_silent(network, optimizer):
+    run = train(NETWORKS[network](), OPTIMIZERS[optimizer])
+    assert len(run.records) == 15
+    assert not warned(run)
+
+
+@pytest.mark.parametrize("network", ["convolutions, BatchNorm", "mlp, LayerNorm"])
+def test_a_schedule_that_begins_and_ends_at_zero_is_silent(network):
+    run = train(NETWORKS[network](), OPTIMIZERS["SGD, high"], steps=200, warmed=True)
+    assert run.records[0].lr[0] == 0.0
+    assert not warned(run)
+
+
+def test_measuring_every_step_is_silent():
+    assert not warned(train(NETWORKS["mlp, BatchNorm"](), OPTIMIZERS["SGD, high"], every=1, steps=120))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_healthy_trainings_are_silent(network, optimizer):
+    assert not warned(train(NETWORKS[network](), OPTIMIZERS[optimizer], steps=400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["mlp", "mlp, BatchNorm", "mlp, LayerNorm"])
+def test_a_training_that_goes_on_after_all_is_fitted_is_silent(network):
+    assert not warned(train(NETWORKS[network](), OPTIMIZERS["Adam"], steps=3000, every=20))

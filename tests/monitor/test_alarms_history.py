@@ -1,0 +1,268 @@
+"""Alarms are raised once, also over the parts of a run that was resumed; what no training shows soon, as records."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from normscope.core.finding import Finding, Severity
+from normscope.monitor.alarms import ALARMS
+from normscope.monitor.history import History
+from normscope.monitor.log import LogWriter, read_log
+from normscope.monitor.probes import normalizers, updates
+from normscope.monitor.record import Layer, Record
+
+from .alarm_runs import mlp, sgd, train, warned
+
+DEPTH = 5
+LAYERS = (
+    *(
+        Layer(
+            name=f"conv{i}", kind="weight", family="convolution", normalizer=f"norm{i}", invariant="channel", groups=8,
+            weight_decay=1e-4,
+        )
+        for i in range(DEPTH)
+    ),
+    *(
+        Layer(name=f"norm{i}", kind="normalizer", family="batch_norm", eps=1e-5, entries=4096, samples=64)
+        for i in range(DEPTH)
+    ),
+    *(Layer(name=f"relu{i}", kind="units", family="relu") for i in range(DEPTH)),
+    *(Layer(name=f"block{i}", kind="block", family="Block") for i in range(DEPTH)),
+)  # fmt: skip
+USUAL = {
+    "weight": {
+        "log10_norm": 0.3, "log10_folded": 0.5, "log10_size": 0.6, "log10_gradient": -1.0, "rotation": 0.01,
+        "log10_effective_lr": -2.0, "zero": 0.0,
+    },
+    "normalizer": {
+        "log10_variance": -0.5, "log10_variance_min": -1.0, "log10_variance_max": 0.2, "log10_constant": 0.5,
+        "log10_gain": 0.5, "dominated": 0.0, "constant": 0.0, "dead": 0.0, "log10_running": 0.01,
+        "running_spread": 0.05,
+    },
+    "units": {"dead": 0.1},
+    "block": {"log10_activation": 0.1, "log10_backward": 0.1},
+}  # fmt: skip
+
+
+def record(step, *, loss=1.0, gradient=0.0, at=None, **changed):
+    """A record of a healthy run, with other figures at one layer, or at all: `weight__rotation=1e-9`."""
+    values = {}
+    for kind, table in USUAL.items():
+        values[kind] = {}
+        for quantity, usual in table.items():
+            other = changed.get(f"{kind}__{quantity}", usual)
+            values[kind][quantity] = tuple(other if at in (None, i) else usual for i in range(DEPTH))
+    return Record(
+        step=step, seconds=0.1 * step, tier="standard", loss=loss, lr=(0.1,), values=values,
+        total={"log10_printed": 1.5, "log10_constants": 2.5, "log10_gradient": gradient},
+    )  # fmt: skip
+
+
+def history(*records):
+    found = History()
+    found.begin(LAYERS)
+    for one in records:
+        found.add(one)
+    return found
+
+
+def run(count, change, *, every=50):
+    """A run whose figures are those of `change(share of the run)`."""
+    return history(*(record(every * i, **change(i / (count - 1))) for i in range(count)))
+
+
+def codes(found):
+    return {(finding.code, finding.where) for finding in found.findings if finding.severity >= Severity.WARNING}
+
+
+def test_a_healthy_run_is_silent():
+    assert not run(40, lambda share: {}).findings[1:]  # one info: variances are below 1
+    assert not codes(run(40, lambda share: {"loss": 2.0 - share, "weight__log10_norm": 0.3 + 0.3 * share}))
+    assert not codes(run(60, lambda share: {"gradient": -6.0 * share, "loss": 10.0 ** (-5 * share)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda s: {"normalizer__log10_variance": -0.5 - 4 * s}, "variance-collapse"),
+        (lambda s: {"normalizer__dominated": s}, "variance-collapse"),
+        (lambda s: {"normalizer__log10_variance_max": 10 * s}, "variance-growth"),
+        (lambda s: {"weight__log10_norm": 0.3 + 2 * s}, "norm-growth"),
+        (lambda s: {"normalizer__log10_variance_max": 0.2 - 10 * s}, "dead-layer"),
+        (lambda s: {"normalizer__dead": 1.0}, "dead-layer"),
+        (lambda s: {"normalizer__constant": 0.5 * s}, "dead-channels"),
+        (lambda s: {"weight__zero": 0.5 * s}, "dead-channels"),
+        (lambda s: {"units__dead": s}, "dead-relu"),
+        (lambda s: {"weight__rotation": 10 ** (-2 - 6 * s)}, "effective-lr"),
+        (lambda s: {"weight__rotation": 1.0}, "effective-lr"),
+        (lambda s: {"weight__log10_folded": 4.0}, "expanding-normalizer"),
+        (lambda s: {"normalizer__log10_running": 0.5}, "stale-statistics"),
+        (lambda s: {"weight__log10_gradient": -7.0}, "gradient-vanishing"),
+        (lambda s: {"weight__log10_gradient": 5.0}, "gradient-explosion"),
+    ],
+)
+def test_figures_that_raise_an_alarm(change, expected):
+    found = run(30, lambda share: {"at": 1, **change(share)})
+    assert {code for code, _ in codes(found)} == {expected}
+    assert {where for _, where in codes(found)} <= {"conv1", "norm1", "relu1"}
+    assert all(f.step is not None and f.seen and f.why and f.advice and f.numbers for f in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda s: {"gradient": 8.0 * s}, ("gradient-explosion", "conv0")),
+        (lambda s: {"gradient": math.nan if s > 0.5 else 0.0}, ("gradient-explosion", "")),
+        (lambda s: {"block__log10_backward": 1.2}, ("gradient-explosion", "")),
+        (lambda s: {"block__log10_backward": -1.5}, ("gradient-vanishing", "")),
+        (lambda s: {"gradient": -8.0 * s}, ("gradient-vanishing", "")),
+        (lambda s: {"loss": 10 ** (3 * s)}, ("loss-rising", "")),
+        (lambda s: {"loss": math.inf if s > 0.5 else 1.0}, ("loss-not-finite", "")),
+    ],
+)
+def test_figures_of_the_whole_network(change, expected):
+    assert {(code, where if expected[1] == "" else "conv0") for code, where in codes(run(30, change))} == {expected}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: {"weight__rotation": 1e-2 if s < 0.2 else 1e-8, "loss": 2.0 if s < 0.2 else 1e-3},  # fitted
+        lambda s: {"weight__log10_norm": 0.3 + math.log10(1 + 30 * s)},  # levels off
+        lambda s: {"gradient": 5.0 if 0.50 < s < 0.54 else 0.0},  # one batch
+        lambda s: {"gradient": math.nan if 0.50 < s < 0.54 else 0.0},  # one step that a GradScaler skips
+        lambda s: {"normalizer__dominated": 1.0},  # from the start
+        lambda s: {"units__dead": 0.95 if 0.5 < s < 0.6 else 0.1},  # two batches
+    ],
+)
+def test_figures_that_raise_none(change):
+    assert not codes(run(30, change))
+
+
+def test_an_alarm_is_raised_once_and_again_when_it_is_worse(monkeypatch):
+    severities = [Severity.INFO, Severity.INFO, Severity.WARNING, Severity.INFO, Severity.ERROR, Severity.ERROR]
+
+    def alarm(found):
+        step = found.records[-1].step
+        yield Finding(code="x", severity=severities[step], where="a", seen="", why="", advice="", step=step)
+
+    monkeypatch.setattr("normscope.monitor.alarms.ALARMS", (alarm,))
+    found = History()
+    raised = [[f.severity for f in found.add(record(step))] for step in range(6)]
+    assert raised == [["info"], [], ["warning"], [], ["error"], []]
+    assert len(found.findings) == 3
+
+
+def test_a_step_that_is_done_again_replaces_the_records_from_there():
+    found = history(*(record(step, loss=1.0) for step in (0, 10, 20, 30)))
+    found.add(record(20, loss=2.0))
+    assert [(one.step, one.loss) for one in found.records] == [(0, 1.0), (10, 1.0), (20, 2.0)]
+    assert [one.step for one in found.having("weight", "rotation")] == [0, 10, 20]
+    assert found.next_step == 21
+
+
+def written(folder, records, *, step=0, layers=LAYERS, end=None):
+    """Write a part of a run as `watch` does; return what it raised."""
+    writer, found = LogWriter(folder), History()
+    if writer.resumed:
+        found.resume(folder)
+    found.begin(layers)
+    writer.write("run", {"schema_version": 1, "step": step, "layers": [layer.to_json() for layer in layers]})
+    raised = []
+    for one in records:
+        new = found.add(one)
+        writer.write("step", one.to_json())
+        for finding in new:
+            writer.write("finding", finding.to_json())
+        raised += new
+    if end is not None:
+        writer.write("end", {"step": end})
+    writer.close()
+    return raised
+
+
+def test_a_resumed_run_repeats_no_alarm_and_goes_on_with_what_it_knew(tmp_path):
+    collapse = [record(50 * i, at=1, normalizer__log10_variance=-0.5 - 0.2 * i) for i in range(40)]
+    first = written(tmp_path, collapse[:14])
+    second = written(tmp_path, collapse[14:25], step=700)
+    third = written(tmp_path, collapse[20:], step=1000, end=2003)
+    assert not first
+    assert [(f.code, f.where) for f in (*second, *third)].count(("variance-collapse", "norm1")) == 1, "needs both parts"
+    whole = History()
+    whole.resume(tmp_path)
+    assert [one.step for one in whole.records] == [50 * i for i in range(40)]
+    assert whole.records[25] == Record.from_json(collapse[25].to_json())
+    assert whole.findings == [Finding.from_json(line) for line in read_log(tmp_path) if line["type"] == "finding"]
+    assert whole.layers == LAYERS
+    assert whole.next_step == 2003
+
+
+def test_records_of_another_model_keep_their_loss_alone(tmp_path):
+    written(tmp_path, [record(50 * i) for i in range(10)])
+    other = tuple(replace(layer, name=f"new.{layer.name}") for layer in LAYERS)
+    written(tmp_path, [record(500)], step=500, layers=other)
+    found = History()
+    found.resume(tmp_path)
+    assert len(found.records) == 11
+    assert [one.step for one in found.having("weight", "rotation")] == [500]
+    assert [one.loss for one in found.records] == [1.0] * 11
+
+
+def test_a_training_in_two_parts(tmp_path):
+    first = train(mlp("batch"), sgd(0.01), batch=8, steps=30, log=tmp_path)
+    second = train(mlp("batch"), sgd(0.01), batch=8, steps=30, log=tmp_path)
+    assert warned(first) == warned(second) == {"small-batch": ["norm1"]}
+    assert [line["type"] for line in read_log(tmp_path)].count("finding") == 1
+    assert [one.step for one in second.records] == [0, 10, 20, 30, 40, 50]
+
+
+ODD = (None, math.nan, math.inf, -math.inf, 0.0, 1.0)
+QUANTITIES = {
+    "weight": ("log10_norm", "log10_folded", "log10_size", "log10_gradient", *updates.QUANTITIES),
+    "normalizer": normalizers.QUANTITIES,
+    "units": ("dead",),
+    "block": ("log10_activation", "log10_backward"),
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_measured_an_alarm_never_fails(seed):
+    drawn = random.Random(seed)
+
+    def figure():
+        return drawn.choice(ODD) if drawn.random() < seed / 20 else drawn.uniform(-320, 320)
+
+    found = History()
+    found.begin(LAYERS)
+    for index in range(30):
+        values = {
+            kind: {quantity: tuple(figure() for _ in range(DEPTH)) for quantity in names[index % 2 :]}
+            for kind, names in QUANTITIES.items()
+            if drawn.random() < 0.9
+        }
+        one = Record(
+            step=50 * index, seconds=0.0, tier="full", values=values, loss=drawn.choice([None, 0.0, -1.0, 1.0, 1e300]),
+            lr=drawn.choice([(), (0.0,), (0.1,), (math.inf,), (math.nan, 1.0)]),
+            total={key: figure() for key in ("log10_printed", "log10_constants", "log10_gradient")},
+        )  # fmt: skip
+        for finding in found.add(one):
+            assert finding.to_json()["step"] == one.step
+
+
+def test_the_cost_does_not_grow_with_the_run():
+    found = history(*(record(step) for step in range(30)))
+    marks = []
+    for stretch in range(2):
+        for step in range(1000 * stretch + 30, 1000 * stretch + 1000):
+            found.keep(record(step))
+        began = time.process_time()
+        for step in range(20):
+            found.add(record(1000 * (stretch + 1) + step))
+        marks.append(time.process_time() - began)
+    assert marks[1] < 3 * marks[0] + 0.05
+    assert len(ALARMS) == 14

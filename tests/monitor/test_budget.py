@@ -1,0 +1,53 @@
+"""Layers take turns where time is short."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from normscope.monitor.budget import Budget
+from normscope.monitor.norms import Turns
+from normscope.monitor.watching import watch
+
+from .training import losses
+
+PLACES = [("a", "linear", 0), ("b", "linear", 0), ("c", "linear", 0)]
+
+
+def spend(budget: Budget, turns: Turns, seconds: float) -> list[str]:
+    done = []
+    for place in turns.affordable(PLACES, budget):
+        with budget.spending(("norm", place)):
+            time.sleep(seconds)
+        done.append(place[0])
+    return done
+
+
+def test_at_first_everything_is_done_and_then_in_turns() -> None:
+    budget, turns = Budget(0.5), Turns("norm")
+    assert spend(budget, turns, 0.004) == ["a", "b", "c"]
+    order = []
+    for _ in range(12):
+        time.sleep(0.009)
+        order += spend(budget, turns, 0.004)
+    assert 6 <= len(order) < 36
+    assert order == (["a", "b", "c"] * 12)[: len(order)]
+
+
+def test_without_a_limit_everything_is_done_every_time() -> None:
+    budget, turns = Budget(None), Turns("norm")
+    assert [spend(budget, turns, 0.0) for _ in range(2)] == [["a", "b", "c"]] * 2
+
+
+def test_a_layer_that_is_not_in_turn_keeps_its_last_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    alone, _, _ = losses("mlp", 4)
+    watched, _, run = losses("mlp", 4, watched=lambda m, o: watch(m, o, every=1))
+    assert watched == alone
+    for quantity in ("log10_norm", "log10_folded", "rotation"):
+        first, *rest = [record.of("weight", quantity) for record in run.records]
+        assert any(value is not None for value in first)
+        assert all(later == first for later in rest)
+    sizes = [record.of("weight", "log10_size") for record in run.records]
+    assert len(set(sizes)) == 4

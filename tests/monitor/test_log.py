@@ -1,0 +1,201 @@
+"""The log outlives what happens to runs: kills, full disks, damage."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from normscope.core.errors import InputError
+from normscope.monitor.log import BLOCK, FILE, LogWriter, read_log
+from normscope.monitor.record import Record
+from normscope.monitor.watching import watch
+
+from .training import losses, network
+
+KILLED = """
+import os, random, signal, sys, time
+import torch
+sys.path.insert(0, sys.argv[2])
+from normscope.monitor.watching import watch
+from tests.monitor.training import batches, network
+from torch.nn import functional as F
+
+model = network("mlp")
+with watch(model, torch.optim.SGD(model.parameters(), lr=0.01)):
+    model(next(batches("mlp", 1))[0])  # the children have everything loaded
+folder, rng = sys.argv[1], random.Random(int(sys.argv[3]))
+for turn in range(int(sys.argv[4])):
+    done, ended = os.pipe()
+    child = os.fork()
+    if child == 0:
+        model = network("mlp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with watch(model, optimizer, every=1, log=folder) as run:
+            for x, y in batches("mlp", 100000):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                os.write(ended, run.step.to_bytes(8, "big"))
+    os.close(ended)
+    raw = os.read(done, 8)  # the first step is done: the time of the kill is random from here on
+    time.sleep(rng.uniform(0.0, 0.25))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while more := os.read(done, 1 << 16):
+        raw += more
+    os.close(done)
+    print(int.from_bytes(raw[:8], "big"), int.from_bytes(raw[-8:], "big"), os.path.getsize(folder + "/log.jsonl"))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_kills_cost_at_most_one_record_each_and_the_log_goes_on(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(root), "7", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=root)
+    assert done.returncode == 0, done.stderr[-2000:]
+    turns = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(turns) == 6
+    lines = list(read_log(tmp_path))  # every whole line parses
+    begun = [index for index, line in enumerate(lines) if line["type"] == "run"]
+    assert len(begun) == 6
+    expected = 0
+    for start, stop, (first, last, _) in zip(begun, [*begun[1:], len(lines)], turns):
+        steps = [line["step"] for line in lines[start:stop] if line["type"] == "step"]
+        assert first == expected + 1
+        assert lines[start]["step"] == expected
+        assert steps == list(range(expected, expected + len(steps)))
+        assert steps[-1] + 1 >= last - 1  # `last` counts steps that were done: at most one of them is not there
+        expected = steps[-1] + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, _, run = losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
+    assert run.step == expected + 2
+    assert list(read_log(tmp_path))[-1]["how"] == "finished"
+
+
+def written(folder: Path, count: int = 3) -> Path:
+    writer = LogWriter(folder)
+    for index in range(count):
+        writer.write("step", Record(step=index, seconds=0.0, tier="economy").to_json())
+    writer.close()
+    return folder / FILE
+
+
+def test_a_truncated_last_line_is_left_out_and_mended(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    whole = path.read_bytes()
+    for cut in range(1, len(whole.splitlines()[-1]) + 1):
+        path.write_bytes(whole[:-cut])
+        assert [line["step"] for line in read_log(tmp_path)] == [0, 1]
+    writer = LogWriter(tmp_path)
+    assert writer.resumed
+    writer.write("step", Record(step=2, seconds=0.0, tier="economy").to_json())
+    writer.close()
+    assert path.read_bytes() == whole
+
+
+def test_only_the_tail_is_read_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    with path.open("ab") as file:
+        for _ in range(40):
+            file.write(json.dumps({"type": "step", "pad": "x" * BLOCK}).encode() + b"\n")
+        end = file.tell()
+        file.write(b'{"type":"step","half":"' + b"y" * (3 * BLOCK))  # longer than what is read at a time
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("the whole file is read"))
+    writer = LogWriter(tmp_path)
+    writer.close()
+    assert path.stat().st_size == end
+    path.write_bytes(b'{"type"')
+    writer = LogWriter(tmp_path)
+    writer.close()
+    assert not writer.resumed
+    assert path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("damage", [b'{"type":"st\n', b"\x00\x00\x00\n", b"[1]\n", b'{"step":1}\n', b"\xff\xfe\n"])
+def test_a_damaged_line_is_an_error_that_names_it(damage: bytes, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + damage + lines[2])
+    with pytest.raises(InputError, match="line 2"):
+        list(read_log(tmp_path))
+    model = network("mlp")
+    with pytest.raises(InputError, match="line 2"), watch(model, _sgd(model), log=tmp_path):
+        pass
+
+
+def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    path.write_text('{"type":"run","schema_version":99}\n{"half')
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="schema_version 99"):
+        list(read_log(tmp_path))
+    with pytest.raises(InputError, match="schema_version 99"):
+        LogWriter(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        LogWriter(tmp_path / "file")
+    (tmp_path / "taken" / FILE).mkdir(parents=True)
+    model = network("mlp")
+    with pytest.raises(InputError, match="cannot write"), watch(model, _sgd(model), log=tmp_path / "taken"):
+        pass
+    with pytest.raises(InputError, match="cannot read"):
+        list(read_log(tmp_path / "nothing"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission"):
+        LogWriter(tmp_path / "run")
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_full_disk_warns_once_and_training_goes_on(
+    half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does it: an error, or a write that is cut short."""
+    alone, _, _ = losses("mlp", 8)
+    write, calls = os.write, 0
+
+    def full(handle: int, raw: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls <= 4:
+            return write(handle, raw)
+        if half:
+            return write(handle, raw[: len(raw) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    seen: list[Any] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        watched, _, run = losses(
+            "mlp", 8, watched=lambda m, o: watch(m, o, every=1, log=tmp_path, sinks=[lambda r, f: seen.append(r)])
+        )
+    monkeypatch.undo()
+    assert watched == alone
+    assert len(run.records) == len(seen) == 8
+    assert ["No space left" in str(item.message) for item in caught if "normscope" in str(item.message)] == [True]
+    assert (tmp_path / FILE).read_bytes().endswith(b"\n")
+    assert [line["type"] for line in read_log(tmp_path) if line["type"] != "finding"][:2] == ["run", "step"]
+    assert len(list(read_log(tmp_path))) == 4
+
+
+def _sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
