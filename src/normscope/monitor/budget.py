@@ -15,8 +15,9 @@ class Budget:
 
     Example:
         >>> budget = Budget(share=0.0)
-        >>> with budget.spending("norms"):  # what was never done is free
-        ...     total = sum(range(10000))
+        >>> for _ in range(2):  # what was never done is free, and says little of what it will cost
+        ...     with budget.spending("norms"):
+        ...         total = sum(range(10000))
         >>> budget.affords("norms")
         False
     """
@@ -42,7 +43,8 @@ class Budget:
             yield
         finally:
             spent = time.perf_counter() - began
-            first = task not in self._costs
-            self._costs[task] = spent + (self._costs[task] if more and not first else 0.0)
-            if not first:
+            if task not in self._costs:  # the first time is longer than those that follow
+                self._costs[task] = 0.0
+            else:
+                self._costs[task] = spent + (self._costs[task] if more else 0.0)
                 self._held -= spent

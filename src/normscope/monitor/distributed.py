@@ -12,12 +12,16 @@ from torch import Tensor
 
 def rank() -> int:
     """Return the number of this process; 0 where there is one alone."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    return dist.get_rank() if _parallel() else 0
+
+
+def _parallel() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
     """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
-    return any(hasattr(tensor, "full_tensor") for tensor in tensors)
+    return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -33,9 +37,11 @@ def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors: by name; those on one process are taken together in few kernels, and so are the shards, with one sum
             over the processes of a mesh.
     """
-    local = {name: _local(tensor) for name, tensor in tensors.items()}
-    taken = torch._foreach_norm(list(local.values()), dtype=torch.float32) if local else []
-    found = dict(zip(local, taken, strict=True))
+    sharded = is_sharded(tensors.values())
+    local = [_local(tensor) for tensor in tensors.values()] if sharded else list(tensors.values())
+    found = dict(zip(tensors, torch._foreach_norm(local, dtype=torch.float32) if local else (), strict=True))
+    if not sharded:
+        return found
     parts: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
         for group in _groups(tensor):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.plain import plain
 
 SCHEMA_VERSION = 1
 FILE = "log.jsonl"
@@ -62,12 +61,12 @@ class LogWriter:
         return whole > 0
 
     def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Append one line with a single call to the system.
+        """Append one line of plain data with a single call to the system.
 
         Raises:
             OSError: it could not be written, or not whole; then nothing of it is left.
         """
-        line = json.dumps({"type": kind, **plain(dict(data))}, allow_nan=False, separators=(",", ":")) + "\n"
+        line = json.dumps({"type": kind, **data}, allow_nan=False, separators=(",", ":")) + "\n"
         raw = line.encode()
         written = os.write(self._handle, raw)
         if written < len(raw):

@@ -174,7 +174,7 @@ class Measurement:
                 "log10_folded": tuple(None if pair is None else _known(float(pair[1])) for pair in pairs),
                 "log10_size": tuple(_joined(sizes.get("size", {}), layer.parameters) for layer in weights),
                 "log10_gradient": tuple(_joined(sizes.get("gradient", {}), layer.parameters) for layer in weights),
-                **_columns([self._update(site, found) for site in places["weight"]], updates.QUANTITIES),
+                **_columns(self._updates(found), updates.QUANTITIES),
             },
             "normalizer": _columns(self._normalizers(found), normalizers.QUANTITIES),
         }
@@ -215,14 +215,13 @@ class Measurement:
         rows = dict(zip(self._sets, normalizers.measure_all(sent), strict=True))
         return [rows[s] if s in rows else found.get(f"normalizer {s}") for s in self.subject.places["normalizer"]]
 
-    def _update(self, site: Site, found: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Return the figures of a scale-invariant weight."""
-        if f"update {site}" in found:
-            rate = self._rates[site]
-            lr = float(found[f"rate {site}"][0]) if isinstance(rate, Tensor) else float(rate)
-            power = effective_power(self.optimizer)
-            self._known.updates[site] = updates.measure(found[f"update {site}"], lr=lr, power=power)
-        return self._known.updates.get(site)
+    def _updates(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+        """Return the figures of every scale-invariant weight: those of this step, or of its last turn."""
+        rates = [float(found[f"rate {s}"][0]) if isinstance(r, Tensor) else float(r) for s, r in self._rates.items()]
+        numbers = [found[f"update {site}"] for site in self._rates]
+        rows = updates.measure_all(numbers, lr=rates, power=effective_power(self.optimizer))
+        self._known.updates |= dict(zip(self._rates, rows, strict=True))
+        return [self._known.updates.get(site) for site in self.subject.places["weight"]]
 
     def _total(self, values: Mapping[str, Any], sizes: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
         """Return the sums over the network."""

@@ -31,8 +31,8 @@ from .subject import Subject, describe, is_compiled, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Tap
 
-SHARE = 0.01
-"""Of the run's time, for operator norms, updates and alarms in the economy tier: beyond it they take turns."""
+SHARE = 0.005
+"""Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
 BLIND = 3
 """Steps of the optimizer without a forward before the watcher says that it sees nothing."""
 
@@ -125,7 +125,7 @@ class Watch:
         self._folder, self._sinks = log, sinks
         self._panel = panel if panel is not None else log is not None
         self._budget = Budget(None if sharded else SHARE)  # all processes have to measure the same layers
-        self._recorder = Recorder(None, (), panel=False, budget=self._budget)
+        self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
         self._tap: Tap | None = None
         self._light: Light | None = None
@@ -165,7 +165,7 @@ class Watch:
             self._hooks = [self.optimizer.register_step_post_hook(self._after_step)]
             return self
         if self._writes:
-            self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=self._budget)
+            self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
             self.step = self._recorder.history.next_step
         self._hooks = [
             self.optimizer.register_step_pre_hook(self._before_step),

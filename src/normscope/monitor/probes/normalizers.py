@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .segments import Segments
+
 DOMINATED = 10.0
 """A variance below this many eps: eps decides what the normalizer does."""
 CONSTANT = 1e-6
@@ -144,9 +146,8 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
     if not many:
         return np.zeros((0, len(QUANTITIES)))
     flat = [np.asarray(sets.spread) for sets in many]
-    counts = np.array([variance.size for variance in flat])
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    variance = np.concatenate([v.reshape(-1) for v in flat])
+    pieces = Segments(flat)
+    variance, counts = pieces.values, pieces.counts
     eps = np.repeat([sets.eps for sets in many], counts)
     scale = np.concatenate(
         [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
@@ -158,20 +159,23 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
         constants = np.where(entries >= 3, 1.0 / deviation, np.where(entries == 2, eps / deviation**3, 0.0))
         logs = np.log10(variance)
         columns = [
-            np.add.reduceat(logs, first) / counts,
-            np.minimum.reduceat(logs, first),
-            np.maximum.reduceat(logs, first),
-            np.log10(np.maximum.reduceat(constants, first)),
-            np.log10(np.maximum.reduceat(constants * scale, first)),
-            np.add.reduceat(variance < DOMINATED * eps, first, dtype=float) / counts,
-            np.add.reduceat(variance <= CONSTANT * eps, first, dtype=float) / counts,
+            pieces.mean(logs),
+            pieces.of(np.minimum, logs),
+            pieces.of(np.maximum, logs),
+            np.log10(pieces.of(np.maximum, constants)),
+            np.log10(pieces.of(np.maximum, constants * scale)),
+            pieces.mean(variance < DOMINATED * eps),
+            pieces.mean(variance <= CONSTANT * eps),
         ]
         rest = np.full((len(many), 3), math.nan)
-        for row, sets, own in zip(rest, many, flat, strict=True):
-            if sets.gamma is not None:
-                size = np.abs(sets.gamma)
-                row[0] = (size <= DEAD_SCALE * size.max()).mean()
-            if sets.running is not None:
-                relative = np.log10((own.reshape(-1) + sets.eps) / (sets.running + sets.eps))
-                row[1:] = relative.mean(), relative.std()
+        scaled = [index for index, sets in enumerate(many) if sets.gamma is not None]
+        if scaled:
+            sizes = Segments([np.abs(many[index].gamma) for index in scaled])
+            rest[scaled, 0] = sizes.mean(sizes.values <= DEAD_SCALE * sizes.spread(np.maximum))
+        stored = [index for index, sets in enumerate(many) if sets.running is not None]
+        if stored:
+            own = Segments([(flat[i].reshape(-1) + many[i].eps) / (many[i].running + many[i].eps) for i in stored])
+            relative = np.log10(own.values)
+            rest[stored, 1] = own.mean(relative)
+            rest[stored, 2] = np.sqrt(np.maximum(own.mean(relative**2) - rest[stored, 1] ** 2, 0.0))
     return np.column_stack([*columns, rest])

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .segments import Segments
+
 QUANTITIES = (
     "log10_group", "log10_group_min", "log10_group_max", "rotation", "rotation_max", "radial", "tangential",
     "log10_effective_lr", "zero",
@@ -52,27 +54,38 @@ def parts(before: Tensor, moved: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vector_norm(before, dim=1), torch.linalg.vector_norm(moved, dim=1), products])
 
 
-def measure(numbers: np.ndarray, *, lr: float, power: int | None) -> np.ndarray:
-    """Return `QUANTITIES` of the groups as one vector.
+def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], power: int | None) -> np.ndarray:
+    """Return `QUANTITIES` of several weights, one row each.
 
     Args:
-        numbers: what `parts` returned.
-        lr: the learning rate.
+        many: what `parts` returned for each.
+        lr: the learning rate of each.
         power: of the norm in the effective learning rate: 2 for SGD, 1 for Adam and its like, None where unknown.
     """
-    norm, moved, product = numbers.reshape(3, -1)
+    if not many:
+        return np.zeros((0, len(QUANTITIES)))
+    rows = [numbers.reshape(3, -1) for numbers in many]
+    groups = Segments([row[0] for row in rows])
+    norm, moved, product = np.concatenate(rows, axis=1)
     alive = norm > 0
-    if not alive.any():
-        return np.array([-math.inf, -math.inf, -math.inf, 0.0, 0.0, 0.0, 0.0, math.nan, 1.0])
-    size, moved, along = norm[alive], moved[alive], product[alive] / norm[alive]
-    across = np.sqrt(np.maximum(moved**2 - along**2, 0.0))
-    angle = np.arctan2(across, size + along)
-    logs = np.log10(size)
-    rate = math.nan if power is None or not lr > 0 else math.log10(lr) - power * logs.mean()
-    least = -math.inf if not alive.all() else logs.min()
-    return np.array(
-        [
-            logs.mean(), least, logs.max(), angle.mean(), angle.max(), (along / size).mean(), (across / size).mean(),
-            rate, 1.0 - alive.mean(),
-        ]
-    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        living = groups.mean(alive)
+        along = np.where(alive, product / norm, 0.0)
+        across = np.where(alive, np.sqrt(np.maximum(moved**2 - along**2, 0.0)), 0.0)
+        angle = np.where(alive, np.arctan2(across, norm + along), 0.0)
+        logs = np.log10(norm)
+        size = groups.mean(np.where(alive, logs, 0.0)) / living
+        size[living == 0] = -math.inf
+        rate = np.log10(np.array(lr)) - (math.nan if power is None else power) * size
+        rate[~np.isfinite(rate)] = math.nan
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            result: np.ndarray = np.nan_to_num(groups.mean(np.where(alive, values, 0.0)) / living)
+            return result
+
+        return np.column_stack(
+            [
+                size, groups.of(np.minimum, logs), groups.of(np.maximum, logs), mean(angle),
+                groups.of(np.maximum, angle), mean(along / norm), mean(across / norm), rate, 1.0 - living,
+            ]
+        )  # fmt: skip
