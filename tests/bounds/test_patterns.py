@@ -76,6 +76,43 @@ def two_inputs(seed: int) -> Graph:
     return sheet.graph(sheet.linear(sheet.leaky(sheet.add(first, second), 0.1), 2))
 
 
+WEDGES = [
+    (
+        [
+            *([-1.0, 0.0, 0.0], [1.0, 1e-07, 0.0], [0.0, -1.0, 1e-07]),
+            [1.0139395015668072e-07, 8.988318214060098e-08, -0.21106588708551483],
+            [1.569121526577926e-07, 6.71575055716344e-08, 0.8384221376929384],
+            [-2.0112838606918094e-07, 0.1051037836936798, -1.9126352844366013e-07],
+        ],
+        [-1.0, 0.0, -1.0, -1.5326085090637207, -0.8295958638191223, 0.5214198231697083],
+        [-1.0, 1.0, -1.0, 0.35819460153579713, 0.1421332061290741, -0.14794279932975768],
+        [-1.250000025, 15000000.5, 200000020000000.03],
+    ),
+    (
+        [
+            *([-1.0, 0.0, 0.0, 0.0], [1.0, 1e-07, 0.0, 0.0], [0.0, -1.0, 1e-07, 0.0], [0.0, 0.0, -1.0, 1e-07]),
+            [1.540996126252274e-07, -2.9342890918998516e-08, -2.1787894075361025e-07, 0.5684312772806678],
+            [-0.7192575784693592, -4.033435296456863e-08, -5.966353695874662e-08, 1.8203648718860166e-08],
+            [-0.5663174751548546, 3.731146385427535e-08, -0.8919953148065625, -1.5091077622677822e-07],
+            [1.9186942972122948e-08, 1.2637947253235853, -1.29043510317847, -7.911026995211909e-08],
+        ],
+        [-1.0, 0.0, -1.0, -1.0, 0.40334683656692505, -1.0711873769760132, 0.9398099184036255, 0.5186367630958557],
+        [-1.0, 1.0, -1.0, -1.0, 0.2514079034328461, 0.03681037276983261, 0.2324546456336975, -0.3937565803527832],
+        [-5.7212116609469685, 63770307.2779009, 9.249366022396766, 0.0],
+    ),
+]
+"""Networks with cells that lie behind thin wedges, very far away: weights, biases, last layer, an input in the cell."""
+
+
+def wedges(number: int) -> tuple[Graph, list[torch.Tensor], float]:
+    """Return the network, the pattern of its far cell, and the slope there."""
+    weight, bias, last, place = (torch.tensor(part, dtype=DOUBLE) for part in WEDGES[number])
+    sheet = Sheet((1, len(place)))
+    units = sheet.relu(sheet.linear(sheet.refs[0], weight, bias))
+    signs = (weight @ place + bias).sign()
+    return sheet.graph(sheet.linear(units, last[None])), [signs], float(((last * (signs > 0)) @ weight).norm())
+
+
 class TestBruteForce:
     @pytest.mark.parametrize(
         "graph",
@@ -215,6 +252,14 @@ class TestOccurrence:
             slope = torch.autograd.functional.jacobian(lambda x, graph=graph: graph.run(x[None]).reshape(-1), point)
             assert float(slope.norm()) > 1.99
             assert_sound(graph, float(slope.norm()))
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_a_cell_behind_several_thin_wedges(self, number: int) -> None:
+        """Where the solver sees no cell, one may be all the same."""
+        graph, signs, slope = wedges(number)
+        segments, plan, _ = planned(graph)
+        assert Search(segments, plan, kinks(segments, plan)).feasible.possible(signs)
+        assert_sound(graph, slope)
 
     def test_a_cell_behind_a_small_slope(self) -> None:
         """leaky(x + y/1e5), slope 1e-5, is below -1e-4 where x > 0: for y < -1e6."""

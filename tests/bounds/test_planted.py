@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,14 @@ from torch import Tensor
 from normscope.bounds.ellipsoids import ellipsoid, optimised, plan, rigorous
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.ellipsoids.outputs import directed, directions
-from normscope.bounds.exact import feasibility, patterns
+from normscope.bounds.exact import farkas, feasibility, patterns
 
+from . import enumeration
 from .graphs import Sheet, chain, planned
 from .relaxations import Relaxation
 from .test_certificates import SHAPES, assert_above
 from .test_extremes import wide_gain
-from .test_patterns import assert_exact, assert_sound
+from .test_patterns import assert_exact, assert_sound, wedges
 from .test_rigorous import gap, stream
 
 Patch = pytest.MonkeyPatch
@@ -103,6 +105,23 @@ def dead_kinks() -> None:
 
 def networks() -> None:
     assert_exact(chain(1, (2, 5, 1), ["relu"]))
+
+
+class Blind(patterns.Search):
+    """A search that has no guess from below."""
+
+    def _sample(self, deadline: float) -> None:
+        """Look at nothing."""
+
+
+def tree_alone() -> None:
+    for seed in (1, 2):
+        graph = chain(seed, (2, 5, 1), ["relu"])
+        segments, found, _ = planned(graph)
+        done = Blind(segments, found, patterns.kinks(segments, found)).run(
+            -math.inf, rtol=1e-6, deadline=time.monotonic() + 60.0
+        )
+        assert done.log10_upper >= math.log10(enumeration.constant(graph)) - 1e-9
 
 
 def stepping(change: Callable[..., Tensor]) -> Callable[[Patch], None]:
@@ -193,9 +212,9 @@ def one_side_of_every_split(patch: Patch) -> None:
 def settled_patterns_forgotten(patch: Patch) -> None:
     real = patterns.Search._decided
 
-    def decided(self: Any, bound: float, pattern: Any) -> None:
+    def decided(self: Any, bound: float, answer: Any) -> None:
         before = self.settled
-        real(self, bound, pattern)
+        real(self, bound, answer)
         self.settled = before
 
     patch.setattr(patterns.Search, "_decided", decided)
@@ -203,7 +222,23 @@ def settled_patterns_forgotten(patch: Patch) -> None:
 
 def asked_the_wrong_way_round(patch: Patch) -> None:
     real = feasibility.Feasibility._solve
-    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, *, margin: real(self, -signs, margin=margin))
+    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, deadline: real(self, -signs, deadline))
+
+
+def believed(patch: Patch) -> None:
+    """What the solver says is not checked."""
+    patch.setattr(feasibility, "contradictory", lambda system, multipliers: True)
+
+
+def right_hand_sides_tightened(patch: Patch) -> None:
+    patch.setattr(farkas.System, "sides", property(lambda self: self.left * self.last - 0.5 * self.sizes))
+
+
+def far_away() -> None:
+    """A cell that the solver calls empty."""
+    graph, signs, _ = wedges(1)
+    segments, found, _ = planned(graph)
+    assert patterns.Search(segments, found, patterns.kinks(segments, found)).feasible.possible(signs)
 
 
 def bounds_of_the_middle(patch: Patch) -> None:
@@ -255,10 +290,11 @@ BUGS = [
     Bug("the scale of a run forgotten", scale_forgotten, units),
     Bug("sums for differences", sums_for_differences, differences),
     Bug("rounding not counted", rounding_not_counted, streams),
-    Bug("one side of a split", one_side_of_every_split, networks),
+    Bug("one side of a split", one_side_of_every_split, tree_alone),
     Bug("settled patterns forgotten", settled_patterns_forgotten, dead_kinks),
     Bug("patterns asked for the wrong way round", asked_the_wrong_way_round, networks, quick=False),
-    Bug("inequalities tightened", lambda patch: patch.setattr(feasibility, "RELAXED", -0.5), networks),
+    Bug("inequalities tightened", right_hand_sides_tightened, networks),
+    Bug("the solver is believed", believed, far_away),
     Bug("open units at their middle", bounds_of_the_middle, networks, quick=False),
 ]
 

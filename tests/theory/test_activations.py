@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from normscope.core.bracket import Evidence
 from normscope.theory import activations as act
 
 LIPSCHITZ = {
@@ -177,6 +178,13 @@ def test_what_is_not_lipschitz_says_why_and_is_not(activation, at):
     x = torch.tensor([at - 1e-9, at + 1e-9], dtype=torch.float64)
     value = activation.function(x)
     assert ((value[1] - value[0]) / (x[1] - x[0])).abs() > 1e6
+
+
+def test_the_jump_of_softplus_at_its_default_threshold_is_not_proven_away():
+    for beta in (1.0, 1e-9, 1e3):
+        assert act.softplus(beta).evidence is Evidence.NUMERICAL
+        assert act.softplus(beta, 40.0).evidence is Evidence.PROVEN
+        assert act.softplus(beta, 19.0).gain.log10 == math.inf
 
 
 def test_prelu_per_channel():

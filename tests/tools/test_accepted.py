@@ -31,7 +31,7 @@ NETWORKS = {
     "leaky": (lambda: mlp(nn.LeakyReLU(0.1), nn.LeakyReLU(-0.4)), (2, 5)),
     "bent": (lambda: mlp(nn.ELU(1.5), nn.SELU(), nn.CELU(0.7), nn.PReLU(7), nn.Mish()), (2, 5)),
     "steps": (lambda: mlp(nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0)), (2, 5)),
-    "smooth": (lambda: mlp(nn.Tanh(), nn.Sigmoid(), nn.Softplus(2.0), nn.LogSigmoid()), (2, 5)),
+    "smooth": (lambda: mlp(nn.Tanh(), nn.Sigmoid(), nn.Softplus(2.0, 40.0), nn.LogSigmoid()), (2, 5)),
     "waves": (lambda: mlp(Function(torch.sin), Function(torch.cos), Function(torch.abs), Function(torch.atan)), (2, 5)),
     "batch norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)), (2, 5)),
     "cnn": (

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from normscope.bounds.work import Work
 
-from .proofs import File, ball_of, checker, drawn, seeded, tight
+from .proofs import File, ball_of, bracket_of, checker, drawn, seeded, tight
 
 
 def conv_net() -> nn.Module:
@@ -247,6 +248,46 @@ def test_a_moved_centre_is_not_accepted(ball, tmp_path, capsys):
     file = ball.copy()
     widened(file, file.claim("upper")["centre"])[:] += 1.0
     assert told(file, tmp_path, capsys)[0] == 1
+
+
+class Uneven(nn.Module):
+    """Two branches, one through a map that is large where its operand hardly moves: slope 2.0025 for x > 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rows = [[1e-3], [1.0]], [[100.0, 0.0], [0.0, 1.0]], [[1.0]], [[0.0], [1.0]]
+        self.weights = nn.ParameterList(nn.Parameter(torch.tensor(value)) for value in rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, fourth = self.weights
+        return torch.relu(x @ first.T) @ second.T + torch.relu(x @ third.T) @ fourth.T
+
+
+@pytest.mark.parametrize("claimed", [1.7, 1.9, 2.0])
+def test_terms_bounded_entry_by_entry_do_not_enter_the_joint_norm(claimed, tmp_path, capsys):
+    """Maps side by side take norm(A_j) L_j; a smaller bound on a term would make their joint bound a false one."""
+    file = ball_of(Work(Uneven().eval(), torch.zeros(1, 1), max_seconds=1.0), 1.0)
+    file.save(tmp_path / "true.npz")
+    assert checker.main([str(tmp_path / "true.npz")]) == 0
+    forged = File.of(tmp_path / "true.npz")
+    forged.header["claims"] = [forged.claim("upper")]
+    forged.claim("upper")["log10"] = math.log10(claimed)
+    capsys.readouterr()
+    code, out, _ = told(forged, tmp_path, capsys)
+    assert code == 3
+    assert "2.0025 proven here" in out
+
+
+@pytest.mark.parametrize(("threshold", "centre", "code"), [(20.0, 20.0, 3), (20.0, 19.0, 0), (40.0, 40.0, 0)])
+def test_a_jump_that_float64_can_see_is_not_verified(threshold, centre, code, tmp_path, capsys):
+    """softplus(20) is 2e-9 above 20, which torch returns a little further: a ball that holds it has no constant 1."""
+    path = tmp_path / "proof.npz"
+    model = nn.Softplus(1.0, threshold).double().eval()
+    ball_of(Work(model, torch.full((1, 1), centre, dtype=torch.float64), max_seconds=1.0), 0.5).save(path)
+    assert checker.main([str(path)]) == code
+    assert ("without its jump of 2.1e-09" in capsys.readouterr().out) == (code == 3)
+    bracket_of(Work(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(path)
+    assert checker.main([str(path)]) == (3 if threshold == 20.0 else 0)
 
 
 def test_a_truncated_file_and_one_flipped_byte_are_refused(sound, tmp_path, capsys):

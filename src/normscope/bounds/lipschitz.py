@@ -10,6 +10,7 @@ from torch import nn
 
 from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError
+from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball import ball_bracket
@@ -65,7 +66,7 @@ def lipschitz(
         The bracket; `+inf` comes with the reason and the module that makes it so.
 
     Raises:
-        InputError: the model does not accept the batch, or holds NaN.
+        InputError: the model does not accept the batch, or holds NaN; or an option is not what it can be.
         CaptureError: the model cannot be traced (GLOBAL); POINT still works.
         MissingRuleError: operators without a rule, listed with module path and source line.
         JacobianError: POINT through a `detach` or `no_grad` block.
@@ -80,6 +81,7 @@ def lipschitz(
     """
     scope = _scope(scope)
     check_option(on_missing, effort)
+    check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
     if per is not None and scope is not Scope.GLOBAL:
         raise InputError('per= splits GLOBAL constants: use scope="global"')
     if (radius is None) == (scope is Scope.BALL):

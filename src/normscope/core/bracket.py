@@ -117,18 +117,24 @@ class Bracket:
         `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify.py`):
         it evaluates the network and proves the upper side anew.
 
+        The file speaks of the weights that were measured. Of a network that is not in float64 the bracket keeps a copy,
+        which later changes of the model do not reach. Where it shares weights with the model, sums over them are
+        compared with those of that time, and what has changed is refused.
+
         Args:
             path: where to; conventionally `*.npz`.
 
         Raises:
-            InputError: the bracket carries no proof, the model has changed since it was measured, or the file cannot
-                be written.
+            InputError: the bracket carries no proof, the weights it shares with the model have changed since they
+                were measured, or the file cannot be written.
 
         Example:
             >>> import tempfile, torch, normscope as ns
             >>> norm = ns.spectral_norm(torch.eye(3))
             >>> norm.save(tempfile.mkdtemp() + "/identity.npz")
         """
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"save takes the path of a file, such as 'proof.npz', not {path!r}")
         if self.proof is None:
             raise InputError(
                 f"this {self.scope.value} bracket ({self.method}) carries no proof to save: brackets that "

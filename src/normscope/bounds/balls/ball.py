@@ -123,14 +123,15 @@ class Over:
         result = []
         with torch.no_grad():
             for values, radius in zip(balls.chunks, self.radius.split(balls.step), strict=True):
-                widest = WIDEST if self.effort == "tight" else NARROW
-                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest))
+                tight = self.effort == "tight"
+                widest, deadline = (WIDEST, balls.work.deadline) if tight else (NARROW, None)
+                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, deadline=deadline))
                 helpers: list[Tightener] = [self.reaches[-1]]
-                if self.effort == "tight":
+                if tight:
                     helpers.append(Relaxation(balls.work.deadline))
                 norm, ceilings = balls.work.norm, balls.ceilings
                 result.append(enclose(balls.unrolled, values, radius, norm, ceilings=ceilings, helpers=helpers))
-                if self.effort == "tight":
+                if tight:
                     self._search(result[-1], len(balls.chunks))
         return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,22 +42,34 @@ class Reach:
         batch: the number of centres.
         device: where to compute.
         widest: largest state; what is wider starts afresh from its constant as soon as values get narrow.
+        deadline: a `time.monotonic()` after which the state is given up: it says nothing any more.
     """
 
-    def __init__(self, unrolled: Unrolled, batch: int, device: torch.device, *, widest: int) -> None:
+    def __init__(
+        self, unrolled: Unrolled, batch: int, device: torch.device, *, widest: int, deadline: float | None = None
+    ) -> None:
         self.unrolled, self.batch, self.device, self.widest = unrolled, batch, device, widest
+        self.deadline, self.lost = deadline, False
         self.reads = _reads(unrolled)
         self.moves: list[Move] = []
         self.places: dict[str, Place] = {}
         self.stands: dict[str, str] = {}
         self.inputs = {item.name: math.prod(item.shape) for item in unrolled.graph.inputs}
-        if sum(self.inputs.values()) <= widest:
+        if self._late():
+            start = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        elif sum(self.inputs.values()) <= widest:
             for name, size in self.inputs.items():
                 self._place(name, size, _last(self.reads, unrolled, name))
             start = torch.eye(self._width(), dtype=torch.float64, device=device)
         else:
             start = self._ahead()
         self.start = self.q = start.expand(batch, -1, -1)
+
+    def _late(self) -> bool:
+        """Say whether the state is given up, or time is up before its next operation: then it is given up."""
+        if self.deadline is not None and time.monotonic() > self.deadline and not self.lost:
+            self.lost, self.moves, self.places, self.stands = True, [], {}, {}
+        return self.lost
 
     def _place(self, name: str, size: int, last: int) -> None:
         self.places[name] = Place(self._width(), size, last)
@@ -97,6 +110,8 @@ class Reach:
 
     def form(self, name: str) -> Tensor | None:
         """Return a value that is read as a matrix over the state, or None where it cannot be written out."""
+        if self.lost:
+            return None
         form: Form = self.unrolled.forms[name]
         ahead = self.stands.get(name)
         sources = {source: linear for source, linear in form.items() if ahead is None or source not in self.inputs}
@@ -114,7 +129,7 @@ class Reach:
 
     def constants(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """Return the constant of a value that is read, `[B]`, of its entries `[B, *shape]` and of its sets, if any."""
-        form = self.form(name)
+        form = None if self._late() else self.form(name)
         if form is None or form.shape[0] > self.widest:
             return None
         own, shape = image(self.q, form), self.unrolled.shapes[name]
@@ -135,6 +150,8 @@ class Reach:
 
     def advance(self, index: int, step: Step, found: Local, constant: Tensor) -> None:
         """Carry the state over one primitive; where that is too much, its value starts afresh from its constant."""
+        if self._late():
+            return
         forms = [self.form(name) for name in step.operands]
         kept = {name: place for name, place in self.places.items() if place.last > index}
         chosen = self._indices(list(kept.values()))

@@ -119,6 +119,8 @@ class Relaxation:
         size, centre = low.shape[1], flat(x.centre)
         step_rows = max(1, int(AT_ONCE / (len(low) * seen.unrolled.largest * 2)))
         for some in chosen.split(step_rows, 1):
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                break
             rows = torch.zeros(len(low), some.shape[1], size, dtype=low.dtype, device=low.device)
             rows.scatter_(2, some[..., None], 1.0)
             rows = rows.reshape(*rows.shape[:2], *x.centre.shape[1:])

@@ -1,23 +1,43 @@
-"""Which activation patterns can occur: linear programs over the input and the values of the units."""
+"""Which activation patterns can occur: linear programs over the input and the values of the units.
+
+A pattern is ruled out only with a proof (`farkas.py`): what the solver says of a cell that lies far away, or is thin,
+cannot be relied upon.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import linprog
+from scipy.sparse import csr_array
 from torch import Tensor
 
+from ...linalg.convolution import Convolution
+from ...linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ...linalg.slices import slice_map
 from ...linalg.writing import write_out
 from ...rules.effects import Linear
 from ..ellipsoids.plan import Plan
 from ..segments import Segments
+from .farkas import ROUNDING, System, contradictory
 
-RELAXED = 1e-6
-"""How far the inequalities of a pattern are relaxed, relative to their rows, before it may be ruled out."""
+MARGIN = 1e-9
+"""How far inside its cell, relative to the rows, an input must be to count."""
+EXTREME = 1e100
+"""Coefficients beyond this, or its inverse, might over- or underflow in products: nothing is ruled out then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a pattern is proven not to occur, and an input that has it, where one was found."""
+
+    impossible: bool = False
+    point: np.ndarray | None = None
 
 
 class Feasibility:
@@ -35,41 +55,50 @@ class Feasibility:
         for name in names:
             columns[name] = width
             width += len(slopes[name][0])
-        rows, constants = [], []
+        rows, constants, doubts = [], [], []
         for name in names:
-            block = np.zeros((len(slopes[name][0]), width))
+            block, doubt = np.zeros((2, len(slopes[name][0]), width))
             for source, linear in segments.atoms[name].operands[0].items():
                 one = slice_map(linear, plan.leading)
                 assert one is not None, "the plan would not have been made"
                 matrix = write_out(one).cpu().numpy()
-                block[:, columns[source] : columns[source] + matrix.shape[1]] += matrix
+                read = slice(columns[source], columns[source] + matrix.shape[1])
+                block[:, read] += matrix
+                doubt[:, read] += _doubt(one, matrix)
             rows.append(block)
+            doubts.append(doubt)
             constants.append(constant[graph.node(name).refs[0]].reshape(copies, -1)[0].cpu().numpy())
         self.steps = [len(slopes[name][0]) for name in names]
-        self.rows, self.constants = np.concatenate(rows), np.concatenate(constants)
+        self.rows, self.constants, self.doubt = map(np.concatenate, (rows, constants, doubts))
         self.low = np.concatenate([slopes[name][0].cpu().numpy() for name in names])
         self.high = np.concatenate([slopes[name][1].cpu().numpy() for name in names])
         self._equilibrate()
         self.own = np.zeros((len(self.rows), width))
         self.own[np.arange(len(self.rows)), self.inputs + np.arange(len(self.rows))] = 1.0
         self.sizes = np.linalg.norm(self.rows, axis=1) + np.abs(self.constants)
-        # the solver takes coefficients below 1e-9 for zero: a cell may lie that far away, so nothing is ruled out then
-        used = np.concatenate([self.rows, self.low[:, None] * self.rows, self.high[:, None] * self.rows])
-        self.unsure = bool(((used != 0) & (np.abs(used) < 1e-8)).any())
+        self.sizes[self.sizes == 0.0] = 1.0
+        self.read = (self.rows != 0.0).any(axis=0)[self.inputs :]
+        held = np.concatenate([self.rows.reshape(-1), self.constants, self.low, self.high])
+        held = np.abs(held[held != 0.0])
+        self.usable = bool(((held < EXTREME) & (held > 1.0 / EXTREME)).all())
 
     def _equilibrate(self) -> None:
-        """Measure inputs and units so that all coefficients are near 1: the solver's tolerances are absolute."""
+        """Measure inputs and units so that all coefficients are near 1: the solver's tolerances are absolute.
+
+        All factors are powers of two, so that nothing is rounded.
+        """
         scale = np.ones(self.rows.shape[1])
         norms = np.linalg.norm(self.rows[:, : self.inputs], axis=1)
         shifted = (norms > 0) & (self.constants != 0)
         if shifted.any():
-            scale[: self.inputs] = np.median(np.abs(self.constants[shifted]) / norms[shifted])
+            scale[: self.inputs] = _power(float(np.median(np.abs(self.constants[shifted]) / norms[shifted])))
         elif (norms > 0).any():
-            scale[: self.inputs] = 1.0 / np.median(norms[norms > 0])
+            scale[: self.inputs] = _power(1.0 / float(np.median(norms[norms > 0])))
         for unit in range(len(self.rows)):  # a unit reads inputs and units before it
-            size = float(np.linalg.norm(self.rows[unit] * scale) + abs(self.constants[unit])) or 1.0
+            size = _power(float(np.linalg.norm(self.rows[unit] * scale) + abs(self.constants[unit])))
             scale[self.inputs + unit] = size
             self.rows[unit] *= scale / size
+            self.doubt[unit] *= scale / size
             self.constants[unit] /= size
         self.unit = float(scale[0]) if self.inputs else 1.0
 
@@ -93,54 +122,94 @@ class Feasibility:
 
     def worth_asking(self, signs: Sequence[Tensor]) -> bool:
         """Say whether a pattern may be impossible: rows in general position allow as many as there are inputs."""
-        return not self.unsure and sum(int((part != 0).sum()) for part in signs) > self.inputs
+        return self.usable and sum(int((part != 0).sum()) for part in signs) > self.inputs
+
+    def ask(self, signs: Sequence[Tensor], deadline: float = math.inf) -> Answer:
+        """Look for an input that has a pattern, or for a proof that none has; past the deadline for neither."""
+        return self._solve(torch.cat(list(signs)).cpu().numpy(), deadline)
 
     def possible(self, signs: Sequence[Tensor]) -> bool:
-        """Say whether an input may have the pattern: False only if not even the relaxed inequalities can be met."""
-        return self._solve(torch.cat(list(signs)).cpu().numpy(), margin=False) is not False
+        """Say whether an input may have the pattern: False only if it is proven that none has."""
+        return not self.ask(signs).impossible
 
-    def interior(self, signs: Sequence[Tensor]) -> Tensor | None:
+    def interior(self, signs: Sequence[Tensor], deadline: float = math.inf) -> Tensor | None:
         """Return an input well inside the cell of a decided pattern, or None if there is none to be found."""
-        found = self._solve(torch.cat(list(signs)).cpu().numpy(), margin=True)
-        return None if isinstance(found, bool) else torch.from_numpy(found)
+        found = self.ask(signs, deadline).point
+        return None if found is None else torch.from_numpy(found)
 
-    def _solve(self, signs: np.ndarray, *, margin: bool) -> np.ndarray | bool:
-        """Solve for (input, values of the units, margin): the input, or False if infeasible, or True if unsettled."""
+    def system(self, signs: np.ndarray) -> System:
+        """Return the (in)equalities of a pattern over the input and the units.
+
+        A unit that is open stands for its value u: a convex one lies above both of its lines, a concave one below. A
+        decided one stands for what it reads, v, so that u = slope v; it has a variable of its own only where others
+        read it and the slope is not zero.
+        """
         decided, free = signs != 0, signs == 0
-        slope = np.where(signs < 0, self.low, self.high)
-        extra = np.zeros((len(self.rows), 1))
-        # u - slope v = slope c for decided units; convex units lie above both of their lines, concave ones below
-        equal = np.hstack([self.own - slope[:, None] * self.rows, extra])[decided]
-        equal_to = (slope * self.constants)[decided]
-        side = np.where(signs < 0, -1.0, 1.0)
-        # side v >= margin * size (or -relaxed)
-        inside = np.hstack([-side[:, None] * self.rows, self.sizes[:, None] if margin else extra])[decided]
-        inside_to = (side * self.constants + (0.0 if margin else RELAXED * self.sizes))[decided]
+        slope, side = np.where(signs < 0, self.low, self.high), np.where(signs < 0, -1.0, 1.0)
         turn = np.where(self.high >= self.low, 1.0, -1.0)
-        above = [
-            np.hstack([turn[:, None] * (line[:, None] * self.rows - self.own), extra])[free]
-            for line in (self.low, self.high)
+        named = decided & (slope != 0.0) & self.read
+        plain = decided & ~named
+        right = np.ones(self.rows.shape[1])
+        right[self.inputs :][decided] = slope[decided]
+        empty = np.zeros_like(self.rows)
+        # side v >= 0, turn u >= turn (low v) and (high v), v - rows = constant
+        blocks = [
+            (-side, self.rows, empty, plain),
+            (0.0 * side, empty, -side[:, None] * self.own, named),
+            *((turn * line, self.rows, -turn[:, None] * self.own, free) for line in (self.low, self.high)),
+            (np.full(len(side), -1.0), self.rows, self.own, named),
         ]
-        above_to = [(-turn * line * self.constants + RELAXED * self.sizes)[free] for line in (self.low, self.high)]
-        cost = np.zeros(self.rows.shape[1] + 1)
-        cost[-1] = -1.0
-        bounds = [(None, None)] * self.rows.shape[1] + [(0.0, 1.0) if margin else (0.0, 0.0)]
-        solved = linprog(
-            cost if margin else np.zeros_like(cost),
-            A_ub=np.vstack([inside, *above]),
-            b_ub=np.concatenate([inside_to, *above_to]),
-            A_eq=equal if len(equal) else None,
-            b_eq=equal_to if len(equal) else None,
-            bounds=bounds,
-            method="highs",
-            options={"presolve": False},  # it makes new coefficients, and drops small ones
+        return System(
+            left=np.concatenate([left[rows] for left, _, _, rows in blocks]),
+            rows=np.concatenate([matrix[rows] for _, matrix, _, rows in blocks]),
+            right=right,
+            own=np.concatenate([own[rows] for _, _, own, rows in blocks]),
+            last=np.concatenate([-self.constants[rows] for _, _, _, rows in blocks]),
+            doubt=np.concatenate([self.doubt[rows] for _, _, _, rows in blocks]),
+            equal=int(named.sum()),
+            sizes=np.concatenate([self.sizes[rows] for _, _, _, rows in blocks]),
         )
-        if solved.status == 2:
-            return False
-        if solved.status != 0 or (margin and solved.x[-1] <= 1e-9):
-            return True
-        result: np.ndarray = solved.x[: self.inputs] * self.unit
-        return result
+
+    def _solve(self, signs: np.ndarray, deadline: float) -> Answer:
+        """Find the input that is furthest inside all inequalities, or furthest from them if there is none."""
+        seconds = deadline - time.monotonic()
+        if seconds <= 0.0:
+            return Answer()
+        system = self.system(signs)
+        matrix, sides, bent = system.matrix, system.sides, len(system.left) - system.equal
+        width = matrix.shape[1]
+        solved = linprog(
+            np.concatenate([np.zeros(width), [-1.0]]),
+            A_ub=csr_array(np.hstack([matrix[:bent], system.sizes[:bent, None]])),
+            b_ub=sides[:bent],
+            A_eq=csr_array(np.hstack([matrix[bent:], np.zeros((system.equal, 1))])) if system.equal else None,
+            b_eq=sides[bent:] if system.equal else None,
+            bounds=[(None, None)] * width + [(None, 1.0)],
+            method="highs",
+            options={} if seconds == math.inf else {"time_limit": seconds},
+        )
+        if solved.status != 0:
+            return Answer()
+        if solved.x[-1] > MARGIN:
+            return Answer(point=solved.x[: self.inputs] * self.unit)
+        if solved.x[-1] >= 0.0 or not self.usable:
+            return Answer()
+        multipliers = -solved.ineqlin.marginals
+        if system.equal:
+            multipliers = np.concatenate([multipliers, -solved.eqlin.marginals])
+        return Answer(impossible=contradictory(system, multipliers))
+
+
+def _doubt(linear: LinearMap, matrix: np.ndarray) -> float:
+    """Return how far every entry of a map may be off that was written out; 0 for numbers as they are stored."""
+    stored = isinstance(linear, Identity | Reindex | Matrix | Diagonal)
+    stored |= isinstance(linear, Convolution) and linear.padding_mode == "zeros"
+    return linear.slack if stored else linear.slack + ROUNDING * float(np.abs(matrix).max(initial=0.0))
+
+
+def _power(value: float) -> float:
+    """Return the power of two next to a positive number, 1 for zero."""
+    return math.ldexp(1.0, math.frexp(value)[1]) if value > 0.0 else 1.0
 
 
 def offsets(segments: Segments) -> dict[str, Tensor]:

@@ -2,8 +2,8 @@
 
 Every unit with two slopes is undecided, below its kink or above it. A node of the search tree fixes some units; the
 ellipsoid certificate with those slopes fixed bounds every pattern below it. The node with the largest bound is split at
-the unit whose uncertainty weighs most. A pattern is ruled out only where a linear program says that no input has it,
-even with its inequalities relaxed; otherwise it is kept, so that the largest bound left is an upper bound at any time.
+the unit whose uncertainty weighs most. A pattern is ruled out only where it is proven that no input has it
+(`farkas.py`); otherwise it is kept, so that the largest bound left is an upper bound at any time.
 A pattern with an interior point gives a lower bound there: inside its cell the network is linear.
 """
 
@@ -29,14 +29,16 @@ from ..ellipsoids.optimised import EXACT, Parameters, run
 from ..ellipsoids.plan import Plan, Turn
 from ..proofs.proof import Proof
 from ..segments import Segments
-from .feasibility import Feasibility, offsets
+from .feasibility import Answer, Feasibility, offsets
 
-MOST_UNITS = 4096
-"""Networks with more units are not tried: the tree would not get anywhere."""
+MOST_UNITS = 512
+"""Networks with more units are not tried: a tree of a minute would not get anywhere."""
 BATCH = 32
 """Nodes split at a time."""
 ROUNDS = 12
 """Steps of Adam on the multipliers of a new node, from those of its parent."""
+ROOM = 1e-10
+"""Rounding of a bound, as a part of its log10."""
 REACH = 120.0
 """log10 of the largest product of coefficients, and of the inverse of the smallest."""
 SAMPLES, STARTS, TRIED = 2048, 4, 8
@@ -88,24 +90,32 @@ def closer(
         value, pair = _inside(graph, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
         if value > lower and pair is not None:
             lower, witness = value, (graph.split(pair[0]), graph.split(pair[1]))
-    upper = max(found.log10_upper + 1e-10, lower)
-    closed = found.closed(rtol)
+    upper = max(found.log10_upper + ROOM, lower)
     better = upper < bracket.log10_upper
+    upper = min(upper, bracket.log10_upper)
+    met = upper <= lower + math.log10(1.0 + rtol) + ROOM
     done = f"{found.nodes} nodes, {found.ruled_out} patterns ruled out"
     return replace(
         bracket,
         log10_lower=lower,
-        log10_upper=min(upper, bracket.log10_upper),
+        log10_upper=upper,
         method="exact" if better else bracket.method,
         evidence=Evidence.NUMERICAL if better else bracket.evidence,
         witness=witness,
-        converged=closed,
-        advice=None if closed else "the search over activation patterns was cut short: raise max_seconds",
+        converged=met,
+        advice=None if met else _advice(found, rtol),
         notes=(*bracket.notes, f"activation patterns: {done}"),
         proof=replace(bracket.proof, given=("branch and bound over activation patterns",))
         if better and isinstance(bracket.proof, Proof)
         else bracket.proof,
     )
+
+
+def _advice(found: Found, rtol: float) -> str:
+    """Say why the sides did not meet."""
+    if found.closed(rtol):
+        return "the tree closed on a cell in which no pair of inputs confirms its slope: it is very thin or far away"
+    return "the search over activation patterns was cut short, or could not rule out a pattern: raise max_seconds"
 
 
 def _inside(graph: Graph, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
@@ -186,9 +196,11 @@ class Search:
         self._push([self._root(enough)], deadline)
         with Progress("branching") as progress:
             while self.heap and not self.found.closed(rtol) and time.monotonic() < deadline:
-                batch = self._take()
-                if batch:
+                batch = self._take(deadline)
+                if batch and time.monotonic() < deadline:
                     self._push(self._split(batch), deadline)
+                else:
+                    self._return(batch)
                 self._update()
                 progress.step(f"{self.found.nodes} nodes, 10^{self.found.log10_upper:.5f}")
         self._update()
@@ -199,13 +211,15 @@ class Search:
         signs = self.feasible.patterns(SAMPLES)
         values = self._norms(signs, deadline)
         for index in values.argsort(descending=True)[:STARTS].tolist():
+            if time.monotonic() > deadline:
+                break
             pattern, value = signs[index], float(values[index])
-            self._offer(pattern, value)
+            self._offer(pattern, value, deadline)
             while time.monotonic() < deadline:
                 flipped = pattern[None] * (1.0 - 2.0 * torch.eye(len(pattern), dtype=torch.float64))
                 flips = self._norms(flipped, deadline)
                 for best in flips.argsort(descending=True)[:TRIED].tolist():
-                    if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best])):
+                    if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best]), deadline):
                         break
                 else:
                     break
@@ -213,12 +227,10 @@ class Search:
                     break
                 pattern, value = flipped[best], float(flips[best])
 
-    def _offer(self, signs: Tensor, value: float) -> bool:
+    def _offer(self, signs: Tensor, value: float, deadline: float) -> bool:
         """Take a decided pattern as the lower side if an input has it; say whether one does."""
-        if value <= self.found.log10_lower:
-            return self.feasible.interior([signs]) is not None
-        point = self.feasible.interior([signs])
-        if point is not None:
+        point = self.feasible.interior([signs], deadline)
+        if point is not None and value > self.found.log10_lower:
             self.found.log10_lower, self.found.point = value, point
         return point is not None
 
@@ -226,7 +238,7 @@ class Search:
         """Return log10 of the norm of the linear map under decided patterns `[P, units]`; -inf once it is too late."""
         sizes = [len(self.slopes[name][0]) for name in self.names]
         parts: list[Tensor] = []
-        for chunk in signs.split(max(1, 2**22 // max(sizes) ** 2)):
+        for chunk in signs.split(max(1, 2**19 // max(sizes) ** 2)):
             if time.monotonic() > deadline:
                 parts.append(torch.full((len(chunk),), -math.inf, dtype=torch.float64))
                 continue
@@ -252,28 +264,36 @@ class Search:
         signs = tuple(torch.zeros_like(self.slopes[name][0]) for name in self.names)
         return Pattern(signs, (*free.weights.values(), *free.thetas.values()), bound)
 
-    def _take(self) -> list[Pattern]:
+    def _take(self, deadline: float) -> list[Pattern]:
         """Pop the most promising nodes; those ruled out or fully decided leave the tree."""
         batch: list[Pattern] = []
         while self.heap and len(batch) < BATCH:
             bound, _, pattern = heapq.heappop(self.heap)
             if -bound <= self.found.log10_lower:
                 continue
-            if self.feasible.worth_asking(pattern.signs) and not self.feasible.possible(pattern.signs):
+            decided = pattern.open == 0
+            answer = Answer()
+            if decided or self.feasible.worth_asking(pattern.signs):
+                answer = self.feasible.ask(pattern.signs, deadline)
+            if answer.impossible:
                 self.found.ruled_out += 1
-            elif pattern.open == 0:
-                self._decided(-bound, pattern)
+            elif decided:
+                self._decided(-bound, answer)
             else:
                 batch.append(pattern)
         return batch
 
-    def _decided(self, bound: float, pattern: Pattern) -> None:
+    def _return(self, batch: Sequence[Pattern]) -> None:
+        """Put nodes back on the heap as they are."""
+        for pattern in batch:
+            heapq.heappush(self.heap, (-pattern.bound, next(self.counter), pattern))
+
+    def _decided(self, bound: float, answer: Answer) -> None:
         """A single pattern: its bound is the norm of a matrix, and a point inside its cell attains it."""
-        point = self.feasible.interior(pattern.signs)
-        if point is None:
+        if answer.point is None:
             self.settled = max(self.settled, bound)
         elif bound > self.found.log10_lower:
-            self.found.log10_lower, self.found.point = bound, point
+            self.found.log10_lower, self.found.point = bound, torch.from_numpy(answer.point)
 
     def _split(self, batch: Sequence[Pattern]) -> list[Pattern]:
         """Decide one unit of every node both ways: the one whose uncertainty weighs most in its bound."""
@@ -339,8 +359,8 @@ class Search:
         kept = [p.detach().clone() for p in free.all]
         radii = self._radii(patterns)
         for index in range(rounds):
-            if index and time.monotonic() > deadline:
-                break
+            if time.monotonic() > deadline and (index or all(math.isfinite(p.bound) for p in patterns)):
+                break  # what bounds the parent bounds its children
             with torch.enable_grad():
                 log = self._bound(patterns, free, radii)
             now = log.detach()
@@ -355,6 +375,5 @@ class Search:
                     parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
             adam.step()
         for index, pattern in enumerate(patterns):
-            bound = min(float(best[index]) / math.log(10.0) + 1e-10, pattern.bound)
-            node = Pattern(pattern.signs, tuple(k[index] for k in kept), bound)
-            heapq.heappush(self.heap, (-bound, next(self.counter), node))
+            bound = min(float(best[index]) / math.log(10.0) + ROOM, pattern.bound)
+            self._return([Pattern(pattern.signs, tuple(k[index] for k in kept), bound)])

@@ -89,7 +89,7 @@ def activation(node: Node) -> Said | None:
         said = _WITH[name](node.bound(), node.shape)
     function, given = said
     unusual = {
-        "softplus": lambda: not (float(given["beta"]) > 0 and float(given["threshold"]) >= 14),
+        "softplus": lambda: not (float(given["beta"]) > 0 and float(given["threshold"]) >= 20),
         "elu": lambda: not 1e-9 <= float(given["input_scale"]) <= 1e9,
         "power": lambda: not (float(given["exponent"]).is_integer() and 2 <= float(given["exponent"]) <= 64),
     }

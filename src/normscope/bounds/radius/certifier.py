@@ -20,7 +20,7 @@ from ..work import Work
 from .differences import difference_constants
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
-from .search import widest
+from .search import LEAST, widest
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
@@ -198,6 +198,9 @@ class Certifier:
         rates = balls.over(0.0).differences(top)
         start = _start(balls.centres, gaps, rates, None if attacked is None else attacked[kept])
         for effort in EFFORTS[: 1 + EFFORTS.index(self.effort)]:
+            if effort != EFFORTS[0] and late():
+                settled = False
+                break
 
             def test(some: Tensor, radii: Tensor, effort: str = effort) -> Tensor:
                 nonlocal balls
@@ -206,7 +209,8 @@ class Certifier:
                 bounds = balls.over(radii, effort=effort).margins(top[some])
                 return bounds.scatter(1, top[some, None], math.inf)
 
-            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, until=late)
+            least = LEAST if effort == EFFORTS[0] else 0
+            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, until=late, least=least)
             radius[kept] = found.radius
             settled = bool(found.settled.all())
         return radius, floor, settled

@@ -55,7 +55,9 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
 
 
 def _certificate(work: Work, effort: str, size: int) -> Certified | None:
-    """Return the ellipsoid of the output, or None where the graph is too wide for one."""
+    """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
+    if work.left() == 0.0:
+        return None
     with torch.no_grad():
         steps = plan(work.segments, work.values)
     if steps is None:

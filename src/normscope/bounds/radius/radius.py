@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.errors import InputError, NormscopeError, SoundnessError
+from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
 from ..work import Work
@@ -83,6 +84,7 @@ def certified_radius(
     began = time.monotonic()
     if effort not in EFFORTS:
         raise InputError(f'effort is "fast" or "tight" for a radius, not {effort!r}')
+    check_numbers(max_seconds=max_seconds, seed=seed)
     if mode_of(model, mode) == "train":
         raise InputError(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "

@@ -52,6 +52,7 @@ def widest(
     *,
     rtol: float,
     until: Callable[[], bool] = lambda: False,
+    least: int = LEAST,
 ) -> Widest:
     """Search for the largest radius at which every gap stays positive.
 
@@ -66,12 +67,13 @@ def widest(
         floor: radii already certified, `[B]`.
         rtol: how close to each other the last passing and the first failing radius shall be, relatively.
         until: says when time is up.
+        least: this many radii are tried whatever the time.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
     near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
     probe, count = start.clone(), 0
     settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
-    while count < MOST and not bool(settled.all()) and (count < LEAST or not until()):
+    while count < MOST and not bool(settled.all()) and (count < least or not until()):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]
         left = test(rows, at)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node, Ref
+from ...theory.activations import SOFTPLUS_THRESHOLD
 from ..effects import UNKNOWN, Elementwise
 from ..registry import effect_of
 from .local import Builder, local
@@ -124,7 +125,7 @@ def softplus(node: Node, build: Builder) -> str | None:
     arguments = node.bound()
     beta, threshold = float(arguments["beta"]), float(arguments["threshold"])
     jump = math.log1p(math.exp(-threshold)) / abs(beta)
-    tolerated = threshold > 0 and jump * abs(beta) <= 2.0**-24 * threshold
+    tolerated = threshold >= SOFTPLUS_THRESHOLD
     return scalar(
         node,
         build,

@@ -1,0 +1,129 @@
+"""Numbers that are none, budgets that are kept, and what a bracket says of itself."""
+
+import math
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds import work as working
+from normscope.bounds.balls.ball import Balls
+from normscope.bounds.exact import feasibility
+from normscope.bounds.exact.patterns import Search, kinks
+from normscope.bounds.radius.certifier import Certifier
+from normscope.bounds.work import Work
+from normscope.core.errors import InputError
+
+from .graphs import DOUBLE, chain, planned
+
+NETWORK = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scope": "ball", "radius": "a"},
+        {"scope": "ball", "radius": math.nan},
+        {"scope": "ball", "radius": -1},
+        {"scope": "ball", "radius": [1, 2]},
+        {"max_seconds": "x"},
+        {"max_seconds": math.nan},
+        {"max_seconds": -1},
+        {"seed": 2**70},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"rtol": -1},
+        {"rtol": math.nan},
+        {"rtol": "tight"},
+    ],
+)
+def test_what_is_no_number_is_refused_in_one_sentence(options: dict[str, Any]) -> None:
+    calls = [lambda: ns.lipschitz(NETWORK, torch.zeros(1, 2), **options)]
+    if not {"radius", "rtol"} & set(options):
+        calls.append(lambda: ns.certified_radius(NETWORK, torch.zeros(1, 2), **options))
+    for call in calls:
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value).count("\n") == 0
+        assert repr(next(reversed(options.values()))) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"proof.npz"])
+def test_a_path_that_is_none(path: Any) -> None:
+    with pytest.raises(InputError, match="path of a file"):
+        ns.spectral_norm(torch.eye(2)).save(path)
+
+
+def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
+    """float64 weights are shared, and compared; of others there is a copy."""
+    for dtype, refused in ((torch.float64, True), (torch.float32, False)):
+        model = nn.Linear(2, 2).to(dtype).eval()
+        bracket = ns.lipschitz(model, torch.zeros(1, 2, dtype=dtype), max_seconds=1.0)
+        with torch.no_grad():
+            model.weight.mul_(2.0)
+        if refused:
+            with pytest.raises(InputError, match="has changed"):
+                bracket.save(tmp_path / "proof.npz")
+        else:
+            bracket.save(tmp_path / "proof.npz")
+
+
+def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree closes on a cell beyond 1e5, where no pair of inputs confirms the slope: the bracket stays open."""
+    monkeypatch.setattr(working, "ATTACK_SECONDS", 0.1)
+    weight = torch.tensor([[-1.0, 0.0], [1.0, 1e-5], [1.0, -1e-5]], dtype=DOUBLE)
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3, bias=False)).double().eval()
+    with torch.no_grad():
+        model[0].weight.copy_(weight)
+        model[0].bias.copy_(torch.tensor([-1.0, 0.0, -0.5]))
+        model[2].weight.copy_(torch.diag(torch.tensor([10.0, 10.0, 1.0])))
+    bracket = ns.lipschitz(model, torch.zeros(1, 2, dtype=DOUBLE), effort="exact")
+    assert bracket.upper > 1.2 * bracket.lower
+    assert not bracket.converged
+    assert bracket.advice
+
+
+class TestBudgets:
+    def test_linear_programs_are_given_what_is_left_and_none_is_begun_too_late(self, monkeypatch) -> None:
+        segments, plan, _ = planned(chain(1, (2, 5, 1), ["relu"]))
+        search = Search(segments, plan, kinks(segments, plan))
+        limits, real = [], feasibility.linprog
+
+        def linprog(*args: Any, **options: Any) -> Any:
+            limits.append(options["options"]["time_limit"])
+            return real(*args, **options)
+
+        monkeypatch.setattr(feasibility, "linprog", linprog)
+        signs = [torch.ones(5, dtype=DOUBLE)]
+        search.feasible.ask(signs, time.monotonic() + 5.0)
+        assert len(limits) == 1
+        assert 0.0 < limits[0] <= 5.0
+        assert search.feasible.ask(signs, time.monotonic() - 1.0) == feasibility.Answer()
+        search.run(-math.inf, rtol=1e-6, deadline=time.monotonic() - 1.0, enough=3.0)
+        assert len(limits) == 1
+        assert search.found.log10_upper == 3.0
+
+    def test_balls_past_their_deadline_are_bounded_without_ellipsoids(self) -> None:
+        work = Work(NETWORK, torch.ones(2, 2), max_seconds=0.0)
+        late = Balls(work).over(0.1, effort="tight")
+        assert late.constant.isfinite().all()
+        assert late.ellipsoid.isinf().all()
+        assert late.differences(torch.zeros(2, dtype=torch.int64)).isfinite().all()
+        in_time = Balls(Work(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
+        assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
+
+    def test_radii_past_their_deadline_are_not_tightened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        efforts, real = [], Balls.over
+        monkeypatch.setattr(
+            Balls,
+            "over",
+            lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
+        )
+        work = Work(NETWORK, torch.ones(2, 2), max_seconds=0.0)
+        certifier = Certifier(work, effort="tight", attack=False, seed=0)
+        (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, 0.0, time.monotonic())
+        assert set(efforts) <= {"fast"}
+        assert not columns.settled or not efforts
