@@ -12,6 +12,7 @@ from normscope.cli.model_forms import Given
 QUICK = ("--samples", 6, "--max-seconds", 2)
 
 
+@pytest.mark.slow
 def test_radii_of_digits_are_printed_and_written(work, shell):
     options = ("--samples", 10, "--max-seconds", 2, "--at", 0.01, "--at", 0.3, "--html", "r.html", "--json", "r.json")
     done = shell("radius", "net:build", "--data", "digits", *options)

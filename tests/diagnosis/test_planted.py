@@ -1,5 +1,8 @@
 """Planted faults are named first, at the right layer; healthy models get no warning."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 import normscope as ns
@@ -36,12 +39,17 @@ def test_there_are_twelve_of_each() -> None:
     assert len({build(0).code for build in PLANTED.values()}) >= 12
 
 
-@pytest.mark.parametrize("name", PLANTED)
+def every_other(names: Iterable[str]) -> list[Any]:
+    """Half of them; the others are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if index % 2 else []) for index, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("name", every_other(PLANTED))
 def test_planted_fault_is_the_first_finding(name: str) -> None:
     assert_named_first(PLANTED[name](0))
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", every_other(HEALTHY))
 def test_healthy_model_gets_no_warning(name: str) -> None:
     assert_no_warning(HEALTHY[name](0))
 

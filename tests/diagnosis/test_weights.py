@@ -333,6 +333,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_memory_stays_near_the_largest_tensor(tmp_path):
     from safetensors.torch import save_file

@@ -85,7 +85,7 @@ CULPRIT = {
     "torch_attention_bare": "attention",
 }
 
-QUICK = {"resnet_basic", "efficientnet", "vit_dict", "llama", "torch_attention_bare"}
+QUICK = {"resnet_basic", "efficientnet", "vit_dict", "torch_attention_bare"}
 SECONDS = 6.0
 BRIEF = 0.3  # where the figure does not matter
 
