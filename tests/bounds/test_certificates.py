@@ -59,7 +59,8 @@ def try_random_graph(seed: int, *, widest: int = 1024, steps: int = 4, thorough:
     segments, plan, values = planned(graph, widest=widest)
     certificate = None if plan is None else optimise(plan, steps=steps)
     if plan is None or certificate is None:
-        assert plan is None or values[graph.output].log10 == -math.inf or steps < 2
+        # a value that is constant has a zero in its ellipsoid, which nobody can tell from a square that underflowed
+        assert plan is None or any(value.log10 == -math.inf for value in values.values()) or steps < 2
         return
     if relaxable(segments, plan.start):
         starts, rounds = (2, 32) if thorough else (1, 20)
