@@ -1368,8 +1368,10 @@ class Prover:
         self.spreads: dict[str, Array] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.done: set[int] = set()
-        nonlinear = [node for node in network.order if node.kind not in ("input", *LINEAR)]
-        self.ends = {network.output.name, *(name for node in nonlinear for name in node.operands)}
+        # operands of a concatenation are bounded one by one, and their squares added up: each has a form of its own
+        self.apart = {node.name for node in network.order if node.kind == "linear" and self._apart(node)}
+        readers = [node for node in network.order if node.kind not in LINEAR or node.name in self.apart]
+        self.ends = {network.output.name, *(name for node in readers for name in node.operands)}
 
     # ---- one node at a time
 
@@ -1414,12 +1416,17 @@ class Prover:
     def _sum(self, node: Node) -> float:
         """Add up the operands; where they land on different entries, or are different inputs, their squares."""
         moved = [times(self.norms(linear), self.best[name]) for linear, name in zip(node.maps, node.operands)]
+        return log10_root(moved) if node.name in self.apart else log10_sum(moved)
+
+    def _apart(self, node: Node) -> bool:
+        """Say whether the operands of a linear node land on different entries, or are different inputs."""
+        if len(node.operands) < 2:
+            return False
         kinds = {self.network.nodes[name].kind for name in node.operands}
-        apart = kinds == {"input"} and len(set(node.operands)) == len(node.operands)
-        if len(moved) > 1 and not apart:
-            masks = [linear.rows(np.full(linear.inside, True)) for linear in node.maps]
-            apart = bool((np.add.reduce([mask.astype(int) for mask in masks]) <= 1).all())
-        return log10_root(moved) if apart else log10_sum(moved)
+        if kinds == {"input"} and len(set(node.operands)) == len(node.operands):
+            return True
+        masks = [linear.rows(np.full(linear.inside, True)) for linear in node.maps]
+        return bool((np.add.reduce([mask.astype(int) for mask in masks]) <= 1).all())
 
     # ---- folded
 

@@ -1,13 +1,15 @@
 """Random networks from a seed: every kind of layer the engine claims to bound, small enough for a quick trial.
 
-A seed fixes everything: structure, weights, statistics, mode, dtype and batch.
+A seed fixes everything: structure, weights, statistics, mode, dtype and batch, whatever was drawn before; and nothing
+that is drawn afterwards depends on it.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -178,24 +180,39 @@ RANDOM_IN_TRAINING = ("rrelu",)
 
 def network(seed: int) -> Network:
     """Draw a network."""
-    return _Builder(seed).network()
+    with _drawing(seed):
+        return _Builder(seed).network()
 
 
 def linear_network(seed: int) -> Network:
     """Draw a network without a nonlinearity: convolutions, eval-mode BatchNorm, skips, concatenation, averages."""
-    return _Builder(seed, linear=True).network()
+    with _drawing(seed):
+        return _Builder(seed, linear=True).network()
 
 
 def convolution(seed: int) -> tuple[nn.Module, Shape]:
     """Draw a convolution without bias, of any geometry, and its input shape."""
     builder = _Builder(seed, linear=True)
-    while True:
-        shape = builder.draw.choice([builder._signal, builder._image])()
-        made = builder._convolution(shape, keep=False)
-        if made is not None and not hasattr(made[0], "parametrizations"):
-            builder.shake(made[0])
-            made[0].bias = None
-            return made[0], shape
+    with _drawing(seed):
+        while True:
+            shape = builder.draw.choice([builder._signal, builder._image])()
+            made = builder._convolution(shape, keep=False)
+            if made is not None and not hasattr(made[0], "parametrizations"):
+                builder.shake(made[0])
+                made[0].bias = None
+                return made[0], shape
+
+
+@contextmanager
+def _drawing(seed: int) -> Iterator[None]:
+    """Start the global generator from a seed, and give it back as it was.
+
+    Layers draw their first weights from it. `_Builder.shake` draws them anew, but not those under a parametrization,
+    nor the vectors of a power iteration.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 class _Builder:

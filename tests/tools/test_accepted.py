@@ -1,5 +1,6 @@
 """What Normscope claims is verified by the checker, side by side, for every kind of network."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from ..soundness.networks import Attention, Concatenated, Function, Gated, Resid
 from .proofs import ball_of, bracket_of, checker, drawn, only, proven, seeded, tight
 
 VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
+PARAMETRIZED = {"weight_norm", "spectral_norm"}
 
 
 def mlp(*activations: nn.Module) -> nn.Module:
@@ -231,6 +233,59 @@ def test_an_infinite_bracket_still_shows_its_witness(tmp_path):
 
 def proven_infinite(model):
     return bracket_of(Work(model, drawn(2, 4)), 300.0)
+
+
+class Branches(nn.Module):
+    """`hardtanh(x)` and `B A x` with norm(B A) far below norm(B) norm(A), side by side or one upon the other."""
+
+    def __init__(self, *, apart: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.apart = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), apart
+        with torch.no_grad():
+            self.first.weight.copy_(torch.diag(torch.tensor([4.0, 0.125])))
+            self.second.weight.copy_(torch.diag(torch.tensor([0.125, 4.0])))
+
+    def forward(self, x):
+        branches = [nn.functional.hardtanh(x), self.second(self.first(x))]
+        return torch.cat(branches, 1) if self.apart else branches[0] + branches[1]
+
+
+def test_branches_of_a_concatenation_are_folded_each_by_itself(tmp_path):
+    bracket = proven(Branches(apart=True).eval(), drawn(2, 2))
+    assert bracket.upper == pytest.approx(1.25**0.5, rel=1e-6)
+    found = verdicts(bracket, tmp_path / "proof.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
+    less = replace(only(bracket, "upper"), log10_upper=bracket.log10_upper - 1e-5)
+    assert verdicts(less, tmp_path / "proof.npz")[1].status == REJECTED
+
+
+def test_squares_of_branches_that_meet_are_not_added_up(tmp_path):
+    bracket = only(proven(Branches(apart=False).eval(), drawn(2, 2)), "upper")
+    assert bracket.upper == pytest.approx(1.5, rel=1e-6)
+    assert verdicts(bracket, tmp_path / "proof.npz")[1].status == VERIFIED
+    for squares in (1.25**0.5, 1.4999):
+        claim = replace(bracket, log10_upper=math.log10(squares))
+        assert verdicts(claim, tmp_path / "proof.npz")[1].status == REJECTED
+
+
+@pytest.mark.parametrize("seed", [41, 84])
+def test_a_seed_fixes_the_network_whatever_was_drawn_before(seed):
+    state = torch.get_rng_state()
+    try:
+        drawings = []
+        for before in (0, 1):
+            torch.manual_seed(before)
+            expected = torch.get_rng_state()
+            drawings.append(network(seed))
+            assert torch.equal(torch.get_rng_state(), expected)
+    finally:
+        torch.set_rng_state(state)
+    one, two = drawings
+    assert PARAMETRIZED.intersection(one.parts)
+    assert torch.equal(one.batch, two.batch)
+    first, second = one.model.state_dict(), two.model.state_dict()
+    assert list(first) == list(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.slow
