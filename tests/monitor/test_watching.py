@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,89 @@ def test_sinks_get_every_record_and_one_that_fails_is_left_out(tmp_path: Path) -
         losses("mlp", 4, watched=lambda m, o: watch(m, o, every=1, sinks=[broken, lambda r, f: got.append(r.step)]))
     assert len(caught) == 1
     assert got == [0, 1, 2, 3]
+
+
+class Counting(nn.Module):
+    """Keeps state of its own that a forward moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls, self.generator = network("mlp"), 0, torch.Generator().manual_seed(0)
+
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.inner(x + 0.1 * torch.randn(x.shape, generator=self.generator))
+
+
+def test_the_model_is_run_by_the_loop_alone() -> None:
+    """No forward is added: state outside of buffers, hooks of the user and caches see nothing."""
+    model, seen = Counting(), []
+    model.inner.register_forward_hook(lambda *args: seen.append(type(args[2])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        for _ in range(3):
+            model(x=torch.randn(4, 72)).sum().backward()
+            optimizer.step()
+    assert model.calls == 3
+    assert seen == [torch.Tensor] * 3
+    assert len(run.records) == 3
+
+
+@pytest.mark.parametrize("change", ["kwarg", "size", "batch", "momentum"])
+def test_what_changes_after_the_first_forward_is_no_error(change: str) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv1d(2, 4, 1), nn.GroupNorm(2, 4)
+            self.batch, self.last = nn.BatchNorm1d(4), nn.LayerNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(input=self.batch(self.norm(self.first(x))).mean(2))
+
+    model = Odd()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        for step in range(4):
+            if change == "momentum" and step == 2:
+                model.batch.momentum = None
+            samples = 3 if change == "batch" and step == 2 else 4
+            x = torch.randn(samples, 2, 7 + (step if change == "size" else 0))
+            model(x).sum().backward()
+            optimizer.step()
+    assert [record.step for record in run.records] == [0, 1, 2, 3]
+    for record in run.records:
+        assert len(record.of("normalizer", "log10_variance")) == 3
+
+
+def test_copies_of_the_model_are_not_watched() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        model(torch.randn(4, 72)).sum().backward()
+        optimizer.step()
+        copied = copy.deepcopy(model)
+        other = torch.optim.SGD(copied.parameters(), lr=0.1)
+        copied(torch.randn(4, 72)).sum().backward()
+        other.step()
+        torch.save(model, io.BytesIO())
+    assert run.step == 1
+    assert len(run.records) == 1
+
+
+def test_a_run_is_watched_once() -> None:
+    model = network("mlp")
+    run = watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with run, pytest.raises(InputError, match="already"):
+        run.__enter__()
+
+
+def test_double_precision_is_measured() -> None:
+    model = network("mlp").double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    with watch(model, optimizer, every={"standard": 1}) as run:
+        model(torch.randn(4, 72, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"].fill_(7.0)
+    [record] = run.records
+    assert record.lr == pytest.approx((0.1,))
+    assert record.of("weight", "log10_gradient")[0] is not None

@@ -27,6 +27,10 @@ class Budget:
         self._held, self._since = 0.0, time.perf_counter()
         self._costs: dict[Hashable, float] = {}
 
+    def skip(self, seconds: float) -> None:
+        """Leave out time that passed."""
+        self._since += seconds
+
     def affords(self, task: Hashable) -> bool:
         """Say whether there is time for a task now."""
         if self.share is None or task not in self._costs:

@@ -39,7 +39,7 @@ def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     sharded = is_sharded(tensors.values())
     local = [_local(tensor) for tensor in tensors.values()] if sharded else list(tensors.values())
-    found = dict(zip(tensors, torch._foreach_norm(local, dtype=torch.float32) if local else (), strict=True))
+    found = dict(zip(tensors, _norms(local), strict=True))
     if not sharded:
         return found
     parts: dict[Any, list[str]] = {}
@@ -51,6 +51,15 @@ def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dist.all_reduce(squares, group=group)
         found |= dict(zip(names, squares.sqrt().unbind(), strict=True))
     return found
+
+
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the norms of tensors on this process; those in half precision are summed in float32."""
+    if all(tensor.dtype == torch.float32 for tensor in tensors):
+        return list(torch._foreach_norm(tensors)) if tensors else []
+    half = (torch.float16, torch.bfloat16)
+    wide = [torch.float32 if tensor.dtype in half else None for tensor in tensors]
+    return [torch.linalg.vector_norm(t, dtype=dtype).float() for t, dtype in zip(tensors, wide, strict=True)]
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakMethod
 
+import torch
 from torch import nn
 
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]
+
+
+class Ear:
+    """Calls a method while its owner lives; a copy of it, in a copied or pickled model, hears nothing.
+
+    Args:
+        method: of the owner; None for an ear that hears nothing.
+    """
+
+    def __init__(self, method: Callable[..., Any] | None = None) -> None:
+        self._method = None if method is None else WeakMethod(method)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the method, if there is one left; nothing of it is compiled."""
+        if torch.compiler.is_compiling():
+            return None
+        method = None if self._method is None else self._method()
+        return None if method is None else method(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ear, ()
+
+    def __deepcopy__(self, memo: Any) -> Ear:
+        return Ear()
 
 
 class Around:
@@ -19,10 +45,12 @@ class Around:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before(module, args, kwargs)
+            made = None  # as for torch's hooks: nothing if it raised
             try:
-                return self.compiled(*args, **kwargs)  # type: ignore[misc]
+                made = self.compiled(*args, **kwargs)  # type: ignore[misc]
+                return made
             finally:
-                after(module, args, None)
+                after(module, args, made)
 
         module._compiled_call_impl = call
 

@@ -6,13 +6,14 @@ normalizers are hooked. What a `Tap` found on the first forward says whether tha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..diagnosis.examined import Site
@@ -21,6 +22,10 @@ from .distributed import is_sharded
 from .probes.normalizers import Sets, row_variance
 from .tap import NormalizerSeen, Seen
 
+SLOWEST = 0.01
+"""Momentum of a BatchNorm below which the rounding of its running variance would show."""
+RESOLVED = 1e-6
+"""Over the momentum: a batch variance below this share of the running one cannot be read off."""
 ROWS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_norm": nn.RMSNorm}
 
 
@@ -46,6 +51,11 @@ class Light:
         layers = not is_sharded(model.parameters()) and all(weight.made is None for weight in seen.weights.values())
         return layers and not seen.lost and all(_fits(modules, s, n) for s, n in seen.normalizers.items())
 
+    def ready(self) -> bool:
+        """Whether its BatchNorms still use and move their statistics as they did."""
+        held = [self._modules[site[0]] for site in self._batch]
+        return all(module.training and module.momentum and module.momentum >= SLOWEST for module in held)
+
     @property
     def hooked(self) -> bool:
         """Whether any module has to be hooked; otherwise compiled models can be listened to as well."""
@@ -56,9 +66,8 @@ class Light:
         """Listen to one forward."""
         seen = Seen(weights=dict(self._weights))
         held = {site: self._modules[site[0]] for site in self._batch}
-        before = [module.running_var.detach() for module in held.values()]
         with torch.no_grad():
-            before = list(torch._foreach_mul(before, 1.0)) if before else []
+            before = _copied([module.running_var for module in held.values()])
         hooks = [
             self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer))
             for site, normalizer in self._rows.items()
@@ -69,26 +78,35 @@ class Light:
             for hook in hooks:
                 hook.remove()
         with torch.no_grad():
+            scales = iter(_copied([module.weight for module in held.values() if module.weight is not None]))
             for (site, module), old in zip(held.items(), before, strict=True):
-                known = self._batch[site]
-                moved = torch.lerp(old, module.running_var.detach(), 1.0 / module.momentum)
+                known, step = self._batch[site], module.momentum
+                moved = torch.lerp(old, module.running_var.detach(), 1.0 / step)
+                moved = torch.maximum(moved, old * (RESOLVED / step))  # below that it is rounding
                 unbiased = (known.sets.entries - 1) / known.sets.entries
-                sets = replace(known.sets, variance=moved[None], factor=unbiased, running=old, gamma=module.weight)
+                gamma = None if module.weight is None else next(scales)
+                sets = replace(known.sets, variance=moved[None], factor=unbiased, running=old, gamma=gamma)
                 seen.normalizers[site] = replace(known, sets=sets)
         seen.normalizers = {site: seen.normalizers[site] for site in self._order if site in seen.normalizers}
 
     @staticmethod
     def _hook(seen: Seen, site: Site, known: NormalizerSeen) -> Any:
         def before(module: Any, args: Any) -> None:
-            x = args[0].detach()
-            sets = x.numel() // known.sets.entries
-            with torch.no_grad():
+            with contextlib.suppress(Exception), torch.no_grad():  # what cannot be measured never stops the model
+                x = args[0].detach()
+                sets = x.numel() // known.sets.entries
                 variance = row_variance(x, sets=sets, groups=known.groups, centred=known.family != "rms_norm")
-            eps = rms_epsilon(module.eps, x.dtype) if known.family == "rms_norm" else known.sets.eps
-            found = Sets(variance=variance, entries=known.sets.entries, eps=eps, gamma=module.weight)
-            seen.normalizers[site] = replace(known, sets=found, samples=sets)
+                eps = rms_epsilon(module.eps, x.dtype) if known.family == "rms_norm" else known.sets.eps
+                gamma = None if module.weight is None else module.weight.detach().clone()
+                found = Sets(variance=variance, entries=known.sets.entries, eps=eps, gamma=gamma)
+                seen.normalizers[site] = replace(known, sets=found, samples=sets)
 
         return before
+
+
+def _copied(tensors: list[Tensor]) -> list[Tensor]:
+    """Return copies, made in few kernels."""
+    return list(torch._foreach_mul([tensor.detach() for tensor in tensors], 1.0)) if tensors else []
 
 
 def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bool:
@@ -96,6 +114,7 @@ def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bo
     if site[2] or module is None:
         return False
     if seen.family == "batch_norm":
-        moves = isinstance(module, _BatchNorm) and module.running_var is not None and bool(module.momentum)
-        return moves and not seen.stored and seen.sets.entries > 1
+        if not isinstance(module, _BatchNorm) or module.running_var is None or seen.stored:
+            return False
+        return (module.momentum or 0.0) >= SLOWEST and seen.sets.entries > 1
     return seen.family in ROWS and type(module) is ROWS[seen.family]

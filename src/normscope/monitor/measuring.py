@@ -81,7 +81,7 @@ class Measurement:
         self._keep("gradient", gradients)
         if scale is not None and gradients:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
-        self._lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._lr = [_rate(group) for group in self.optimizer.param_groups]
         for site in known.turns.affordable(self.subject.rows, budget):
             with budget.spending(("update", site)):
                 self._rows[site] = self._grouped(site, parameters).clone()
@@ -112,7 +112,7 @@ class Measurement:
     @torch.no_grad()
     def after(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure what the optimizer's step did."""
-        rates = {id(p): group["lr"] for group in self.optimizer.param_groups for p in group["params"]}
+        rates = {id(p): _rate(group) for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
             with self._budget.spending(("update", site), more=True):
                 moved = self._grouped(site, parameters) - before
@@ -240,6 +240,12 @@ class Measurement:
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
             "log10_weight": _joined(sizes.get("size", {}), None),
         }
+
+
+def _rate(group: Mapping[str, Any]) -> float | Tensor:
+    """Return the learning rate of a parameter group, NaN if it has none; schedulers write to tensors in place."""
+    lr = group.get("lr")
+    return lr.detach().clone() if isinstance(lr, Tensor) else math.nan if lr is None else float(lr)
 
 
 def _detached(sets: Sets) -> Sets:

@@ -49,5 +49,8 @@ class Parcel:
             self._event.synchronize()
         if self._flat is None:
             return {}
-        parts = np.split(self._flat.numpy(), np.cumsum(self._sizes)[:-1])
-        return dict(zip(self._order, parts, strict=True))
+        numbers, found, first = self._flat.numpy(), {}, 0
+        for name, size in zip(self._order, self._sizes, strict=True):
+            found[name] = numbers[first : first + size]
+            first += size
+        return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import said
+from ..core.errors import InputError, NormscopeError, said
 from ..core.finding import Finding
 from .budget import Budget
 from .history import History
@@ -36,16 +37,21 @@ class Recorder:
         self, folder: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool, budget: Budget
     ) -> None:
         self.history = History()
-        self._sinks, self._budget = list(sinks), budget
+        self._sinks, self.budget = list(sinks), budget
         self._queue: deque[Measurement] = deque()
         self._warned: set[str] = set()
         self._writer = None if folder is None else LogWriter(folder)
         if self._writer is not None and self._writer.resumed:
             try:
                 self.history.resume(self._writer.path)
-            except BaseException:
+            except NormscopeError:
                 self._writer.close()
                 raise
+            except Exception as error:
+                self._writer.close()
+                raise InputError(
+                    f"{self._writer.path} is damaged ({said(error)}): give the run another folder"
+                ) from error
         self._panel = Panel() if panel else None
 
     def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
@@ -70,8 +76,8 @@ class Recorder:
                 record = measurement.record()
                 last = wait and not self._queue
                 raised: list[Finding] = []
-                if last or self._budget.affords("alarms"):
-                    with self._budget.spending("alarms"):
+                if last or self.budget.affords("alarms"):
+                    with self.budget.spending("alarms"):
                         raised = self.history.add(record)
                 else:
                     self.history.keep(record)
@@ -99,7 +105,8 @@ class Recorder:
         """Warn once on a topic; watching never stops a run."""
         if topic not in self._warned:
             self._warned.add(topic)
-            warnings.warn(f"normscope: {words}", stacklevel=3)
+            with contextlib.suppress(UserWarning):  # also where warnings are errors
+                warnings.warn(f"normscope: {words}", stacklevel=3)
 
     def _tell(self, method: str, *what: Any) -> None:
         """Call a method of every sink that has it; a sink that fails is left out from then on."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..core.errors import NormscopeError, said
 from ..diagnosis.examined import Site
-from ..diagnosis.streaming import sites
-from ..graph.export import capture
-from ..graph.invariance import feeds
-from .distributed import is_sharded
 from .record import Layer
 from .tap import Seen
 
@@ -47,7 +41,7 @@ class Subject:
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
         feeds: where a weight layer's normalizer runs, if it feeds one.
-        notes: what could not be found out, and why.
+        notes: what could not be measured, and why.
     """
 
     layers: tuple[Layer, ...] = ()
@@ -86,20 +80,19 @@ def blocks(model: nn.Module) -> tuple[str, ...]:
 
 
 def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
 
 
-def describe(model: nn.Module, seen: Seen, call: tuple[Any, Any], optimizer: Optimizer) -> Subject:
-    """Return what a first forward showed, together with what the graph says of it.
+def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
+    """Return what a first forward showed.
 
     Args:
         model: the user's model, unwrapped.
         seen: what a `Tap` saw.
-        call: the arguments and keyword arguments of the forward.
         optimizer: of the run.
     """
     subject = Subject()
-    pairs = _pairs(model, seen, call, subject.notes)
+    pairs = _pairs(seen)
     subject.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
     decay = _decay(model, optimizer)
     layers: list[Layer] = []
@@ -147,33 +140,8 @@ def describe(model: nn.Module, seen: Seen, call: tuple[Any, Any], optimizer: Opt
     return subject
 
 
-def _pairs(model: nn.Module, seen: Seen, call: tuple[Any, Any], notes: list[str]) -> dict[Site, Pair]:
-    """Return the weight layers that feed a normalizer: as the graph shows them, or else as the forward did."""
-    if is_sharded(model.parameters()):
-        notes.append("the parameters are sharded: pairs of weight and normalizer are those seen next to each other")
-        return _neighbours(model, seen)
-    try:
-        graph = capture(model, _batch(model, *call), mode="train" if model.training else "eval")
-        found = feeds(graph)
-        places = sites(model, graph, [*seen.weights, *seen.normalizers])
-    except Exception as error:
-        why = str(error) if isinstance(error, NormscopeError) else said(error)
-        notes.append(f"pairs of weight and normalizer are those seen next to each other: {why}")
-        return _neighbours(model, seen)
-    return {
-        places[feed.weight.name]: Pair(
-            normalizer=places[feed.normalizer.name],
-            unit=feed.unit,
-            groups=int(feed.normalizer.bound()["num_groups"]) if feed.unit == "group" else 1,
-            invariant=feed.scale_invariant,
-        )
-        for feed in found
-        if feed.weight.name in places and feed.normalizer.name in places
-    }
-
-
-def _neighbours(model: nn.Module, seen: Seen) -> dict[Site, Pair]:
-    """Return the weight layers whose output went into a normalizer as it was, and nowhere else."""
+def _pairs(seen: Seen) -> dict[Site, Pair]:
+    """Return the weight layers whose output went into a normalizer, only moved on its way, and nowhere else."""
     used = Counter(name for weight in seen.weights.values() for name in weight.parameters)
     pairs = {}
     for site, readers in seen.readers.items():
@@ -181,17 +149,12 @@ def _neighbours(model: nn.Module, seen: Seen) -> dict[Site, Pair]:
         if reader is None or reader not in seen.normalizers or any(used[n] > 1 for n in seen.weights[site].parameters):
             continue
         normalizer = seen.normalizers[reader]
-        single = normalizer.family in ("batch_norm", "instance_norm")
-        unit = "channel" if single else "group" if normalizer.family == "group_norm" else "layer"
+        whole = normalizer.family in ("layer_norm", "rms_norm")
+        if site in seen.moved and not whole:  # which channel is which is not known any more
+            continue
+        unit = "layer" if whole else "group" if normalizer.family == "group_norm" else "channel"
         pairs[site] = Pair(normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.stored)
     return pairs
-
-
-def _batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return a call's arguments as `capture` takes them."""
-    if not kwargs:
-        return tuple(args)
-    return dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments) if args else dict(kwargs)
 
 
 def _groups(model: nn.Module, pair: Pair, parameters: tuple[str, ...], axis: int) -> int:

@@ -75,6 +75,7 @@ class Seen:
         dead: the share of units behind a ReLU that fired for no sample.
         finite: of every module whether its output was finite, if that was asked for.
         readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
+        moved: weight layers whose output was reshaped or transposed on its way.
         lost: sites that could not be measured.
     """
 
@@ -85,7 +86,13 @@ class Seen:
     dead: dict[Site, Tensor] = field(default_factory=dict)
     finite: dict[str, Tensor] = field(default_factory=dict)
     readers: dict[Site, list[Site | None]] = field(default_factory=dict)
+    moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
+
+
+MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",
+         "squeeze", "unsqueeze", "t", "swapaxes", "swapdims", "dropout", "to", "clone", "_to_copy")  # fmt: skip
+"""Functions that only move entries, or leave them: what is scale invariant behind them is so before them."""
 
 
 class Tap(TorchFunctionMode):
@@ -114,7 +121,7 @@ class Tap(TorchFunctionMode):
             readers: also say who reads the outputs of the weight layers; they are kept for so long.
         """
         self._tier, self._flags = tier, flags
-        self._made: dict[int, tuple[Site, Tensor]] | None = {} if readers else None
+        self._made: dict[Any, tuple[Site, Tensor]] | None = {} if readers else None
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
         self._inputs: list[float | Tensor | None] = []
@@ -129,7 +136,7 @@ class Tap(TorchFunctionMode):
         finally:
             for hook in hooks:
                 hook.remove()
-            self._made = None
+            self._made, self.seen = None, Seen()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function as it is; measure its input before, its weight and output after."""
@@ -140,8 +147,8 @@ class Tap(TorchFunctionMode):
                 self._read(site, (args[:1], kwargs))
                 self._normalizer(site, name, bound_arguments(func, args, kwargs))
         result = func(*args, **kwargs)
-        if self._made and name not in NORMALIZERS and any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
-            self._read(None, (args, kwargs))
+        if self._made and name not in NORMALIZERS:
+            self._follow(name, (args, kwargs), result)
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
@@ -197,15 +204,29 @@ class Tap(TorchFunctionMode):
             made=tensors[0].detach() if named[0] is None else None,
         )
         if self._made is not None:
-            self._made[id(result)] = (site, result)
+            self._made[_key(result)] = (site, result)
             self.seen.readers[site] = []
+
+    def _follow(self, name: str, arguments: Any, result: Any) -> None:
+        """Note where the output of a weight layer goes: entries that are only moved are still it."""
+        assert self._made is not None, "asked for without readers"
+        given = next((leaf for leaf in tree_leaves(arguments) if _key(leaf) in self._made), None)
+        if given is None or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            return
+        if name in MOVES and isinstance(result, Tensor):
+            site = self._made[_key(given)][0]
+            self._made[_key(result)] = (site, result)
+            if (result.shape, result.stride()) != (given.shape, given.stride()):
+                self.seen.moved.add(site)
+        else:
+            self._read(None, arguments)
 
     def _read(self, reader: Site | None, arguments: Any) -> None:
         """Note who reads what a weight layer made."""
         if self._made:
             for leaf in tree_leaves(arguments):
-                if id(leaf) in self._made:
-                    self.seen.readers[self._made[id(leaf)][0]].append(reader)
+                if _key(leaf) in self._made:
+                    self.seen.readers[self._made[_key(leaf)][0]].append(reader)
 
     def _name(self, module: nn.Module | None, tensor: Tensor) -> str | None:
         """Return the name of the parameter that a layer used."""
@@ -234,7 +255,7 @@ class Tap(TorchFunctionMode):
             return
         given = _first(args)
         self._inputs.append(None if given is None else _size(given))
-        if given is not None and given.requires_grad:
+        if given is not None and given.requires_grad and not given.is_leaf:  # hooks on leaves would stay
             self._listen_back(path, 1, given)
 
     def _left(self, made: Any) -> None:
@@ -297,9 +318,20 @@ def _repeated(value: Any, count: int) -> list[int]:
     return given * count if len(given) == 1 else given
 
 
+def _key(value: Any) -> Any:
+    """Return what two tensors on the same memory share: wrappers may hand a value on as another tensor."""
+    if not isinstance(value, Tensor):
+        return None
+    try:
+        return value.data_ptr(), value.numel()
+    except RuntimeError:  # no memory of its own
+        return id(value)
+
+
 def _size(tensor: Tensor) -> Tensor:
     """Return the root mean square."""
-    return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32) / max(tensor.numel(), 1) ** 0.5
+    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
+    return torch.linalg.vector_norm(tensor.detach(), dtype=wide).float() / max(tensor.numel(), 1) ** 0.5
 
 
 def _first(value: Any) -> Tensor | None:

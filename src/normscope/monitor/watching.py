@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from ..core.errors import InputError, said
 from ..core.finding import Finding
@@ -20,7 +21,7 @@ from ..core.untouched import untouched
 from .budget import Budget
 from .distributed import is_sharded, rank
 from .history import History
-from .hooking import after_closure, around_forward
+from .hooking import Ear, after_closure, around_forward
 from .light import Light
 from .log import SCHEMA_VERSION
 from .measuring import Known, Measurement
@@ -29,7 +30,7 @@ from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
 from .subject import Subject, describe, is_compiled, unwrapped
 from .subject import blocks as blocks_of
-from .tap import Tap
+from .tap import Seen, Tap
 
 SHARE = 0.005
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
@@ -134,7 +135,9 @@ class Watch:
         self._hooks: list[Any] = []
         self._ears: list[Any] = []
         self._listening: ExitStack | None = None
-        self._unseen, self.busy = 0, False
+        self._hearing: Seen | None = None
+        self._shapes: list[tuple[int, ...]] = []
+        self._unseen, self.busy, self._entered = 0, False, False
         self._own = self._first = 0.0
         self._began = time.perf_counter()
 
@@ -160,18 +163,21 @@ class Watch:
         return self._own / passed if passed > 0 else 0.0
 
     def __enter__(self) -> Watch:
+        if self._entered:
+            raise InputError("this run has been watched already: call ns.watch again, with the same log to go on")
+        self._entered = True
         self._began = time.perf_counter()
         if self._idle:
-            self._hooks = [self.optimizer.register_step_post_hook(self._after_step)]
+            self._hooks = [self.optimizer.register_step_post_hook(Ear(self._after_step))]
             return self
         if self._writes:
             self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
             self.step = self._recorder.history.next_step
         self._hooks = [
-            self.optimizer.register_step_pre_hook(self._before_step),
-            self.optimizer.register_step_post_hook(self._after_step),
+            self.optimizer.register_step_pre_hook(Ear(self._before_step)),
+            self.optimizer.register_step_post_hook(Ear(self._after_step)),
         ]
-        self._ears = around_forward(self.outer, self._before_forward, self._after_forward)
+        self._ears = around_forward(self.outer, Ear(self._before_forward), Ear(self._after_forward))
         return self
 
     def __exit__(
@@ -192,7 +198,7 @@ class Watch:
             for hook in self._ears:
                 hook.remove()
             self.outer, self.model = model, unwrapped(model)
-            self._ears = around_forward(model, self._before_forward, self._after_forward)
+            self._ears = around_forward(model, Ear(self._before_forward), Ear(self._after_forward))
             if call is not None:
                 self._before_forward(model, *call)
 
@@ -206,6 +212,12 @@ class Watch:
             value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
             self._pending.loss = value.reshape(-1)[:1].clone()
 
+    def skip(self, seconds: float) -> None:
+        """Leave out time in which the loop stood still (an evaluation, another run)."""
+        self._began += seconds
+        self._budget.skip(seconds)
+        self._recorder.budget.skip(seconds)
+
     def flush(self) -> None:
         """Wait for everything that was measured, write it down and look for alarms."""
         self._send()
@@ -216,37 +228,66 @@ class Watch:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy or torch.compiler.is_compiling():
             return
-        self._unseen = 0
         if not self.model.training or self._listening is not None:
             return
+        self._unseen = 0
         if self._pending is not None and self._pending.step != self.step:
             self._send()
         tier = self.schedule.due(self.step)
         if tier is None or (self._pending is not None and self._pending.seen is not None):
             return
         began = time.perf_counter()
-        first, self.busy = self._subject is None, True
         try:
-            subject, tap = self._prepared(args, kwargs)
-            self._pending = self._pending or Measurement(self.step, tier, subject, self.optimizer)
-            light = self._light if tier is Tier.ECONOMY else None
-            if is_compiled(self.outer) and (light is None or light.hooked):
-                with self._aside(), tap.listening(tier) as seen:
-                    self.model(*args, **kwargs)
-                self._pending.seen = seen
-            else:
-                self._listening = ExitStack()
-                listener = tap.listening(tier) if light is None else light.listening()
-                self._pending.seen = self._listening.enter_context(listener)
+            self._listen(tier, args, kwargs)
         except Exception as error:
             self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
         finally:
             self.busy = False
-        self._count(began, first=first)
+        self._count(began)
+
+    def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
+        """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
+        if self._tap is None:
+            self._tap = Tap(self.model, blocks_of(self.model))
+            tier = max(self.schedule.every, key=lambda tier: tier.rank)
+        shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        light = self._light if tier is Tier.ECONOMY and shapes == self._shapes else None
+        light = light if light is not None and light.ready() else None
+        self._shapes = self._shapes or shapes
+        if is_compiled(self.outer) and (light is None or light.hooked):
+            self.busy = True
+            with self._aside(), self._tap.listening(tier, readers=self._subject is None) as seen:
+                self.model(*args, **kwargs)
+            self._heard(seen)
+        else:
+            self._listening = ExitStack()
+            first = self._subject is None
+            listener = self._tap.listening(tier, readers=first) if light is None else light.listening()
+            self._hearing = self._listening.enter_context(listener)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
-        if self._listening is not None:
+        if self._listening is None:
+            return
+        began, first = time.perf_counter(), self._subject is None
+        try:
             self._stop_listening()
+            if self._hearing is not None and made is not None:  # nothing is made where the forward raised
+                self._heard(self._hearing)
+        except Exception as error:
+            self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+        self._hearing = None
+        self._count(began, first=first)
+
+    def _heard(self, seen: Seen) -> None:
+        """Take what was seen of a forward; the first one says what there is to watch."""
+        if self._subject is None:
+            self._subject = describe(self.model, seen, self.optimizer)
+            self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
+            self._recorder.begin(self._subject.layers, self._metadata(self._subject))
+        tier = self.schedule.due(self.step)
+        if tier is not None:
+            self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
+            self._pending.seen = seen
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         tier = self.schedule.due(self.step)
@@ -285,18 +326,6 @@ class Watch:
         self.step += 1
 
     # what the hooks call
-
-    def _prepared(self, args: Any, kwargs: Any) -> tuple[Subject, Tap]:
-        """Look at the model once, on the first forward."""
-        if self._subject is None or self._tap is None:
-            self._tap = Tap(self.model, blocks_of(self.model))
-            richest = max(self.schedule.every, key=lambda tier: tier.rank)
-            with self._aside(), self._tap.listening(richest, readers=True) as seen:
-                self.model(*args, **kwargs)
-            self._subject = describe(self.model, seen, (args, kwargs), self.optimizer)
-            self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
-            self._recorder.begin(self._subject.layers, self._metadata(self._subject))
-        return self._subject, self._tap
 
     def _aside(self) -> ExitStack:
         """Return a context in which the model can be run without a trace: eager, no gradients, all put back."""
