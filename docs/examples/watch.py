@@ -2,9 +2,9 @@
 Watch: see capacity move while it trains
 ========================================
 
-``ns.watch`` stands around a training loop. Here a small network with BatchNorm is trained by Adam with ``weight_decay``,
-which adds the decay to the gradient: weights in front of a BatchNorm feel no gradient along themselves, so that nothing
-holds them up, and the variances behind them collapse. ``torch.optim.AdamW`` with the same settings is healthy.
+``ns.watch`` stands around a training loop. Here a small network with BatchNorm is trained by Adam with
+``weight_decay``, which adds the decay to the gradient: weights in front of a BatchNorm feel no gradient along
+themselves, so that nothing holds them up, and the variances behind them collapse. ``torch.optim.AdamW`` with the same settings is healthy.
 """
 
 import tempfile
@@ -54,7 +54,8 @@ for name, run in runs.items():
 # normalizers, which grows where variances collapse.
 for name, run in runs.items():
     first, last = run.records[0].total, run.records[-1].total
-    print(f"{name:5s} log10 prod 1/sigma: {first['log10_constants']:+.1f} at first, {last['log10_constants']:+.1f} at last")
+    constants = [total["log10_constants"] for total in (first, last)]
+    print(f"{name:5s} log10 prod 1/sigma: {constants[0]:+.1f} at first, {constants[1]:+.1f} at last")
 
 # %%
 # A report with the curves of every layer; ``normscope show`` and ``normscope compare`` write it too.
