@@ -43,7 +43,7 @@ def test_example_runs_as_it_stands(script, capsys):
 
 def test_there_is_one_example_per_measurement():
     measurements = {"audit", "capture", "spectral_norm", "lipschitz", "ladder", "certified_radius"}
-    assert {script.stem for script in EXAMPLES} == measurements | {"weight_sensitivity", "certificates"}
+    assert {script.stem for script in EXAMPLES} == measurements | {"weight_sensitivity", "certificates", "watch"}
 
 
 @pytest.mark.parametrize("change", [hurried, pytest.param(str, marks=pytest.mark.slow, id="as_it_stands")])

@@ -4,7 +4,8 @@ Watch: see capacity move while it trains
 
 ``ns.watch`` stands around a training loop. Here a small network with BatchNorm is trained by Adam with
 ``weight_decay``, which adds the decay to the gradient: weights in front of a BatchNorm feel no gradient along
-themselves, so that nothing holds them up, and the variances behind them collapse. ``torch.optim.AdamW`` with the same settings is healthy.
+themselves, so that nothing holds them up, and the variances behind them collapse. ``torch.optim.AdamW`` with the same
+settings is healthy.
 """
 
 import tempfile

@@ -72,9 +72,7 @@ def optimise(
             found = certify(plan, _search(plan.to(torch.float32), deadline, directions, steps))
             if found is not None:
                 return found
-        found = certify(plan, _search(plan, deadline, directions, steps))
-        # where the search finds no start, multipliers that are feasible by construction may still do
-        return found or certify(plan, run(plan, Parameters.of(plan).choose).sigma)
+        return certify(plan, _search(plan, deadline, directions, steps))
 
 
 def _search(plan: Plan, deadline: float | None, directions: Tensor | None, steps: int) -> Mapping[str, Tensor]:
