@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
 
 from normscope.monitor.budget import Budget
-from normscope.monitor.norms import Turns
+from normscope.monitor.norms import PATIENCE, Turns
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -46,9 +47,24 @@ def test_a_layer_that_is_not_in_turn_keeps_its_last_figures(monkeypatch: pytest.
     alone, _, _ = losses("mlp", 5)
     watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
-    for quantity in ("log10_norm", "log10_folded", "rotation"):
+    for quantity in ("log10_folded", "rotation"):
         _, first, *rest = [record.of("weight", quantity) for record in run.records]
         assert any(value is not None for value in first)
         assert all(later == first for later in rest)
-    sizes = [record.of("weight", "log10_size") for record in run.records]
-    assert len(set(sizes)) == 5
+    for name, size in zip(
+        *([record.of("weight", q) for record in run.records[1:]] for q in ("log10_norm", "log10_size"))
+    ):
+        for one, two, then, now in zip(
+            run.records[1].of("weight", "log10_norm"), name, run.records[1].of("weight", "log10_size"), size
+        ):
+            assert two - one == pytest.approx(now - then, abs=1e-9)
+
+
+def test_nobody_waits_for_ever() -> None:
+    budget, turns = Budget(0.0), Turns("norm")
+    order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE)]
+    for place in "abc":
+        turns_of = [index for index, done in enumerate(order) if place in done]
+        assert len(turns_of) >= 5
+        assert max(later - earlier for earlier, later in itertools.pairwise(turns_of)) <= PATIENCE
+    assert sum(map(len, order)) <= 3 * 7

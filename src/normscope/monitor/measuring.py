@@ -27,9 +27,17 @@ from .tap import Seen
 
 @dataclass(slots=True)
 class Known:
-    """What earlier steps found of the layers: their norms with warm vectors, their last updates, whose turn it is."""
+    """What earlier steps found of the layers.
+
+    Attributes:
+        norms: their warm vectors.
+        last: log10 of their last norms, alone and folded, and of their size at that time.
+        updates: their last updates.
+        turns: whose update is measured next.
+    """
 
     norms: Norms = field(default_factory=Norms)
+    last: dict[Site, tuple[float, float, float | None]] = field(default_factory=dict)
     updates: dict[Site, np.ndarray] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
 
@@ -167,12 +175,13 @@ class Measurement:
         sizes = {what: dict(zip(self._names[what], found[what].tolist(), strict=True)) for what in self._names}
         places = self.subject.places
         weights = self.subject.of("weight")
-        pairs = [found.get(f"norm {site}") for site in places["weight"]]
+        large = [_joined(sizes.get("size", {}), layer.parameters) for layer in weights]
+        pairs = [self._norm(site, found, size) for site, size in zip(places["weight"], large, strict=True)]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
-                "log10_norm": tuple(None if pair is None else float(pair[0]) for pair in pairs),
-                "log10_folded": tuple(None if pair is None else _known(float(pair[1])) for pair in pairs),
-                "log10_size": tuple(_joined(sizes.get("size", {}), layer.parameters) for layer in weights),
+                "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
+                "log10_folded": tuple(None if pair is None else _known(pair[1]) for pair in pairs),
+                "log10_size": tuple(large),
                 "log10_gradient": tuple(_joined(sizes.get("gradient", {}), layer.parameters) for layer in weights),
                 **_columns(self._updates(found), updates.QUANTITIES),
             },
@@ -214,6 +223,18 @@ class Measurement:
         ]
         rows = dict(zip(self._sets, normalizers.measure_all(sent), strict=True))
         return [rows[s] if s in rows else found.get(f"normalizer {s}") for s in self.subject.places["normalizer"]]
+
+    def _norm(self, site: Site, found: Mapping[str, np.ndarray], size: float | None) -> tuple[float, float] | None:
+        """Return log10 of the norms of a layer; one that was not in turn has grown as its size has."""
+        if f"norm {site}" in found:
+            bare, folded = found[f"norm {site}"].tolist()
+            self._known.last[site] = (bare, folded, size)
+            return bare, folded
+        if site not in self._known.last:
+            return None
+        bare, folded, then = self._known.last[site]
+        grown = 0.0 if size is None or then is None or not math.isfinite(size - then) else size - then
+        return bare + grown, folded
 
     def _updates(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Return the figures of every scale-invariant weight: those of this step, or of its last turn."""

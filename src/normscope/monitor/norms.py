@@ -13,6 +13,9 @@ from .probes import normalizers
 from .probes.normalizers import Sets
 from .probes.weights import LATER, Geometry, Power, power_norm
 
+PATIENCE = 10
+"""Measured steps after which a place has its turn whatever it costs."""
+
 
 class Turns:
     """Goes round a list of places as far as the budget reaches, and goes on from there next time.
@@ -23,41 +26,44 @@ class Turns:
 
     def __init__(self, task: str) -> None:
         self._task, self._next = task, 0
+        self._waited: dict[Site, int] = {}
 
     def affordable(self, places: Iterable[Site], budget: Budget) -> Iterator[Site]:
-        """Return places one by one while there is time for the next; each at most once."""
+        """Return places one by one while there is time for the next, or it has waited for long; each at most once."""
         order = list(places)
         start = self._next % len(order) if order else 0
         for site in order[start:] + order[:start]:
-            if not budget.affords((self._task, site)):
+            self._waited[site] = self._waited.get(site, 0) + 1
+        for site in order[start:] + order[:start]:
+            if self._waited[site] < PATIENCE and not budget.affords((self._task, site)):
                 return
-            self._next = order.index(site) + 1
+            self._next, self._waited[site] = order.index(site) + 1, 0
             yield site
 
 
 class Norms:
-    """Keeps the warm vector and the last norm of every weight layer."""
+    """Keeps the warm vector of every weight layer."""
 
     def __init__(self) -> None:
         self._warm: dict[Site, Power] = {}
-        self._last: dict[Site, Tensor] = {}
         self._turns = Turns("norm")
 
     def measure(
         self, layers: Mapping[Site, tuple[Geometry, Tensor]], behind: Mapping[Site, Sets], *, tier: str, budget: Budget
     ) -> dict[Site, Tensor]:
-        """Return log10 of the norm of every layer, and folded with the normalizer behind it (NaN without one).
+        """Return log10 of the norm of the layers in turn, and folded with the normalizer behind (NaN without one).
 
         Args:
             layers: how each was called, and its weight.
             behind: what the normalizer behind a layer normalized on this batch.
             tier: decides how many power steps are taken.
-            budget: layers it does not reach keep their last norm.
+            budget: layers it does not reach have to wait.
         """
+        found = {}
         for site in self._turns.affordable(layers, budget):
             with budget.spending(("norm", site)):
-                self._last[site] = self._measure(site, *layers[site], behind.get(site), LATER[tier])
-        return {site: self._last[site] for site in layers if site in self._last}
+                found[site] = self._measure(site, *layers[site], behind.get(site), LATER[tier])
+        return found
 
     def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, steps: int) -> Tensor:
         warm = self._warm.setdefault(site, Power())
