@@ -1,8 +1,21 @@
-"""Runs of a few milliseconds have no time to share out: the tests measure every layer at every measured step."""
+"""What every test of watching shares."""
+
+import warnings
+from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few milliseconds have no time to share out: every layer is measured at every measured step."""
     monkeypatch.setattr("normscope.monitor.watching.SHARE", None)
+
+
+@pytest.fixture(autouse=True)
+def _no_complaints() -> Iterator[None]:
+    """A watcher that leaves something out says so and goes on; where a test does not expect it, it fails."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert [str(item.message) for item in caught if str(item.message).startswith("normscope: ")] == []

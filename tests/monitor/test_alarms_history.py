@@ -181,7 +181,7 @@ def written(folder, records, *, step=0, layers=LAYERS, end=None):
             writer.write("finding", finding.to_json())
         raised += new
     if end is not None:
-        writer.write("end", {"step": end})
+        writer.write("end", {"step": end, "how": "finished", "seconds": 1.0, "overhead": 0.0})
     writer.close()
     return raised
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import normscope as ns
 from normscope.core.errors import InputError
 from normscope.monitor.watching import watch
 
@@ -233,17 +234,25 @@ def test_what_changes_after_the_first_forward_is_no_error(change: str) -> None:
 
     model = Odd()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
     with watch(model, optimizer, every=1) as run:
         for step in range(4):
             if change == "momentum" and step == 2:
                 model.batch.momentum = None
             samples = 3 if change == "batch" and step == 2 else 4
             x = torch.randn(samples, 2, 7 + (step if change == "size" else 0))
+            with torch.no_grad():
+                inner = model.first(x)
+                sets = inner.double().reshape(len(x), 2, -1).var(dim=2, correction=0)
+                channels = model.norm(inner).double().var(dim=(0, 2), correction=0)
+                expected.append([float(sets.log10().mean()), float(channels.log10().mean())])
             model(x).sum().backward()
             optimizer.step()
     assert [record.step for record in run.records] == [0, 1, 2, 3]
-    for record in run.records:
-        assert len(record.of("normalizer", "log10_variance")) == 3
+    for record, variances in zip(run.records, expected, strict=True):
+        *found, last = record.of("normalizer", "log10_variance")
+        assert found == pytest.approx(variances, abs=1e-3)
+        assert last is not None
 
 
 def test_copies_of_the_model_are_not_watched() -> None:
@@ -278,3 +287,49 @@ def test_double_precision_is_measured() -> None:
     [record] = run.records
     assert record.lr == pytest.approx((0.1,))
     assert record.of("weight", "log10_gradient")[0] is not None
+
+
+def test_no_hook_stays_on_a_leaf() -> None:
+    """A parameter that goes into a block as its input keeps no hook of the steps that were measured."""
+
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt, self.first, self.last = nn.Parameter(torch.ones(4, 3)), nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(self.prompt) + x)
+
+    model = Prompted()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every={"standard": 1}):
+        for _ in range(3):
+            model(torch.randn(4, 3)).sum().backward()
+            optimizer.step()
+    assert not model.prompt._backward_hooks
+
+
+def test_scales_are_those_of_the_forward_not_of_the_step() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.LayerNorm(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    gains = []
+    with watch(model, optimizer, every=1) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(16, 3)
+            with torch.no_grad():
+                variance = model[0](x).double().var(dim=0, correction=0)
+                gains.append(float((model[1].weight.abs() / (variance + 1e-5).sqrt()).max().log10()))
+            model(x).square().mean().backward()
+            optimizer.step()
+    found = [record.of("normalizer", "log10_gain")[0] for record in run.records]
+    assert found == pytest.approx(gains, abs=1e-4)
+
+
+def test_what_could_not_be_measured_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("normscope.monitor.tap.row_variance", broken)
+    losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
+    assert ns.Run(tmp_path).metadata["notes"] == ["5 (rms_norm) could not be measured"]

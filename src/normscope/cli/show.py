@@ -7,12 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..bounds.radius.page import radii_document
-from ..bounds.radius.radii import Radii
-from ..diagnosis.page import audit_document
-from ..diagnosis.result import Audit
-from ..monitor.run import Run
-from ..report.document import Document
 from ..report.terminal import print_document
 from .lines import say_written
 from .saved import open_saved
@@ -46,13 +40,7 @@ def show(
     """Show a saved result or a run (its help is HELP)."""
     check_targets(html, inputs=[file])
     found = open_saved(file)
-    print_document(_brief(found))
+    print_document(found.document(brief=True))
     if html is not None:
         found.to_html(html)
         say_written(html)
-
-
-def _brief(found: Audit | Radii | Run) -> Document:
-    if isinstance(found, Radii):
-        return radii_document(found, brief=True)
-    return found.document(brief=True) if isinstance(found, Run) else audit_document(found, brief=True)

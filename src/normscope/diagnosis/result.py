@@ -15,11 +15,13 @@ from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
 from ..core.finding import Finding
 from ..core.plain import plain, revived
+from ..report.shown import Shown
 from .form import ADDED, check_form
 
 if TYPE_CHECKING:
     import pandas
-    import rich.console
+
+    from ..report.document import Document
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
@@ -135,7 +137,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class Audit(Shown):
     """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -271,48 +273,16 @@ class Audit:
             lines.append(line)
         return pandas.DataFrame(lines)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return one self-contained HTML page, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        from ..report.html import to_html
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
         from .page import audit_document
 
-        page = to_html(audit_document(self))
-        if path is not None:
-            write_text(path, page)
-        return page
-
-    def _repr_html_(self) -> str:
-        from ..report.html import to_fragment
-        from .page import audit_document
-
-        return to_fragment(audit_document(self))
-
-    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
-        from rich.text import Text
-
-        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
-
-    def __str__(self) -> str:
-        return self._rendered(120)
+        return audit_document(self, brief=brief)
 
     def __repr__(self) -> str:
         found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
         more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
         return f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>"
-
-    def _rendered(self, width: int, color: bool = False) -> str:
-        """Return the brief form as text."""
-        from ..report.terminal import render
-        from .page import audit_document
-
-        return render(audit_document(self, brief=True), width=width, color=color)
 
 
 def _read(path: Path) -> Any:

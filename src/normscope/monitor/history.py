@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..core.finding import Finding, Severity
 from .alarms import looked_for
-from .log import read_log
+from .reading import Reading
 from .record import KINDS, Kind, Layer, Record
 
 
@@ -72,17 +72,13 @@ class History:
         Raises:
             InputError: the log is damaged or of another version.
         """
-        for line in read_log(folder):
-            match line["type"]:
-                case "run":
-                    self.begin([Layer.from_json(layer) for layer in line["layers"]])
-                    self._forget(int(line.get("step", self.next_step)))
-                case "step":
-                    self.keep(Record.from_json(line))
-                case "finding":
-                    self._raise(Finding.from_json(line))
-                case "end":
-                    self._ended = int(line.get("step", 0))
+        reading = Reading.of(folder)
+        self.begin(reading.layers)
+        for record in reading.records():
+            self.keep(record)
+        for finding in reading.findings:
+            self._raise(finding)
+        self._ended = 0 if reading.ended is None else reading.ended.step
 
     def add(self, record: Record) -> list[Finding]:
         """Add a record; return the alarms that it raises.

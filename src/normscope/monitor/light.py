@@ -69,7 +69,7 @@ class Light:
         with torch.no_grad():
             before = _copied([module.running_var for module in held.values()])
         hooks = [
-            self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer))
+            self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer), with_kwargs=True)
             for site, normalizer in self._rows.items()
         ]
         try:
@@ -91,9 +91,9 @@ class Light:
 
     @staticmethod
     def _hook(seen: Seen, site: Site, known: NormalizerSeen) -> Any:
-        def before(module: Any, args: Any) -> None:
+        def before(module: Any, args: Any, kwargs: Any) -> None:
             with contextlib.suppress(Exception), torch.no_grad():  # what cannot be measured never stops the model
-                x = args[0].detach()
+                x = (args[0] if args else kwargs["input"]).detach()
                 sets = x.numel() // known.sets.entries
                 variance = row_variance(x, sets=sets, groups=known.groups, centred=known.family != "rms_norm")
                 eps = rms_epsilon(module.eps, x.dtype) if known.family == "rms_norm" else known.sets.eps

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.errors import InputError, said
 from ..core.finding import Finding
+from .log import read_log
 from .record import KINDS, Layer, Numbers, Record
 
 FORM = {"model": str, "optimizer": str, "parameters": int, "every": dict, "notes": list, "provenance": dict}
@@ -40,6 +43,22 @@ class Reading:
         self.resumed: list[int] = []
         self.ended: Ended | None = None
         self._steps: list[tuple[Record, tuple[Layer, ...]]] = []
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> Reading:
+        """Read a whole log.
+
+        Raises:
+            InputError: there is none, or it is damaged or of another version.
+        """
+        reading = cls()
+        for line in read_log(folder):
+            try:
+                reading.take(line)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                kind = f"{line['type']!s:.20}"
+                raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
+        return reading
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Read one line; a type that is not known says nothing."""
@@ -87,7 +106,8 @@ def _moved(record: Record, old: Sequence[Layer], new: Sequence[Layer]) -> Record
         values[kind] = {}
         for quantity, numbers in table.items():
             known = dict(zip(before, numbers))
-            values[kind][quantity] = tuple(known.get(name) for name in after)
+            if any(name in known for name in after):
+                values[kind][quantity] = tuple(known.get(name) for name in after)
     return replace(record, values=values)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import said
 from ..core.finding import Finding
 from .budget import Budget
 from .history import History
@@ -44,14 +44,9 @@ class Recorder:
         if self._writer is not None and self._writer.resumed:
             try:
                 self.history.resume(self._writer.path)
-            except NormscopeError:
+            except BaseException:
                 self._writer.close()
                 raise
-            except Exception as error:
-                self._writer.close()
-                raise InputError(
-                    f"{self._writer.path} is damaged ({said(error)}): give the run another folder"
-                ) from error
         self._panel = Panel() if panel else None
 
     def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:

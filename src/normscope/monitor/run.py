@@ -8,23 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError, said
-from ..core.files import write_text
+from ..core.errors import InputError
 from ..core.finding import Finding
+from ..report.shown import Shown
 from ..report.words import counted
-from .log import FILE, read_log
+from .log import FILE
 from .reading import Ended, Reading
 from .record import KINDS, Kind, Layer, Numbers, Record
 
 if TYPE_CHECKING:
     import pandas
-    import rich.console
 
     from ..report.document import Document
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Run:
+class Run(Shown):
     """A training run as `ns.watch(..., log=folder)` wrote it down: finished, still going on, or killed.
 
     Prints as tables; in a notebook it shows itself as HTML. A run that goes on is read as far as it has come: make
@@ -74,14 +73,7 @@ class Run:
             inside = sorted(found.parent.name for found in path.glob(f"*/{FILE}"))
             hint = f"; there are runs in it: {', '.join(inside[:5])}" if inside else ""
             raise InputError(f"{path} is no run: it has no {FILE}{hint}")
-        reading = Reading()
-        for line in read_log(path):
-            try:
-                reading.take(line)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                raise InputError(
-                    f"{path} is a damaged log: a line of type {line['type']!s:.20} ({said(error)})"
-                ) from error
+        reading = Reading.of(path)
         found = {
             "path": path if path.is_dir() else path.parent,
             "metadata": reading.metadata,
@@ -187,46 +179,11 @@ class Run:
 
         return run_document(self, brief=brief)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return one self-contained HTML page, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        from ..report.html import to_html
-
-        page = to_html(self.document())
-        if path is not None:
-            write_text(path, page)
-        return page
-
-    def _repr_html_(self) -> str:
-        from ..report.html import to_fragment
-
-        return to_fragment(self.document())
-
-    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
-        from rich.text import Text
-
-        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
-
-    def __str__(self) -> str:
-        return self._rendered(120)
-
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how
         found = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
         return f"<Run {self.path}: {reached}, {found}, {how}>"
-
-    def _rendered(self, width: int, color: bool = False) -> str:
-        """Return the brief form as text."""
-        from ..report.terminal import render
-
-        return render(self.document(brief=True), width=width, color=color)
 
 
 def _of_record(record: Record, quantity: str) -> float | None:

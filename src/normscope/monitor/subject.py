@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -41,7 +40,7 @@ class Subject:
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
         feeds: where a weight layer's normalizer runs, if it feeds one.
-        notes: what could not be measured, and why.
+        notes: what could not be measured.
     """
 
     layers: tuple[Layer, ...] = ()
@@ -63,23 +62,24 @@ def blocks(model: nn.Module) -> tuple[str, ...]:
         ('0', '1')
     """
     found: list[str] = []
-    most = _size(model) / 2
+    most = parameter_count(model) / 2
 
     def walk(module: nn.Module, path: str) -> None:
         for name, child in module.named_children():
             inner = f"{path}.{name}" if path else name
             row = isinstance(child, nn.Sequential) and not isinstance(module, nn.Sequential)
-            whole = _size(child) > most and any(True for _ in child.children())
+            whole = parameter_count(child) > most and any(True for _ in child.children())
             if row or whole or isinstance(child, nn.ModuleList):
                 walk(child, inner)
-            elif _size(child):
+            elif parameter_count(child):
                 found.append(inner)
 
     walk(model, "")
     return tuple(found)
 
 
-def _size(module: nn.Module) -> int:
+def parameter_count(module: nn.Module) -> int:
+    """Return how many parameters a module has; those without a size yet count as none."""
     return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
 
 
@@ -91,7 +91,7 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
         seen: what a `Tap` saw.
         optimizer: of the run.
     """
-    subject = Subject()
+    subject = Subject(notes=[f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)])
     pairs = _pairs(seen)
     subject.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
     decay = _decay(model, optimizer)
@@ -207,4 +207,4 @@ def is_compiled(model: nn.Module) -> bool:
     return any(
         hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
-    ) or bool(getattr(torch._dynamo.config, "disable", False))
+    )

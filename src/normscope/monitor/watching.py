@@ -28,7 +28,7 @@ from .measuring import Known, Measurement
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
-from .subject import Subject, describe, is_compiled, unwrapped
+from .subject import Subject, describe, is_compiled, parameter_count, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Seen, Tap
 
@@ -247,8 +247,8 @@ class Watch:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
-        if self._tap is None:
-            self._tap = Tap(self.model, blocks_of(self.model))
+        self._tap = self._tap or Tap(self.model, blocks_of(self.model))
+        if self._subject is None:
             tier = max(self.schedule.every, key=lambda tier: tier.rank)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         light = self._light if tier is Tier.ECONOMY and shapes == self._shapes else None
@@ -342,7 +342,7 @@ class Watch:
             "step": self.step,
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "model": type(self.model).__name__,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": parameter_count(self.model),
             "optimizer": type(self.optimizer).__name__,
             "every": {tier.value: interval for tier, interval in self.schedule.every.items()},
             "layers": [layer.to_json() for layer in subject.layers],

@@ -15,6 +15,7 @@ sum of c (w_i^2 - e_i^2 z_{u,i}^2/sigma_i), w = (I - S Q_vv S)^-1 S F Q z_h. The
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -250,12 +251,12 @@ class Smooth:
         return z, c, (slope, curve)
 
 
-class Start:
+class Start(ABC):
     """Chooses the places of a first run."""
 
+    @abstractmethod
     def place(self, step: Step, qvv: Tensor) -> Place:
         """Return the place of a step, from the ellipsoid of its operand."""
-        raise NotImplementedError
 
 
 def _closed(step: Step) -> bool:

@@ -17,10 +17,12 @@ from ...core.errors import InputError, SoundnessError, said
 from ...core.files import write_text
 from ...core.plain import plain, revived
 from ...report.scale import ticks
+from ...report.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
-    import rich.console
+
+    from ...report.document import Document
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
@@ -38,7 +40,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Radii:
+class Radii(Shown):
     """What `normscope.certified_radius` found, one entry per sample. Prints as a table; in a notebook as HTML.
 
     Radii are l2 distances in the units of the model's input: of what the loader yields, behind any preprocessing that
@@ -207,47 +209,15 @@ class Radii:
         columns = {name: getattr(self, name) for name in COLUMNS}
         return pandas.DataFrame(columns | {"evidence": [evidence.name for evidence in self.evidence]})
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return one self-contained HTML page, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        from ...report.html import to_html
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
         from .page import radii_document
 
-        page = to_html(radii_document(self))
-        if path is not None:
-            write_text(path, page)
-        return page
-
-    def _repr_html_(self) -> str:
-        from ...report.html import to_fragment
-        from .page import radii_document
-
-        return to_fragment(radii_document(self))
-
-    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
-        from rich.text import Text
-
-        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
-
-    def __str__(self) -> str:
-        return self._rendered(120)
+        return radii_document(self, brief=brief)
 
     def __repr__(self) -> str:
         middle = sorted(self.radius)[len(self) // 2]
         return f"<Radii of {self.name}: {len(self)} samples, median certified radius {middle:.3g}>"
-
-    def _rendered(self, width: int, color: bool = False) -> str:
-        """Return the brief form as text."""
-        from ...report.terminal import render
-        from .page import radii_document
-
-        return render(radii_document(self, brief=True), width=width, color=color)
 
 
 def _check_radius(radius: float) -> None:

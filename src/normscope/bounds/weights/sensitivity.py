@@ -11,11 +11,11 @@ from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...core.plain import plain
 from ...report.document import Block, Cell, Column, Document, Kind, Table, Text
+from ...report.shown import Shown
 from ...report.words import counted, shape
 
 if TYPE_CHECKING:
     import pandas
-    import rich.console
 
 BRACKETS = ("bracket_h", "bracket_f", "printed_h", "printed_f")
 READING = (
@@ -79,7 +79,7 @@ class WeightRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSensitivity:
+class WeightSensitivity(Shown):
     """What `normscope.weight_sensitivity` found. Prints as a table; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -145,8 +145,8 @@ class WeightSensitivity:
             lines.append(line)
         return pandas.DataFrame(lines)
 
-    def document(self) -> Document:
-        """Return the report: a sentence, the table, and what was not measured."""
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
         where = f"at {counted(self.samples, 'sample')}" if self.mode == "eval" else "at the batch, as one input"
         of = "" if self.loss is None else f" and of the loss ({self.loss})"
         blocks: list[Block] = [
@@ -187,24 +187,6 @@ class WeightSensitivity:
             columns=tuple(Column(title=title, kind=kind) for title, kind, _ in kept),
             rows=tuple(tuple(read(row) for *_, read in kept) for row in self.rows),
         )
-
-    def _repr_html_(self) -> str:
-        from ...report.html import to_fragment
-
-        return to_fragment(self.document())
-
-    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
-        from rich.text import Text as RichText
-
-        yield RichText.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
-
-    def __str__(self) -> str:
-        return self._rendered(120)
-
-    def _rendered(self, width: int, color: bool = False) -> str:
-        from ...report.terminal import render
-
-        return render(self.document(), width=width, color=color)
 
 
 def _remarks(row: WeightRow) -> str | None:

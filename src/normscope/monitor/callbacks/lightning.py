@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
+from ..subject import parameter_count
 from ..watching import Sink
 from .watched import Watched
 
@@ -123,7 +124,7 @@ class NormscopeCallback(Watched, _Base):
             self.settle()
             self._at = self.run.step
         if self._scouts and self._called:
-            self._settle_for(max(self._called.values(), key=_size))
+            self._settle_for(max(self._called.values(), key=parameter_count))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End watching."""
@@ -157,7 +158,7 @@ class NormscopeCallback(Watched, _Base):
         assert self.run is not None
         trained = {id(p) for group in self.run.optimizer.param_groups for p in group["params"]}
         parts = {n: m for n, m in pl_module.named_children() if any(id(p) in trained for p in m.parameters())}
-        most = sum(_size(part) for part in parts.values()) / 2
+        most = sum(parameter_count(part) for part in parts.values()) / 2
 
         def whole(module: nn.Module, args: Any, kwargs: Any) -> None:
             if not torch.compiler.is_compiling() and module.training and not _redirected(module):
@@ -166,7 +167,7 @@ class NormscopeCallback(Watched, _Base):
         def part(module: nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling() or not module.training or not self._scouts:
                 return
-            if _size(module) >= most:
+            if parameter_count(module) >= most:
                 self._settle_for(module, (args, kwargs))
             else:
                 self._called |= {name: m for name, m in parts.items() if m is module}
@@ -187,10 +188,6 @@ class NormscopeCallback(Watched, _Base):
     def _end(self, error: BaseException | None) -> None:
         self._call_back_scouts()
         self.close(error)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _redirected(module: nn.Module) -> bool:
