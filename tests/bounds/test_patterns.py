@@ -339,6 +339,16 @@ class TestFrontDoor:
         assert rungs["best"].upper == rungs["exact"].upper < rungs["tight"].upper
         assert any("patterns" in note for note in rungs["exact"].notes)
 
+    @pytest.mark.slow
+    def test_a_network_of_64_inputs_and_32_units_closes(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).eval()
+        bracket = ns.lipschitz(model, torch.randn(2, 64), effort="exact", max_seconds=300)
+        assert bracket.converged
+        assert bracket.method == "exact"
+        assert bracket.gap < 1e-3
+        assert bracket.upper < ns.lipschitz(model, torch.randn(2, 64), effort="tight").upper
+
     def test_other_networks_are_told_why_not(self) -> None:
         model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).eval()
         bracket = ns.lipschitz(model, torch.randn(2, 2), effort="exact", max_seconds=0.2)
