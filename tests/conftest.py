@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles and the meaning of the `gpu` mark."""
+"""What every test shares: hypothesis profiles, the meaning of the `gpu` and `slow` marks."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -21,10 +21,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 

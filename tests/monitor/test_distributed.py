@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from normscope.monitor import watching
 from normscope.monitor.log import read_log
 from normscope.monitor.watching import watch
 
 from .training import batches, network
 
-STEPS = 4
+ROOT = Path(__file__).parents[2]
+STEPS, KIND = 4, "layers"
 CLOSE = ("log10_size", "log10_gradient", "log10_norm", "log10_group", "rotation", "tangential", "log10_moved")
 
 
@@ -61,19 +67,38 @@ def train(rank: int, world: int, kind: str, how: str, folder: str, port: int) ->
         dist.destroy_process_group()
 
 
+def train_all(folder: str) -> None:
+    """Train on two processes with DDP, then with FSDP2, then on one; called in a process that has no threads yet."""
+    watching.SHARE = None  # as for the other tests: every layer at every measured step
+    for how in ("ddp", "fsdp"):
+        mp.start_processes(train, args=(2, KIND, how, folder, port()), nprocs=2, start_method="fork")
+    train(0, 1, KIND, "alone", folder, port())
+
+
 def port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what was measured, in a process of its own: threads and locks of this one survive no fork."""
+    folder = tmp_path_factory.mktemp("distributed")
+    code = f"from tests.monitor.test_distributed import train_all; train_all({str(folder)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as process:
+        try:
+            assert process.wait(120) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return folder
+
+
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_norms_are_those_of_one_process(how: str, tmp_path: Path) -> None:
+def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:
     """Without BatchNorm the gradient of the mean loss is the mean over the processes."""
-    kind = "layers"
-    mp.start_processes(train, args=(2, kind, how, str(tmp_path), port()), nprocs=2, start_method="fork")
-    train(0, 1, kind, "alone", str(tmp_path), port())
-    together, alone = torch.load(tmp_path / f"{how}.pt"), torch.load(tmp_path / "alone.pt")
+    together, alone = torch.load(trained / f"{how}.pt"), torch.load(trained / "alone.pt")
     assert len(together) == len(alone) == STEPS
     for step, (one, two) in enumerate(zip(together, alone, strict=True)):
         for quantity in CLOSE:

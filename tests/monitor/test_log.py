@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,56 +23,48 @@ from normscope.monitor.watching import watch
 
 from .training import losses, network
 
-KILLED = """
-import os, random, signal, sys, time
+ROOT = Path(__file__).parents[2]
+ENDLESS = """
+import sys
 import torch
-sys.path.insert(0, sys.argv[2])
+from torch.nn import functional as F
 from normscope.monitor.watching import watch
 from tests.monitor.training import batches, network
-from torch.nn import functional as F
 
 model = network("mlp")
-with watch(model, torch.optim.SGD(model.parameters(), lr=0.01)):
-    model(next(batches("mlp", 1))[0])  # the children have everything loaded
-folder, rng = sys.argv[1], random.Random(int(sys.argv[3]))
-for turn in range(int(sys.argv[4])):
-    done, ended = os.pipe()
-    child = os.fork()
-    if child == 0:
-        model = network("mlp")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        with watch(model, optimizer, every=1, log=folder) as run:
-            for x, y in batches("mlp", 100000):
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-                optimizer.step()
-                os.write(ended, run.step.to_bytes(8, "big"))
-    os.close(ended)
-    raw = os.read(done, 8)  # the first step is done: the time of the kill is random from here on
-    time.sleep(rng.uniform(0.0, 0.25))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    while more := os.read(done, 1 << 16):
-        raw += more
-    os.close(done)
-    print(int.from_bytes(raw[:8], "big"), int.from_bytes(raw[-8:], "big"), os.path.getsize(folder + "/log.jsonl"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with watch(model, optimizer, every=1, log=sys.argv[1]) as run:
+    for x, y in batches("mlp", 100000):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        print(run.step, flush=True)
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def killed_while_training(folder: Path, after: float) -> tuple[int, int]:
+    """Train in a process of its own, kill it some seconds after its first step; return the first and last step done."""
+    command = [sys.executable, "-c", ENDLESS, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            first = process.stdout.readline()
+            time.sleep(after)
+        finally:
+            process.kill()
+        steps = [int(line) for line in (first + process.stdout.read()).splitlines(keepends=True) if line.endswith("\n")]
+    return steps[0], steps[-1]
+
+
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_kills_cost_at_most_one_record_each_and_the_log_goes_on(tmp_path: Path, kills: int) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", KILLED, str(tmp_path), str(root), "7", str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=root)
-    assert done.returncode == 0, done.stderr[-2000:]
-    turns = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(turns) == kills
+    rng = random.Random(7)
+    turns = [killed_while_training(tmp_path, rng.uniform(0.0, 0.25)) for _ in range(kills)]
     lines = list(read_log(tmp_path))  # every whole line parses
     begun = [index for index, line in enumerate(lines) if line["type"] == "run"]
     assert len(begun) == kills
     expected = 0
-    for start, stop, (first, last, _) in zip(begun, [*begun[1:], len(lines)], turns):
+    for start, stop, (first, last) in zip(begun, [*begun[1:], len(lines)], turns):
         steps = [line["step"] for line in lines[start:stop] if line["type"] == "step"]
         assert first == expected + 1
         assert lines[start]["step"] == expected
