@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def rank() -> int:
@@ -30,7 +32,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.detach() if gather is None else gather().detach()
 
 
-def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def norms(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
     """Return the l2 norm of every tensor, of all its shards together, in float32 or better.
 
     Args:
@@ -42,7 +44,7 @@ def norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = dict(zip(tensors, _norms(local), strict=True))
     if not sharded:
         return found
-    parts: dict[Any, list[str]] = {}
+    parts: dict[Any, list[Name]] = {}
     for name, tensor in tensors.items():
         for group in _groups(tensor):
             parts.setdefault(group, []).append(name)

@@ -13,19 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..diagnosis.examined import Site
 from ..theory.normalizers import rms_epsilon
 from .distributed import is_sharded
 from .probes.normalizers import Sets, row_variance
+from .probes.running import SLOWEST, BatchNorms
 from .tap import NormalizerSeen, Seen
 
-SLOWEST = 0.01
-"""Momentum of a BatchNorm below which the rounding of its running variance would show."""
-RESOLVED = 1e-6
-"""Over the momentum: a batch variance below this share of the running one cannot be read off."""
 ROWS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_norm": nn.RMSNorm}
 
 
@@ -40,21 +37,24 @@ class Light:
     def __init__(self, model: nn.Module, seen: Seen) -> None:
         self._modules = dict(model.named_modules())
         self._weights = {site: replace(weight, made=None) for site, weight in seen.weights.items()}
-        self._batch = {s: n for s, n in seen.normalizers.items() if n.family == "batch_norm"}
-        self._rows = {s: n for s, n in seen.normalizers.items() if n.family != "batch_norm"}
-        self._order = list(seen.normalizers)
+        batch = {site: n for site, n in seen.normalizers.items() if n.family == "batch_norm"}
+        self._sites = list(batch)
+        held = [self._modules[site[0]] for site in batch]
+        self._norms = BatchNorms(held, [n.sets.entries for n in batch.values()]) if batch else None
+        self._rows = {site: n for site, n in seen.normalizers.items() if n.family != "batch_norm"}
 
     @staticmethod
     def fits(model: nn.Module, seen: Seen) -> bool:
         """Whether a network can be listened to in this way."""
         modules = dict(model.named_modules())
+        places = {n.sets.variance.device for n in seen.normalizers.values()}
         layers = not is_sharded(model.parameters()) and all(weight.made is None for weight in seen.weights.values())
-        return layers and not seen.lost and all(_fits(modules, s, n) for s, n in seen.normalizers.items())
+        fit = len(places) <= 1 and all(_fits(modules, site, n) for site, n in seen.normalizers.items())
+        return layers and fit and not seen.lost
 
     def ready(self) -> bool:
         """Whether its BatchNorms still use and move their statistics as they did."""
-        held = [self._modules[site[0]] for site in self._batch]
-        return all(module.training and module.momentum and module.momentum >= SLOWEST for module in held)
+        return self._norms is None or self._norms.ready()
 
     @property
     def hooked(self) -> bool:
@@ -64,10 +64,9 @@ class Light:
     @contextmanager
     def listening(self) -> Iterator[Seen]:
         """Listen to one forward."""
-        seen = Seen(weights=dict(self._weights))
-        held = {site: self._modules[site[0]] for site in self._batch}
+        seen = Seen(weights=self._weights)
         with torch.no_grad():
-            before = _copied([module.running_var for module in held.values()])
+            before = None if self._norms is None else self._norms.running()
         hooks = [
             self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer), with_kwargs=True)
             for site, normalizer in self._rows.items()
@@ -77,17 +76,9 @@ class Light:
         finally:
             for hook in hooks:
                 hook.remove()
-        with torch.no_grad():
-            scales = iter(_copied([module.weight for module in held.values() if module.weight is not None]))
-            for (site, module), old in zip(held.items(), before, strict=True):
-                known, step = self._batch[site], module.momentum
-                moved = torch.lerp(old, module.running_var.detach(), 1.0 / step)
-                moved = torch.maximum(moved, old * (RESOLVED / step))  # below that it is rounding
-                unbiased = (known.sets.entries - 1) / known.sets.entries
-                gamma = None if module.weight is None else next(scales)
-                sets = replace(known.sets, variance=moved[None], factor=unbiased, running=old, gamma=gamma)
-                seen.normalizers[site] = replace(known, sets=sets)
-        seen.normalizers = {site: seen.normalizers[site] for site in self._order if site in seen.normalizers}
+        if self._norms is not None and before is not None:
+            with torch.no_grad():
+                seen.batch_norms = (self._sites, self._norms.moved(before))
 
     @staticmethod
     def _hook(seen: Seen, site: Site, known: NormalizerSeen) -> Any:
@@ -104,11 +95,6 @@ class Light:
         return before
 
 
-def _copied(tensors: list[Tensor]) -> list[Tensor]:
-    """Return copies, made in few kernels."""
-    return list(torch._foreach_mul([tensor.detach() for tensor in tensors], 1.0)) if tensors else []
-
-
 def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bool:
     module = modules.get(site[0])
     if site[2] or module is None:
@@ -116,5 +102,6 @@ def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bo
     if seen.family == "batch_norm":
         if not isinstance(module, _BatchNorm) or module.running_var is None or seen.stored:
             return False
-        return (module.momentum or 0.0) >= SLOWEST and seen.sets.entries > 1
+        exact = module.running_var.dtype in (torch.float32, torch.float64)
+        return exact and (module.momentum or 0.0) >= SLOWEST and seen.sets.entries > 1
     return seen.family in ROWS and type(module) is ROWS[seen.family]

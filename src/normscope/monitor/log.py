@@ -60,14 +60,18 @@ class LogWriter:
             os.ftruncate(self._handle, whole)
         return whole > 0
 
-    def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Append one line of plain data with a single call to the system.
+    def write(self, kind: str, data: Mapping[str, Any] | str) -> None:
+        """Append one line with a single call to the system.
+
+        Args:
+            kind: what the line says of the run.
+            data: plain data, or a JSON object with at least one entry as text.
 
         Raises:
             OSError: it could not be written, or not whole; then nothing of it is left.
         """
-        line = json.dumps({"type": kind, **data}, allow_nan=False, separators=(",", ":")) + "\n"
-        raw = line.encode()
+        text = data if isinstance(data, str) else json.dumps(data, allow_nan=False, separators=(",", ":"))
+        raw = f'{{"type":"{kind}",{text[1:]}\n'.encode()
         written = os.write(self._handle, raw)
         if written < len(raw):
             os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from .norms import Norms, Turns
 from .parcel import Parcel
 from .probes import normalizers, updates
 from .probes.normalizers import Sets
+from .probes.running import BatchNorms
+from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
 from .subject import Subject, effective_power
@@ -42,6 +44,8 @@ class Known:
     turns: Turns = field(default_factory=lambda: Turns("update"))
 
 
+Key = Hashable
+Found = Mapping[Key, np.ndarray]
 OPTIONAL = (*normalizers.OPTIONAL, *updates.OPTIONAL)
 
 
@@ -60,10 +64,12 @@ class Measurement:
         self.seen: Seen | None = None
         self.loss: Tensor | None = None
         self._lr: list[float | Tensor] = []
-        self._contents: dict[str, Tensor] = {}
+        self._contents: dict[Key, Tensor] = {}
         self._names: dict[str, list[str]] = {}
         self._sets: dict[Site, Sets] = {}
         self._widths: dict[Site, int] = {}
+        self._batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
+        self._parameters: Mapping[str, nn.Parameter] = {}
         self._rows: dict[Site, Tensor] = {}
         self._rates: dict[Site, float | Tensor] = {}
         self._copies: dict[str, Tensor] = {}
@@ -80,60 +86,55 @@ class Measurement:
             known: what earlier steps found of its layers.
             budget: of what can wait its turn.
         """
-        self._known, self._budget = known, budget
-        trained = {name: p for name, p in parameters.items() if p.requires_grad}
-        graded = {name: p.grad for name, p in trained.items() if p.grad is not None and not p.grad.is_sparse}
-        self._keep("size", norms(trained))
-        gradients = norms(graded)
+        self._known, self._budget, self._parameters = known, budget, parameters
+        trained = {("size", name): p for name, p in parameters.items() if p.requires_grad}
+        graded = {("gradient", name): _dense(p.grad) for (_, name), p in trained.items() if p.grad is not None}
+        found = norms({**trained, **graded})  # all in a few kernels
+        for what, part in (("size", trained), ("gradient", graded)):
+            if part:
+                self._names[what] = [name for _, name in part]
+                self._contents[what] = torch.stack([found[key] for key in part])
         scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
-        self._keep("gradient", gradients)
-        if scale is not None and gradients:
+        if scale is not None and graded:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
         self._lr = [_rate(group) for group in self.optimizer.param_groups]
         for site in known.turns.affordable(self.subject.rows, budget):
             with budget.spending(("update", site)):
-                self._rows[site] = self._grouped(site, parameters).clone()
+                self._rows[site] = self._grouped(site).clone()
         if self.tier is not Tier.ECONOMY:
-            self._copies = {name: p.detach().clone() for name, p in trained.items()}
+            self._copies = {name: p.detach().clone() for (_, name), p in trained.items()}
         if self.seen is not None:
-            self._weights(parameters)
+            self._weights(self.seen)
 
-    def _grouped(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+    def _grouped(self, site: Site) -> Tensor:
         names, groups, axis = self.subject.rows[site]
-        return updates.grouped([whole(parameters[name]) for name in names], groups, axis)
+        return updates.grouped([whole(self._parameters[name]) for name in names], groups, axis)
 
-    def _weights(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def _weights(self, seen: Seen) -> None:
         """Measure operator norms."""
-        assert self.seen is not None, "asked for without a forward"
-        layers = {}
-        for site, weight in self.seen.weights.items():
-            tensor = weight.made if weight.made is not None else whole(parameters[weight.parameters[0]])
-            layers[site] = (weight.geometry, tensor)
-        behind = {
-            site: self.seen.normalizers[normalizer].sets
-            for site, normalizer in self.subject.feeds.items()
-            if normalizer in self.seen.normalizers
-        }
-        found = self._known.norms.measure(layers, behind, tier=self.tier, budget=self._budget)
-        self._contents |= {f"norm {site}": value for site, value in found.items()}
+
+        def layer(site: Site) -> tuple[Geometry, Tensor, Sets | None]:
+            weight, behind = seen.weights[site], self.subject.feeds.get(site)
+            tensor = weight.made if weight.made is not None else whole(self._parameters[weight.parameters[0]])
+            return weight.geometry, tensor, None if behind is None else seen.sets(behind)
+
+        found = self._known.norms.measure(seen.weights, layer, tier=self.tier, budget=self._budget)
+        self._contents |= {("norm", site): value for site, value in found.items()}
 
     @torch.no_grad()
-    def after(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def after(self) -> None:
         """Measure what the optimizer's step did."""
+        parameters = self._parameters
         rates = {id(p): _rate(group) for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
             with self._budget.spending(("update", site), more=True):
-                moved = self._grouped(site, parameters) - before
-                self._contents[f"update {site}"] = updates.parts(before, moved)
+                moved = self._grouped(site) - before
+                self._contents[("update", site)] = updates.parts(before, moved)
             self._rates[site] = rates.get(id(parameters[self.subject.rows[site][0][0]]), math.nan)
         if self._copies:
-            self._keep("moved", norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()}))
-        self._rows, self._copies = {}, {}
-
-    def _keep(self, what: str, values: Mapping[str, Tensor]) -> None:
-        if values:
-            self._names[what] = list(values)
-            self._contents[what] = torch.stack(list(values.values()))
+            far = norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
+            self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
+        self._rows, self._copies, self._parameters = {}, {}, {}
 
     def send(self, seconds: float) -> None:
         """Send everything to the host."""
@@ -141,23 +142,27 @@ class Measurement:
         contents = self._contents
         if self.loss is not None:
             contents["loss"] = self.loss
-        contents |= {f"lr {i}": rate for i, rate in enumerate(self._lr) if isinstance(rate, Tensor)}
-        contents |= {f"rate {site}": rate for site, rate in self._rates.items() if isinstance(rate, Tensor)}
+        contents |= {("lr", i): rate for i, rate in enumerate(self._lr) if isinstance(rate, Tensor)}
+        contents |= {("rate", site): rate for site, rate in self._rates.items() if isinstance(rate, Tensor)}
         if self.seen is not None:
+            if self.seen.batch_norms is not None:
+                sites, moved = self.seen.batch_norms
+                contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma")}
+                self._batch_norms = (sites, moved.norms, moved.momenta)
             for site, normalizer in self.seen.normalizers.items():
                 sets = normalizer.sets
                 if sets.variance.numel() > normalizers.MOST:
-                    contents[f"normalizer {site}"] = normalizers.measure(_detached(sets))
+                    contents[("normalizer", site)] = normalizers.measure(_detached(sets))
                     continue
                 self._sets[site], self._widths[site] = sets, sets.variance.shape[-1]
                 for name in ("variance", "gamma", "running"):
                     if getattr(sets, name) is not None:
-                        contents[f"{name} {site}"] = getattr(sets, name)
-            contents |= {f"activation {path}": value for path, value in self.seen.activations.items()}
+                        contents[(name, site)] = getattr(sets, name)
+            contents |= {("activation", path): value for path, value in self.seen.activations.items()}
             for path, (out, inner) in self.seen.gradients.items():
                 if out is not None and inner is not None:
-                    contents[f"backward {path}"] = inner / out
-            contents |= {f"dead {site}": value for site, value in self.seen.dead.items()}
+                    contents[("backward", path)] = inner / out
+            contents |= {("dead", site): value for site, value in self.seen.dead.items()}
         self.seen = None
         self._parcel = Parcel(contents)
         self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
@@ -189,10 +194,10 @@ class Measurement:
         }
         if self.tier is not Tier.ECONOMY:
             values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), w.parameters) for w in weights)
-            values["units"] = {"dead": tuple(_one(found, f"dead {site}") for site in places["units"])}
+            values["units"] = {"dead": tuple(_one(found, ("dead", site)) for site in places["units"])}
             values["block"] = {
-                "log10_activation": tuple(_log(_one(found, f"activation {path}")) for path in places["block"]),
-                "log10_backward": tuple(_log(_one(found, f"backward {path}")) for path in places["block"]),
+                "log10_activation": tuple(_log(_one(found, ("activation", path))) for path in places["block"]),
+                "log10_backward": tuple(_log(_one(found, ("backward", path))) for path in places["block"]),
             }
         return Record(
             step=self.step,
@@ -200,7 +205,7 @@ class Measurement:
             tier=self.tier.value,
             loss=_one(found, "loss"),
             lr=tuple(
-                float(found[f"lr {i}"][0]) if isinstance(rate, Tensor) else float(rate)
+                float(found[("lr", i)][0]) if isinstance(rate, Tensor) else float(rate)
                 for i, rate in enumerate(self._lr)
             ),
             values={
@@ -210,24 +215,27 @@ class Measurement:
             total=self._total(values, sizes),
         )
 
-    def _normalizers(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    def _normalizers(self, found: Found) -> list[np.ndarray | None]:
         """Return the figures of every normalizer."""
         sent = [
             replace(
                 sets,
-                variance=found[f"variance {site}"].reshape(-1, self._widths[site]),
-                gamma=found.get(f"gamma {site}"),
-                running=found.get(f"running {site}"),
+                variance=found[("variance", site)].reshape(-1, self._widths[site]),
+                gamma=found.get(("gamma", site)),
+                running=found.get(("running", site)),
             )
             for site, sets in self._sets.items()
         ]
         rows = dict(zip(self._sets, normalizers.measure_all(sent), strict=True))
-        return [rows[s] if s in rows else found.get(f"normalizer {s}") for s in self.subject.places["normalizer"]]
+        if self._batch_norms is not None:
+            sites, batch_norms, momenta = self._batch_norms
+            rows |= zip(sites, batch_norms.rows(found, momenta), strict=True)
+        return [rows[s] if s in rows else found.get(("normalizer", s)) for s in self.subject.places["normalizer"]]
 
-    def _norm(self, site: Site, found: Mapping[str, np.ndarray], size: float | None) -> tuple[float, float] | None:
+    def _norm(self, site: Site, found: Found, size: float | None) -> tuple[float, float] | None:
         """Return log10 of the norms of a layer; one that was not in turn has grown as its size has."""
-        if f"norm {site}" in found:
-            bare, folded = found[f"norm {site}"].tolist()
+        if ("norm", site) in found:
+            bare, folded = (*found[("norm", site)].tolist(), math.nan)[:2]
             self._known.last[site] = (bare, folded, size)
             return bare, folded
         if site not in self._known.last:
@@ -236,10 +244,10 @@ class Measurement:
         grown = 0.0 if size is None or then is None or not math.isfinite(size - then) else size - then
         return bare + grown, folded
 
-    def _updates(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    def _updates(self, found: Found) -> list[np.ndarray | None]:
         """Return the figures of every scale-invariant weight: those of this step, or of its last turn."""
-        rates = [float(found[f"rate {s}"][0]) if isinstance(r, Tensor) else float(r) for s, r in self._rates.items()]
-        numbers = [found[f"update {site}"] for site in self._rates]
+        rates = [float(found[("rate", s)][0]) if isinstance(r, Tensor) else float(r) for s, r in self._rates.items()]
+        numbers = [found[("update", site)] for site in self._rates]
         rows = updates.measure_all(numbers, lr=rates, power=effective_power(self.optimizer))
         self._known.updates |= dict(zip(self._rates, rows, strict=True))
         return [self._known.updates.get(site) for site in self.subject.places["weight"]]
@@ -263,6 +271,11 @@ class Measurement:
         }
 
 
+def _dense(gradient: Tensor) -> Tensor:
+    """Return a gradient with the same norm: of a sparse one its entries."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
 def _rate(group: Mapping[str, Any]) -> float | Tensor:
     """Return the learning rate of a parameter group, NaN if it has none; schedulers write to tensors in place."""
     lr = group.get("lr")
@@ -277,11 +290,17 @@ def _detached(sets: Sets) -> Sets:
 
 def _columns(rows: Sequence[np.ndarray | None], names: Sequence[str]) -> dict[str, Numbers]:
     """Return one column per quantity; what does not apply is None."""
-    listed = [None if row is None else row.tolist() for row in rows]
-    return {
-        name: tuple(None if row is None else _known(row[i]) if name in OPTIONAL else row[i] for row in listed)
-        for i, name in enumerate(names)
-    }
+    known = [index for index, row in enumerate(rows) if row is not None]
+    table = np.full((len(rows), len(names)), math.nan)
+    if known:
+        table[known] = [rows[index] for index in known]
+    columns = dict(zip(names, table.T.tolist(), strict=True))
+    for name, column in columns.items():
+        if name in OPTIONAL:
+            columns[name] = [None if math.isnan(value) else value for value in column]
+        elif len(known) < len(rows):
+            columns[name] = [None if row is None else value for row, value in zip(rows, column)]
+    return {name: tuple(column) for name, column in columns.items()}
 
 
 def _joined(sizes: Mapping[str, float], names: Sequence[str] | None) -> float | None:
@@ -290,7 +309,7 @@ def _joined(sizes: Mapping[str, float], names: Sequence[str] | None) -> float | 
     return _log(math.hypot(*known)) if known else None
 
 
-def _one(found: Mapping[str, np.ndarray], key: str) -> float | None:
+def _one(found: Found, key: Key) -> float | None:
     return float(found[key][0]) if key in found else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .probes import normalizers
 from .probes.normalizers import Sets
-from .probes.weights import LATER, Geometry, Power, power_norm
+from .probes.weights import LATER, Geometry, power_norms
 
-PATIENCE = 10
+PATIENCE = 20
 """Measured steps after which a place has its turn whatever it costs."""
 
 
@@ -42,38 +42,41 @@ class Turns:
 
 
 class Norms:
-    """Keeps the warm vector of every weight layer."""
+    """Keeps the warm vectors of every weight layer."""
 
     def __init__(self) -> None:
-        self._warm: dict[Site, Power] = {}
+        self._warm: dict[Site, Tensor] = {}
         self._turns = Turns("norm")
 
     def measure(
-        self, layers: Mapping[Site, tuple[Geometry, Tensor]], behind: Mapping[Site, Sets], *, tier: str, budget: Budget
+        self,
+        sites: Iterable[Site],
+        layer: Callable[[Site], tuple[Geometry, Tensor, Sets | None]],
+        *,
+        tier: str,
+        budget: Budget,
     ) -> dict[Site, Tensor]:
-        """Return log10 of the norm of the layers in turn, and folded with the normalizer behind (NaN without one).
+        """Return log10 of the norm of the layers in turn, and folded with the normalizer behind if there is one.
 
         Args:
-            layers: how each was called, and its weight.
-            behind: what the normalizer behind a layer normalized on this batch.
+            sites: of all layers.
+            layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
             tier: decides how many power steps are taken.
             budget: layers it does not reach have to wait.
         """
         found = {}
-        for site in self._turns.affordable(layers, budget):
+        for site in self._turns.affordable(sites, budget):
             with budget.spending(("norm", site)):
-                found[site] = self._measure(site, *layers[site], behind.get(site), LATER[tier])
+                found[site] = self._measure(site, *layer(site), LATER[tier])
         return found
 
     def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, steps: int) -> Tensor:
-        warm = self._warm.setdefault(site, Power())
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
-        bare, warm.bare = power_norm(geometry, wide, warm.bare, steps=steps)
-        if sets is None:
-            return torch.stack([bare, bare * float("nan")]).log10()
-        gains = normalizers.constant(sets.spread, sets.entries, sets.eps).amax(0)
-        scale = normalizers.scales(sets)
-        gains = gains if scale is None else gains * scale
-        scale = gains if gains.numel() == geometry.channels else gains.amax()
-        folded, warm.folded = power_norm(geometry, wide, warm.folded, steps=steps, scale=scale)
-        return torch.stack([bare, folded]).log10()
+        scale = None
+        if sets is not None:
+            gains = normalizers.constant(sets.variance, sets.entries, sets.eps).amax(0)
+            largest = normalizers.scales(sets)
+            gains = gains if largest is None else gains * largest
+            scale = gains if gains.numel() == geometry.channels else gains.amax()
+        found, self._warm[site] = power_norms(geometry, wide, self._warm.get(site), steps=steps, scale=scale)
+        return found.log10()

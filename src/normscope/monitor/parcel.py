@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import torch
@@ -16,21 +16,20 @@ class Parcel:
         contents: tensors by name, on one device or several.
     """
 
-    def __init__(self, contents: Mapping[str, Tensor]) -> None:
+    def __init__(self, contents: Mapping[Hashable, Tensor]) -> None:
         self._event: torch.cuda.Event | None = None
         self._flat: Tensor | None = None
-        self._order = sorted(contents, key=lambda name: (str(contents[name].device), str(contents[name].dtype)))
-        self._sizes = [contents[name].numel() for name in self._order]
+        kinds: dict[tuple[torch.device, torch.dtype], dict[Hashable, Tensor]] = {}
+        for name, tensor in contents.items():
+            kinds.setdefault((tensor.device, tensor.dtype), {})[name] = tensor.detach().reshape(-1)
+        self._sizes = {name: tensor.numel() for alike in kinds.values() for name, tensor in alike.items()}
         if not contents:
             return
         with torch.no_grad():
-            kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-            for name in self._order:
-                tensor = contents[name].detach()
-                kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor.reshape(-1))
             device = next((device for device, _ in kinds if device.type != "cpu"), torch.device("cpu"))
             dtype = torch.float32 if device.type == "mps" else torch.float64
-            flat = torch.cat([torch.cat(alike).to(device, dtype, non_blocking=True) for alike in kinds.values()])
+            parts = [torch.cat(list(alike.values())) for alike in kinds.values()]
+            flat = torch.cat([part.to(device, dtype, non_blocking=True) for part in parts])
             if device.type != "cuda":
                 self._flat = flat.cpu()
                 return
@@ -43,14 +42,14 @@ class Parcel:
         """Say whether opening it would not wait."""
         return self._event is None or self._event.query()
 
-    def open(self) -> dict[str, np.ndarray]:
+    def open(self) -> dict[Hashable, np.ndarray]:
         """Return the numbers by name; waits for the device if they are not here yet."""
         if self._event is not None:
             self._event.synchronize()
         if self._flat is None:
             return {}
         numbers, found, first = self._flat.numpy(), {}, 0
-        for name, size in zip(self._order, self._sizes, strict=True):
+        for name, size in self._sizes.items():
             found[name] = numbers[first : first + size]
             first += size
         return found

@@ -79,7 +79,7 @@ class Recorder:
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {said(error)}")
                 continue
-            self._write("step", record.to_json())
+            self._write("step", record.text())
             for finding in raised:
                 self._write("finding", finding.to_json())
             self._tell("__call__", record, raised)
@@ -112,7 +112,7 @@ class Recorder:
                 self._sinks.remove(sink)
                 self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
 
-    def _write(self, kind: str, data: Mapping[str, Any]) -> None:
+    def _write(self, kind: str, data: Mapping[str, Any] | str) -> None:
         """Append to the log; one that cannot be written to is given up."""
         if self._writer is not None:
             try:

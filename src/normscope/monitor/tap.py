@@ -7,7 +7,7 @@ or waited for. What comes out are small tensors on the model's device.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from ..diagnosis.examined import Site
 from ..diagnosis.streaming import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments, set_count, set_positions
 from ..theory.normalizers import rms_epsilon
 from .probes.normalizers import Sets, channel_variance, row_variance
+from .probes.running import Moved
 from .probes.weights import Geometry
 from .schedule import Tier
 
@@ -70,6 +71,7 @@ class Seen:
 
     Attributes:
         normalizers, weights: by site.
+        batch_norms: sites whose running variances were read instead, and what the forward did to them.
         activations: the gain of every block.
         gradients: the sizes of the gradients of a block's output and input, as they come.
         dead: the share of units behind a ReLU that fired for no sample.
@@ -81,6 +83,7 @@ class Seen:
 
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
     weights: dict[Site, WeightSeen] = field(default_factory=dict)
+    batch_norms: tuple[Sequence[Site], Moved] | None = None
     activations: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
     dead: dict[Site, Tensor] = field(default_factory=dict)
@@ -88,6 +91,13 @@ class Seen:
     readers: dict[Site, list[Site | None]] = field(default_factory=dict)
     moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
+
+    def sets(self, normalizer: Site) -> Sets | None:
+        """Return what a normalizer normalized, on the device; None if it was not seen."""
+        if normalizer in self.normalizers:
+            return self.normalizers[normalizer].sets
+        sites, moved = self.batch_norms or ((), None)
+        return None if moved is None or normalizer not in sites else moved.norms.sets(moved, sites.index(normalizer))
 
 
 MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",

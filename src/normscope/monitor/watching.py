@@ -32,7 +32,7 @@ from .subject import Subject, describe, is_compiled, parameter_count, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Seen, Tap
 
-SHARE = 0.005
+SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
 BLIND = 3
 """Steps of the optimizer without a forward before the watcher says that it sees nothing."""
@@ -254,7 +254,7 @@ class Watch:
         light = self._light if tier is Tier.ECONOMY and shapes == self._shapes else None
         light = light if light is not None and light.ready() else None
         self._shapes = self._shapes or shapes
-        if is_compiled(self.outer) and (light is None or light.hooked):
+        if (light is None or light.hooked) and is_compiled(self.outer):
             self.busy = True
             with self._aside(), self._tap.listening(tier, readers=self._subject is None) as seen:
                 self.model(*args, **kwargs)
@@ -319,7 +319,7 @@ class Watch:
         if pending is not None and pending.step == self.step:
             began = time.perf_counter()
             try:
-                pending.after(dict(self.model.named_parameters()))
+                pending.after()
             except Exception as error:
                 self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
             self._count(began)

@@ -54,7 +54,6 @@ class Sets:
         eps: the stabiliser.
         gamma: every scale, those of a group next to each other; None without scales.
         running: the running variance `[groups]`, if there is one.
-        factor: what `variance` still has to be multiplied with; rounding may have left it slightly negative then.
     """
 
     variance: Any
@@ -62,12 +61,6 @@ class Sets:
     eps: float
     gamma: Any = None
     running: Any = None
-    factor: float | None = None
-
-    @property
-    def spread(self) -> Any:
-        """The variances."""
-        return self.variance if self.factor is None else (self.variance * self.factor).clip(min=0.0)
 
 
 def channel_variance(x: Tensor) -> Tensor:
@@ -91,7 +84,7 @@ def row_variance(x: Tensor, *, sets: int, groups: int, centred: bool = True) -> 
 
 def measure(sets: Sets) -> Tensor:
     """Return `QUANTITIES` as one vector, on the device."""
-    variance, eps = sets.spread, sets.eps
+    variance, eps = sets.variance, sets.eps
     logs = torch.log10(variance)
     constants = constant(variance, sets.entries, eps)
     scale = scales(sets)
@@ -145,37 +138,60 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
     """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
     if not many:
         return np.zeros((0, len(QUANTITIES)))
-    flat = [np.asarray(sets.spread) for sets in many]
+    flat = [np.asarray(sets.variance) for sets in many]
     pieces = Segments(flat)
-    variance, counts = pieces.values, pieces.counts
-    eps = np.repeat([sets.eps for sets in many], counts)
+    eps = np.repeat([sets.eps for sets in many], pieces.counts)
+    entries = np.repeat([sets.entries for sets in many], pieces.counts)
     scale = np.concatenate(
         [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
          for sets, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        deviation = np.sqrt(variance + eps)
-        entries = np.repeat([sets.entries for sets in many], counts)
-        constants = np.where(entries >= 3, 1.0 / deviation, np.where(entries == 2, eps / deviation**3, 0.0))
-        logs = np.log10(variance)
-        columns = [
-            pieces.mean(logs),
-            pieces.of(np.minimum, logs),
-            pieces.of(np.maximum, logs),
-            np.log10(pieces.of(np.maximum, constants)),
-            np.log10(pieces.of(np.maximum, constants * scale)),
-            pieces.mean(variance < DOMINATED * eps),
-            pieces.mean(variance <= CONSTANT * eps),
-        ]
+        columns = figures(pieces, pieces.values, eps=eps, entries=entries, scale=scale)
         rest = np.full((len(many), 3), math.nan)
         scaled = [index for index, sets in enumerate(many) if sets.gamma is not None]
         if scaled:
             sizes = Segments([np.abs(many[index].gamma) for index in scaled])
-            rest[scaled, 0] = sizes.mean(sizes.values <= DEAD_SCALE * sizes.spread(np.maximum))
+            rest[scaled, 0] = dead_share(sizes, sizes.values)
         stored = [index for index, sets in enumerate(many) if sets.running is not None]
         if stored:
             own = Segments([(flat[i].reshape(-1) + many[i].eps) / (many[i].running + many[i].eps) for i in stored])
-            relative = np.log10(own.values)
-            rest[stored, 1] = own.mean(relative)
-            rest[stored, 2] = np.sqrt(np.maximum(own.mean(relative**2) - rest[stored, 1] ** 2, 0.0))
+            rest[stored, 1:] = np.column_stack(relative(own, own.values))
     return np.column_stack([*columns, rest])
+
+
+def figures(pieces: Segments, variance: Any, *, eps: Any, entries: Any, scale: Any) -> list[np.ndarray]:
+    """Return the first seven of `QUANTITIES` of several normalizers, each figure a column.
+
+    Args:
+        pieces: which sets belong to which normalizer.
+        variance: of every set.
+        eps: for every set.
+        entries: values of every set.
+        scale: the largest abs(gamma) of every set.
+    """
+    deviation = np.sqrt(variance + eps)
+    constants = np.where(entries >= 3, 1.0 / deviation, np.where(entries == 2, eps / deviation**3, 0.0))
+    logs = np.log10(variance)
+    return [
+        pieces.mean(logs),
+        pieces.of(np.minimum, logs),
+        pieces.of(np.maximum, logs),
+        np.log10(pieces.of(np.maximum, constants)),
+        np.log10(pieces.of(np.maximum, constants * scale)),
+        pieces.mean(variance < DOMINATED * eps),
+        pieces.mean(variance <= CONSTANT * eps),
+    ]
+
+
+def dead_share(pieces: Segments, sizes: np.ndarray) -> np.ndarray:
+    """Return the share of the scales of each normalizer that let nothing through."""
+    largest = np.repeat(pieces.of(np.maximum, sizes), pieces.counts)
+    return pieces.mean(sizes <= DEAD_SCALE * largest)
+
+
+def relative(pieces: Segments, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of log10 of the ratios of each part."""
+    logs = np.log10(ratios)
+    mean = pieces.mean(logs)
+    return mean, np.sqrt(np.maximum(pieces.mean(logs**2) - mean**2, 0.0))

@@ -37,7 +37,3 @@ class Segments:
         """Return the mean of each part of some values."""
         result: np.ndarray = np.add.reduceat(values, self._first, dtype=float) / self.counts
         return result
-
-    def spread(self, function: np.ufunc) -> np.ndarray:
-        """Return the function over each part, once for every entry of the part."""
-        return np.repeat(self.of(function, self.values), self.counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,18 +14,6 @@ FIRST = 12
 LATER = {"economy": 1, "standard": 2, "full": 12}
 """Power steps at each later measurement: the vectors are warm, the weights have moved little."""
 aten = torch.ops.aten
-
-
-@dataclass(slots=True)
-class Power:
-    """The warm vectors of one layer.
-
-    A step goes from v to A^T A v/norm(A^T A v). norm(A^T A v)^(1/2) is between norm(A v) and norm(A): an estimate from
-    below that is exact once v has settled.
-    """
-
-    bare: Tensor | None = field(default=None, repr=False)
-    folded: Tensor | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,64 +34,74 @@ class Geometry:
     settings: tuple[Any, ...] = ()
     function: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def gram(self, vector: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Return A^T D^2 A v for the layer A, its output channels scaled by D."""
+    def gram(self, vectors: Tensor, weight: Tensor, squares: Tensor | None = None) -> Tensor:
+        """Return A^T D^2 A v for the layer A and each of several vectors; D scales the output channels.
+
+        Args:
+            vectors: one behind the other.
+            weight: of the layer.
+            squares: the factors D^2 for every vector and channel; None for ones.
+        """
         if self.kind == "other":
-            return self._gram(vector, weight, scale)
+            return self._gram(vectors, weight, squares)
         if self.kind != "convolution":
             matrix = weight if self.kind == "matrix" else weight.mT
-            made = vector @ matrix
-            return (made if scale is None else made * scale.square()) @ matrix.mT
-        made = aten.convolution.default(vector, weight, None, *self.settings)
-        if scale is not None:
-            made = made * _along(scale.square(), made.ndim)
+            return _scaled(vectors @ matrix, squares) @ matrix.mT
+        made = _scaled(aten.convolution.default(vectors, weight, None, *self.settings), squares)
         result: Tensor = aten.convolution_backward.default(
-            made, vector, weight, None, *self.settings, (True, False, False)
+            made, vectors, weight, None, *self.settings, (True, False, False)
         )[0]
         return result
 
-    def _gram(self, vector: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
+    def _gram(self, vectors: Tensor, weight: Tensor, squares: Tensor | None) -> Tensor:
         assert self.function is not None, "a layer without adjoint has a function"
         with torch.enable_grad():
-            moving = vector.detach().requires_grad_(True)
+            moving = vectors.detach().requires_grad_(True)
             made = self.function(moving, weight)
-            weighted = made if scale is None else made * _along(scale.square(), made.ndim)
-            (back,) = torch.autograd.grad(made, moving, weighted.detach())
+            (back,) = torch.autograd.grad(made, moving, _scaled(made, squares).detach())
         return back
 
 
-def power_norm(
+def power_norms(
     geometry: Geometry, weight: Tensor, warm: Tensor | None, *, steps: int, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the norm of a layer, its output channels scaled, and the vector it was found with.
+    """Return the norm of a layer, then with its output channels scaled, and the vectors they were found with.
+
+    A step goes from v to A^T A v/norm(A^T A v). norm(A^T A v)^(1/2) is between norm(A v) and norm(A): an estimate from
+    below that is exact once v has settled.
 
     Args:
         geometry: of the layer.
         weight: as it is applied.
-        warm: the vector of the last time; None to start from a fixed one.
+        warm: the vectors of the last time; None to start from a fixed one.
         steps: how many to take from a warm start; at least `FIRST` without one.
-        scale: one factor per output channel, or one for all.
+        scale: one factor per output channel, or one for all; None for the norm of the layer alone.
     """
-    vector = warm
-    if vector is None or tuple(vector.shape) != geometry.shape:
-        vector, steps = _start(geometry.shape, weight), max(steps, FIRST)
-    scale = None if scale is None else scale.to(weight)
-    size = vector
+    shape = (1 if scale is None else 2, *geometry.shape[1:])
+    vectors = warm
+    if vectors is None or tuple(vectors.shape) != shape:
+        vectors, steps = _start(shape, weight), max(steps, FIRST)
+    squares = None
+    if scale is not None:
+        factors = scale.to(weight).square().reshape(1, -1)
+        squares = torch.cat([torch.ones_like(factors), factors])
+    sizes = vectors
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         for _ in range(steps):
-            back = geometry.gram(vector, weight, scale)
-            size = torch.linalg.vector_norm(back)
+            back = geometry.gram(vectors, weight, squares).reshape(len(vectors), -1)
+            sizes = torch.linalg.vector_norm(back, dim=1, keepdim=True)
             # a vector that overflowed, or that the layer maps to zero, begins anew
-            vector = torch.where((size > 0) & size.isfinite(), back / size, 1.0 / back.numel() ** 0.5)
-    return size.sqrt(), vector
+            usable = (sizes > 0) & sizes.isfinite()
+            vectors = torch.where(usable, back / sizes, 1.0 / back.shape[1] ** 0.5).reshape(shape)
+    return sizes[:, 0].sqrt(), vectors
 
 
 def _start(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return a fixed vector in general position; the generator of the user is left alone."""
+    """Return a fixed vector in general position, repeated; the generator of the user is left alone."""
     generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(shape, generator=generator).to(like)
-    return vector / torch.linalg.vector_norm(vector)
+    vector = torch.randn(shape[1:], generator=generator).to(like)
+    return (vector / torch.linalg.vector_norm(vector)).expand(shape)
 
 
-def _along(scale: Tensor, rank: int) -> Tensor:
-    return scale.reshape(1, -1, *(1,) * (rank - 2)) if scale.numel() > 1 else scale.reshape(())
+def _scaled(made: Tensor, squares: Tensor | None) -> Tensor:
+    return made if squares is None else made * squares.reshape(*squares.shape, *(1,) * (made.ndim - 2))

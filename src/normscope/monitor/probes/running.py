@@ -1,0 +1,108 @@
+"""BatchNorms read off their running variances: a forward in train mode moves them towards the batch's.
+
+All layers lie one behind the other, so that a forward costs three small copies however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .normalizers import Sets, dead_share, figures, relative
+from .segments import Segments
+
+SLOWEST = 0.01
+"""Momentum of a BatchNorm below which the rounding of its running variance would show."""
+RESOLVED = 1e-6
+"""Over the momentum: a batch variance below this share of the running one cannot be read off."""
+
+
+class BatchNorms:
+    """Several BatchNorms with their eps and the values behind each of their variances.
+
+    Args:
+        modules: each with a running variance in float32 or float64, on one device.
+        entries: values of a channel in one batch, for each module.
+    """
+
+    def __init__(self, modules: Sequence[Any], entries: Sequence[int]) -> None:
+        self._modules, self._entries = list(modules), list(entries)
+        self._counts = [module.running_var.numel() for module in modules]
+        self._ends = np.cumsum([0, *self._counts])
+        self._pieces = Segments([np.zeros(count) for count in self._counts])
+        self._eps = np.repeat([module.eps for module in modules], self._counts)
+        self._many = np.repeat(self._entries, self._counts)
+
+    def ready(self) -> bool:
+        """Whether they still use and move their statistics as they did."""
+        return all(m.training and m.momentum and m.momentum >= SLOWEST for m in self._modules)
+
+    def running(self) -> Tensor:
+        """Return a copy of all running variances."""
+        return torch.cat([module.running_var for module in self._modules])
+
+    def moved(self, before: Tensor) -> Moved:
+        """Return what a forward did to the running variances.
+
+        Args:
+            before: what `running` returned before it.
+        """
+        scales = [torch.ones_like(m.running_var) if m.weight is None else m.weight.detach() for m in self._modules]
+        return Moved(
+            norms=self,
+            before=before,
+            after=self.running(),
+            gamma=torch.cat(scales),
+            momenta=[module.momentum for module in self._modules],
+        )
+
+    def sets(self, moved: Moved, index: int) -> Sets:
+        """Return what one of them normalized, on the device."""
+        own = slice(self._ends[index], self._ends[index + 1])
+        step, entries = moved.momenta[index], self._entries[index]
+        old = moved.before[own]
+        spread = torch.maximum(torch.lerp(old, moved.after[own], 1.0 / step), old * (RESOLVED / step))
+        variance = (spread * ((entries - 1) / entries)).clamp(min=0.0)
+        gamma = None if self._modules[index].weight is None else moved.gamma[own]
+        return Sets(variance=variance[None], entries=entries, eps=self._modules[index].eps, gamma=gamma, running=old)
+
+    def rows(self, found: Mapping[Any, np.ndarray], momenta: Sequence[float]) -> np.ndarray:
+        """Return the figures of all of them, one row each, on the host.
+
+        Args:
+            found: what a forward did: `before`, `after` and `gamma` of a `Moved`, as they have arrived.
+            momenta: of each of them.
+        """
+        old, new, size = found["before"], found["after"], np.abs(found["gamma"])
+        step = np.repeat(momenta, self._counts)
+        spread = np.maximum(old + (new - old) / step, old * (RESOLVED / step))  # below that it is rounding
+        variance = np.maximum(spread * ((self._many - 1.0) / self._many), 0.0)
+        with np.errstate(all="ignore"):
+            columns = figures(self._pieces, variance, eps=self._eps, entries=self._many, scale=size)
+            dead = dead_share(self._pieces, size)
+            dead[[module.weight is None for module in self._modules]] = np.nan
+            return np.column_stack(
+                [*columns, dead, *relative(self._pieces, (variance + self._eps) / (old + self._eps))]
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What one forward did to the running variances.
+
+    Attributes:
+        norms: of which.
+        before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
+        momenta: of each layer.
+    """
+
+    norms: BatchNorms
+    before: Tensor
+    after: Tensor
+    gamma: Tensor
+    momenta: list[float]
