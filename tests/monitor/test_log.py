@@ -194,3 +194,28 @@ def test_a_full_disk_warns_once_and_training_goes_on(
 
 def _sgd(model: Any) -> Any:
     return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer, log=tmp_path), pytest.raises(InputError, match="another run is writing to"):
+        watch(model, optimizer, log=tmp_path / ".." / tmp_path.name).__enter__()
+    with watch(model, optimizer, log=tmp_path):
+        pass
+    lines = [line["type"] for line in read_log(tmp_path)]
+    assert lines == ["end", "end"]
+
+
+def test_nor_can_two_processes(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    code = f"from normscope.monitor.log import LogWriter; LogWriter({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    writer.close()
+    assert "another run is writing to" in done.stderr
+
+
+def test_a_line_of_endless_brackets_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b'{"type":"step","a":' + b"[" * 200_000 + b"\n")
+    with pytest.raises(InputError, match="is no JSON"):
+        list(read_log(tmp_path))

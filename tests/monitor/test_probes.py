@@ -25,7 +25,7 @@ def heard(model: nn.Module, x: Tensor) -> Seen:
 
 
 def norm(model: nn.Module, seen: Seen) -> list[float]:
-    """Return the norms of the only weight layer, alone and folded if there is a normalizer, after enough power steps."""
+    """Return the settled norms of the only weight layer: alone, and folded if there is a normalizer."""
     [(site, weight)] = seen.weights.items()
     tensor = weight.made if weight.made is not None else dict(model.named_parameters())[weight.parameters[0]].detach()
     behind = next(iter(seen.normalizers.values())).sets if seen.normalizers else None

@@ -8,15 +8,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.monitor.watching import watch
 
-from .training import losses, network
+from .training import batches, losses, network
 
 RICH = {"economy": 1, "standard": 2, "full": 3}
 
@@ -98,6 +100,46 @@ def test_gradients_and_sizes_are_those_of_torch() -> None:
     [record] = run.records
     assert record.of("weight", "log10_gradient")[0] == pytest.approx(float(gradient.log10()), abs=1e-5)
     assert record.of("weight", "log10_size")[2] == pytest.approx(size, abs=1e-5)
+
+
+def test_sparse_gradients_count() -> None:
+    totals = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with watch(model, optimizer, every=1) as run:
+            model(torch.tensor([[1, 2, 2], [2, 3, 4]])).square().mean().backward()
+            optimizer.step()
+        totals.append(run.records[0].total["log10_gradient"])
+    assert totals[0] == pytest.approx(totals[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["0.5", None, torch.ones(3), torch.ones(0), torch.tensor(1j), [0.5]])
+def test_a_loss_that_is_no_number_is_refused(loss: Any) -> None:
+    model = network("mlp")
+    with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)) as run, pytest.raises(InputError, match="loss is a"):
+        run.observe(loss=loss)
+
+
+@pytest.mark.parametrize("loss", [1, 1.0, np.float32(1.0), torch.ones(()), torch.ones(1, 1), torch.tensor(1)])
+def test_a_loss_is_a_number_of_any_kind(loss: Any) -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        for x, y in batches("mlp", 1):
+            F.cross_entropy(model(x), y).backward()
+            run.observe(loss=loss)
+            optimizer.step()
+    assert run.records[0].loss == 1.0
+
+
+def test_a_folder_that_goes_on_with_another_model_is_told(tmp_path: Path) -> None:
+    losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
+    with pytest.warns(UserWarning, match="other layers than this model"):
+        _, _, run = losses("conv", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
+    assert [record.step for record in run.records] == [0, 1, 2, 3]
+    assert run.records[0].values == {}
 
 
 def test_scale_invariant_weights_turn_and_do_not_grow_at_once() -> None:

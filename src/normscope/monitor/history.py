@@ -49,17 +49,19 @@ class History:
         """Return the records in which a quantity was measured, in the order of their steps."""
         return self._having.get((kind, quantity), ())
 
-    def begin(self, layers: Sequence[Layer]) -> None:
-        """Take note of what is watched.
+    def begin(self, layers: Sequence[Layer]) -> bool:
+        """Take note of what is watched; say whether records so far are of the same layers.
 
         Records of other layers, of a model that was changed before the run went on, keep their loss and sums alone:
         their numbers belong to no layer any more.
         """
-        if [(layer.kind, layer.name) for layer in layers] != [(layer.kind, layer.name) for layer in self.layers]:
+        same = [(layer.kind, layer.name) for layer in layers] == [(layer.kind, layer.name) for layer in self.layers]
+        if not same:
             self.records = [replace(record, values={}) for record in self.records]
             self._having = {}
         self.layers = tuple(layers)
         self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}
+        return same or not self.records
 
     def resume(self, folder: str | os.PathLike[str]) -> None:
         """Read what an earlier part of the run wrote.

@@ -11,8 +11,15 @@ from typing import Any
 
 from ..core.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 SCHEMA_VERSION = 1
 FILE = "log.jsonl"
+OPEN: set[str] = set()
+"""Logs that this process writes to."""
 BLOCK = 1 << 16
 """Bytes that are read at a time in search of the last line break."""
 
@@ -28,11 +35,12 @@ class LogWriter:
         bytes: written so far.
 
     Raises:
-        InputError: the folder cannot be made or written to, or holds the log of another version.
+        InputError: the folder cannot be made or written to, another run writes to it, or its log is of another version.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder) / FILE
+        self._key = os.path.realpath(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -40,22 +48,34 @@ class LogWriter:
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
         try:
             next(read_log(self.path), None)  # what is no log, or another version's, is left alone
-            self.resumed = self._mend()
+            self._lock()  # last: to close the file anywhere in this process would undo it
         except BaseException:
-            self.close()
+            os.close(self._handle)
             raise
+        self.resumed = self._mend()
         self.bytes = 0
+
+    def _lock(self) -> None:
+        """Keep others from writing to the same log, until it is closed or the process ends."""
+        taken = self._key in OPEN
+        if fcntl is not None and not taken:
+            try:
+                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by a kill, not kept by a fork
+            except OSError as error:
+                taken = error.errno in (errno.EACCES, errno.EAGAIN)  # others: not on this file system
+        if taken:
+            raise InputError(f"another run is writing to {self.path}: give this one a folder of its own")
+        OPEN.add(self._key)
 
     def _mend(self) -> bool:
         """Cut off what stands behind the last line break; say whether anything is left."""
         size = start = os.fstat(self._handle).st_size
         whole = 0
-        with self.path.open("rb") as file:
-            while start > 0 and whole == 0:
-                start, stop = max(0, start - BLOCK), start
-                file.seek(start)
-                found = file.read(stop - start).rfind(b"\n")
-                whole = 0 if found < 0 else start + found + 1
+        while start > 0 and whole == 0:
+            start, stop = max(0, start - BLOCK), start
+            os.lseek(self._handle, start, os.SEEK_SET)
+            found = os.read(self._handle, stop - start).rfind(b"\n")
+            whole = 0 if found < 0 else start + found + 1
         if whole < size:
             os.ftruncate(self._handle, whole)
         return whole > 0
@@ -82,6 +102,7 @@ class LogWriter:
         """Close the file; every line is with the system already."""
         if self._handle >= 0:
             os.close(self._handle)
+            OPEN.discard(self._key)
             self._handle = -1
 
 
@@ -108,7 +129,7 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 def _line(raw: bytes, where: str) -> dict[str, Any]:
     try:
         line = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is no JSON: the file is damaged") from error
     if not isinstance(line, dict) or "type" not in line:
         raise InputError(f"{where} is not a line of a run's log")

@@ -120,6 +120,7 @@ class Measurement:
 
         found = self._known.norms.measure(seen.weights, layer, tier=self.tier, budget=self._budget)
         self._contents |= {("norm", site): value for site, value in found.items()}
+        seen.weights = {}  # some were made for this forward alone
 
     @torch.no_grad()
     def after(self) -> None:

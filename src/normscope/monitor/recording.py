@@ -51,7 +51,12 @@ class Recorder:
 
     def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
         """Take note of what is watched."""
-        self.history.begin(layers)
+        if not self.history.begin(layers):
+            self.complain(
+                "layers",
+                "the log that goes on has other layers than this model: of its records so far only losses and sums are "
+                "kept; a folder of its own would be clearer",
+            )
         self._write("run", metadata)
         self._tell("begin", layers, metadata)
 

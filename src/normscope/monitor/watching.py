@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from numbers import Real
 from types import TracebackType
 from typing import Any
 
@@ -207,10 +208,20 @@ class Watch:
 
         Args:
             loss: a tensor with one entry, or a number.
+
+        Raises:
+            InputError: it is something else.
         """
+        if isinstance(loss, Tensor):
+            if loss.numel() != 1 or loss.is_complex():
+                raise InputError(f"loss is a {loss.dtype} tensor of shape {tuple(loss.shape)}: pass one real number")
+        elif not isinstance(loss, Real):
+            raise InputError(f"loss is a {type(loss).__name__}: pass a tensor with one entry, or a number")
         if self._pending is not None and self._pending.loss is None:
-            value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
-            self._pending.loss = value.reshape(-1)[:1].clone()
+            value = (
+                loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+            )
+            self._pending.loss = value.reshape(1)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
