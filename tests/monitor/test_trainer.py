@@ -146,3 +146,14 @@ def test_a_run_stopped_by_an_error_is_closed_by_the_next(tmp_path: Path) -> None
     made.train()
     assert [record.step for record in callback.records] == [0, 1, 2]
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in made.model.modules())
+
+
+def test_a_model_that_the_trainer_compiles_is_measured(tmp_path: Path) -> None:
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
+    alone = trainer(None, tmp_path, steps=5, **compiled)
+    alone.train()
+    callback = NormscopeCallback(every=2)
+    watched = trainer(callback, tmp_path, steps=5, **compiled)
+    watched.train()
+    assert watched.losses == alone.losses
+    assert_same(callback.records, looped(5, 2))

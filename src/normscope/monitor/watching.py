@@ -19,6 +19,7 @@ from ..core.errors import InputError, said
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import untouched
+from ..report.words import counted
 from .budget import Budget
 from .distributed import is_sharded, rank
 from .history import History
@@ -162,6 +163,10 @@ class Watch:
         """The share of the time since the first measurement that watching took."""
         passed = time.perf_counter() - self._began - self._first
         return self._own / passed if passed > 0 else 0.0
+
+    def __repr__(self) -> str:
+        seen = f"{self.step:,} steps, {counted(len(self.history.records), 'record')}"
+        return f"<Watch: {seen}, {counted(len(self.findings), 'alarm')}, overhead {100 * self.overhead:.2f} %>"
 
     def __enter__(self) -> Watch:
         if self._entered:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
 
 from ...core.errors import InputError
 from ..watching import Sink
@@ -58,7 +60,7 @@ class NormscopeCallback(Watched, _Base):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch."""
-        model = kwargs["model"]
+        model = _called(kwargs["model"])
         self.close()
         self.open(model, kwargs["optimizer"], state.global_step)
         self._listener = model.register_forward_hook(self._hear, with_kwargs=True)
@@ -91,3 +93,9 @@ class NormscopeCallback(Watched, _Base):
             self._parts = kwargs.get("num_items_in_batch") is not None  # then batches are parts of one mean
             if isinstance(loss, Tensor):
                 self.gather(loss)
+
+
+def _called(model: nn.Module) -> nn.Module:
+    """Return what the Trainer calls: with `torch_compile` a module around the model, which it shows no callback."""
+    found = [held for held in gc.get_objects() if type(held) is OptimizedModule and held._orig_mod is model]
+    return found[0] if found else model
