@@ -345,8 +345,10 @@ class Watch:
 
     def _aside(self) -> ExitStack:
         """Return a context in which the model can be run without a trace: eager, no gradients, all put back."""
-        stack = ExitStack()
+        stack, modes = ExitStack(), [(module, module.training) for module in self.model.modules()]
         stack.enter_context(untouched(self.model))
+        for module, mode in modes:  # with dropout, as in the run
+            module.training = mode
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         return stack
