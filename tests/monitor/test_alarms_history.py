@@ -11,6 +11,7 @@ import pytest
 
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.alarms import ALARMS
+from normscope.monitor.alarms.loss import loss_not_finite
 from normscope.monitor.history import History
 from normscope.monitor.log import LogWriter, read_log
 from normscope.monitor.probes import normalizers, updates
@@ -151,7 +152,7 @@ def test_an_alarm_is_raised_once_and_again_when_it_is_worse(monkeypatch):
         step = found.records[-1].step
         yield Finding(code="x", severity=severities[step], where="a", seen="", why="", advice="", step=step)
 
-    monkeypatch.setattr("normscope.monitor.alarms.ALARMS", (alarm,))
+    monkeypatch.setattr("normscope.monitor.history.ALARMS", (alarm,))
     found = History()
     raised = [[f.severity for f in found.add(record(step))] for step in range(6)]
     assert raised == [["info"], [], ["warning"], [], ["error"], []]
@@ -266,3 +267,33 @@ def test_the_cost_does_not_grow_with_the_run():
         marks.append(time.process_time() - began)
     assert marks[1] < 3 * marks[0] + 0.05
     assert len(ALARMS) == 14
+
+
+def test_numbers_that_break_are_told_at_once_and_others_wait():
+    found = history()
+    for step in range(8):
+        loss = math.nan if step in (3, 4) else 1.0
+        raised = [f.code for f in found.add(record(step, loss=loss), thorough=False)]
+        assert raised == (["loss-not-finite"] if step == 3 else [])
+    assert found.findings[0].numbers["last_finite_step"] == 2
+
+
+def test_alarms_are_looked_for_again_once_numbers_are_finite(monkeypatch):
+    def alarm(seen):
+        yield Finding(code="x", severity=Severity.INFO, where="a", seen="", why="", advice="", step=0)
+
+    monkeypatch.setattr("normscope.monitor.history.ALARMS", (loss_not_finite, alarm))
+    found = History()
+    raised = [[f.code for f in found.add(record(step, loss=math.nan if step == 0 else 1.0))] for step in range(2)]
+    assert raised == [["loss-not-finite"], ["x"]]
+
+
+def test_one_update_is_no_lasting_state():
+    """Layers whose update waits its turn have gaps: what was seen once does not count for the records between."""
+    still = history()
+    for step in range(0, 200, 10):
+        one = record(step, loss=1.0)
+        rotation = {"rotation": (1e-9,) * len(one.of("weight", "rotation"))} if step in (0, 100) else {}
+        table = {q: n for q, n in one.values["weight"].items() if q != "rotation"} | rotation
+        still.add(replace(one, values={**one.values, "weight": table}))
+    assert "effective-lr" not in {finding.code for finding in still.findings}

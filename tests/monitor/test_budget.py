@@ -42,15 +42,17 @@ def test_without_a_limit_everything_is_done_every_time() -> None:
     assert [spend(budget, turns, 0.0) for _ in range(2)] == [["a", "b", "c"]] * 2
 
 
-def test_a_layer_that_is_not_in_turn_keeps_its_last_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
     alone, _, _ = losses("mlp", 5)
     watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
-    for quantity in ("log10_folded", "rotation"):
-        _, first, *rest = [record.of("weight", quantity) for record in run.records]
-        assert any(value is not None for value in first)
-        assert all(later == first for later in rest)
+    _, first, *rest = [record.of("weight", "log10_folded") for record in run.records]
+    assert any(value is not None for value in first)
+    assert all(later == first for later in rest)
+    turned = [bool(record.of("weight", "rotation")) for record in run.records]
+    assert turned[0]
+    assert not any(turned[2:])
     for name, size in zip(
         *([record.of("weight", q) for record in run.records[1:]] for q in ("log10_norm", "log10_size"))
     ):

@@ -19,7 +19,8 @@ def history():
     """A run of three blocks after a few records."""
     made = History()
     made.begin(logs.layers(3))
-    made.records.extend(logs.record(step, 3) for step in range(0, 60, 10))
+    for step in range(0, 60, 10):
+        made.keep(logs.record(step, 3))
     made.findings.extend(replace(logs.ALARM, step=step, where=f"blocks.{step}") for step in (1, 2, 3, 4))
     return made
 

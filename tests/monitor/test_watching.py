@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.monitor.probes.normalizers import row_variance
 from normscope.monitor.watching import watch
 
 from .training import batches, losses, network
@@ -134,6 +136,25 @@ def test_a_loss_is_a_number_of_any_kind(loss: Any) -> None:
     assert run.records[0].loss == 1.0
 
 
+def test_accumulated_losses_are_averaged() -> None:
+    found, _, run = losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1), accumulate=3)
+    assert [record.loss for record in run.records] == pytest.approx([sum(found[:3]) / 3, sum(found[3:]) / 3])
+
+
+def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*args: Any, **kwargs: Any) -> torch.Tensor:
+        time.sleep(0.01)
+        return row_variance(*args, **kwargs)
+
+    monkeypatch.setattr("normscope.monitor.light.row_variance", slow)
+    _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
+    assert run._own > 0.01 * 2 * 4  # two layers, all steps but the first
+    monkeypatch.setattr("normscope.monitor.tap.row_variance", slow)
+    _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard"))
+    assert run._own > 0.01 * 2 * 4
+    assert run._first > 0.01 * 2
+
+
 def test_a_folder_that_goes_on_with_another_model_is_told(tmp_path: Path) -> None:
     losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
     with pytest.warns(UserWarning, match="other layers than this model"):
@@ -196,6 +217,16 @@ def test_a_model_compiled_in_place() -> None:
     watched, _, run = losses("mlp", 3, prepared=compiled, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
     assert all(record.of("normalizer", "log10_variance") for record in run.records)
+
+
+def test_a_watcher_that_sees_no_forward_says_so_within_a_few_steps() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=50):
+        for _ in range(2):
+            optimizer.step()
+        with pytest.warns(UserWarning, match="no forward of the watched model"):
+            optimizer.step()
 
 
 def test_a_watcher_that_sees_no_forward_says_so_once() -> None:

@@ -21,6 +21,15 @@ def _parallel() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def agreed(number: int) -> int:
+    """Return what the first process has: a run that goes on does so at the same step everywhere."""
+    if not _parallel():
+        return number
+    held = [number]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
+
+
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
     """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
     return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
@@ -32,7 +41,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.detach() if gather is None else gather().detach()
 
 
-def norms(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+def l2_norms(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
     """Return the l2 norm of every tensor, of all its shards together, in float32 or better.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..core.finding import Finding, Severity
-from .alarms import looked_for
+from .alarms import ALARMS, URGENT, looked_for
 from .reading import Reading
 from .record import KINDS, Kind, Layer, Record
 
@@ -22,7 +22,7 @@ class History:
 
     Example:
         >>> history = History()
-        >>> history.begin([Layer(name="fc", kind="weight", family="linear")])
+        >>> known = history.begin([Layer(name="fc", kind="weight", family="linear")])
         >>> [f.code for f in history.add(Record(step=0, seconds=0.0, tier="economy", loss=float("nan")))]
         ['loss-not-finite']
     """
@@ -82,13 +82,17 @@ class History:
             self._raise(finding)
         self._ended = 0 if reading.ended is None else reading.ended.step
 
-    def add(self, record: Record) -> list[Finding]:
+    def add(self, record: Record, *, thorough: bool = True) -> list[Finding]:
         """Add a record; return the alarms that it raises.
 
         An alarm of a code at a place is raised once in a run, and once more if it becomes more severe.
+
+        Args:
+            record: the next one.
+            thorough: whether to look for all alarms, or only for those that cannot wait.
         """
         self.keep(record)
-        return [finding for finding in looked_for(self) if self._raise(finding)]
+        return [finding for finding in looked_for(self, ALARMS if thorough else URGENT) if self._raise(finding)]
 
     def _raise(self, finding: Finding) -> bool:
         """Add a finding; say whether it is news."""

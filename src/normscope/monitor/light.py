@@ -7,6 +7,7 @@ normalizers are hooked. What a `Tap` found on the first forward says whether tha
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,6 +84,7 @@ class Light:
     @staticmethod
     def _hook(seen: Seen, site: Site, known: NormalizerSeen) -> Any:
         def before(module: Any, args: Any, kwargs: Any) -> None:
+            began = time.perf_counter()
             with contextlib.suppress(Exception), torch.no_grad():  # what cannot be measured never stops the model
                 x = (args[0] if args else kwargs["input"]).detach()
                 sets = x.numel() // known.sets.entries
@@ -91,6 +93,7 @@ class Light:
                 gamma = None if module.weight is None else module.weight.detach().clone()
                 found = Sets(variance=variance, entries=known.sets.entries, eps=eps, gamma=gamma)
                 seen.normalizers[site] = replace(known, sets=found, samples=sets)
+            seen.seconds += time.perf_counter() - began
 
         return before
 

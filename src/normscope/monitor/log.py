@@ -32,7 +32,6 @@ class LogWriter:
 
     Attributes:
         resumed: whether the log holds whole lines already.
-        bytes: written so far.
 
     Raises:
         InputError: the folder cannot be made or written to, another run writes to it, or its log is of another version.
@@ -53,7 +52,6 @@ class LogWriter:
             os.close(self._handle)
             raise
         self.resumed = self._mend()
-        self.bytes = 0
 
     def _lock(self) -> None:
         """Keep others from writing to the same log, until it is closed or the process ends."""
@@ -96,7 +94,6 @@ class LogWriter:
         if written < len(raw):
             os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        self.bytes += len(raw)
 
     def close(self) -> None:
         """Close the file; every line is with the system already."""

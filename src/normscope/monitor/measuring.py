@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..diagnosis.examined import Site
 from .budget import Budget
-from .distributed import norms, whole
+from .distributed import l2_norms, whole
 from .norms import Norms, Turns
 from .parcel import Parcel
 from .probes import normalizers, updates
@@ -34,13 +34,11 @@ class Known:
     Attributes:
         norms: their warm vectors.
         last: log10 of their last norms, alone and folded, and of their size at that time.
-        updates: their last updates.
         turns: whose update is measured next.
     """
 
     norms: Norms = field(default_factory=Norms)
     last: dict[Site, tuple[float, float, float | None]] = field(default_factory=dict)
-    updates: dict[Site, np.ndarray] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
 
 
@@ -62,7 +60,7 @@ class Measurement:
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
-        self.loss: Tensor | None = None
+        self.losses: list[Tensor] = []
         self._lr: list[float | Tensor] = []
         self._contents: dict[Key, Tensor] = {}
         self._names: dict[str, list[str]] = {}
@@ -77,6 +75,11 @@ class Measurement:
         self._parcel: Parcel | None = None
         self._seconds = 0.0
 
+    @property
+    def gathers(self) -> bool:
+        """Whether batches of its step may follow; not once the optimizer has its gradients."""
+        return "size" not in self._contents
+
     @torch.no_grad()
     def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: Budget) -> None:
         """Measure gradients and weights in front of the optimizer's step.
@@ -89,7 +92,7 @@ class Measurement:
         self._known, self._budget, self._parameters = known, budget, parameters
         trained = {("size", name): p for name, p in parameters.items() if p.requires_grad}
         graded = {("gradient", name): _dense(p.grad) for (_, name), p in trained.items() if p.grad is not None}
-        found = norms({**trained, **graded})  # all in a few kernels
+        found = l2_norms({**trained, **graded})  # all in a few kernels
         for what, part in (("size", trained), ("gradient", graded)):
             if part:
                 self._names[what] = [name for _, name in part]
@@ -133,7 +136,7 @@ class Measurement:
                 self._contents[("update", site)] = updates.parts(before, moved)
             self._rates[site] = rates.get(id(parameters[self.subject.rows[site][0][0]]), math.nan)
         if self._copies:
-            far = norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
+            far = l2_norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
             self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
         self._rows, self._copies, self._parameters = {}, {}, {}
 
@@ -141,8 +144,9 @@ class Measurement:
         """Send everything to the host."""
         self._seconds = seconds
         contents = self._contents
-        if self.loss is not None:
-            contents["loss"] = self.loss
+        if self.losses:
+            alike = [loss.to(self.losses[0].device, torch.float64) for loss in self.losses]
+            contents["loss"] = torch.cat(alike).mean(0, keepdim=True)
         contents |= {("lr", i): rate for i, rate in enumerate(self._lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in self._rates.items() if isinstance(rate, Tensor)}
         if self.seen is not None:
@@ -246,12 +250,12 @@ class Measurement:
         return bare + grown, folded
 
     def _updates(self, found: Found) -> list[np.ndarray | None]:
-        """Return the figures of every scale-invariant weight: those of this step, or of its last turn."""
+        """Return the figures of the scale-invariant weights whose turn it was."""
         rates = [float(found[("rate", s)][0]) if isinstance(r, Tensor) else float(r) for s, r in self._rates.items()]
         numbers = [found[("update", site)] for site in self._rates]
         rows = updates.measure_all(numbers, lr=rates, power=effective_power(self.optimizer))
-        self._known.updates |= dict(zip(self._rates, rows, strict=True))
-        return [self._known.updates.get(site) for site in self.subject.places["weight"]]
+        turned = dict(zip(self._rates, rows, strict=True))
+        return [turned.get(site) for site in self.subject.places["weight"]]
 
     def _total(self, values: Mapping[str, Any], sizes: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
         """Return the sums over the network."""

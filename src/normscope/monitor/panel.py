@@ -13,6 +13,7 @@ from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
 from ..report.words import counted
 from .history import History
+from .norms import PATIENCE
 from .record import Kind, Record
 
 if TYPE_CHECKING:
@@ -209,9 +210,10 @@ def _course(name: str, found: Sequence[float | None]) -> Iterator[tuple[str, str
 
 
 def _worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
-    numbers = history.records[-1].of(kind, quantity)
-    layers = [layer for layer in history.layers if layer.kind == kind]
-    known = [(value, layer.name) for value, layer in zip(numbers, layers) if value is not None and value == value]
+    found: dict[str, float] = {}
+    for record in history.having(kind, quantity)[-PATIENCE:]:  # layers may take turns
+        found |= {layer.name: v for layer, v in zip(history.of(kind), record.of(kind, quantity)) if v is not None}
+    known = [(value, name) for name, value in found.items() if not math.isnan(value)]
     if known:
         value, where = max(known) if most else min(known)
         yield f"{name:<22}{format_cell(value, 'log10'):>10}  {where}", ""

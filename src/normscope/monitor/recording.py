@@ -15,6 +15,7 @@ from .budget import Budget
 from .history import History
 from .log import LogWriter
 from .measuring import Measurement
+from .norms import PATIENCE
 from .panel import Panel
 from .record import Layer, Record
 
@@ -40,6 +41,7 @@ class Recorder:
         self._sinks, self.budget = list(sinks), budget
         self._queue: deque[Measurement] = deque()
         self._warned: set[str] = set()
+        self._waited = 0
         self._writer = None if folder is None else LogWriter(folder)
         if self._writer is not None and self._writer.resumed:
             try:
@@ -74,13 +76,7 @@ class Recorder:
             measurement = self._queue.popleft()
             try:
                 record = measurement.record()
-                last = wait and not self._queue
-                raised: list[Finding] = []
-                if last or self.budget.affords("alarms"):
-                    with self.budget.spending("alarms"):
-                        raised = self.history.add(record)
-                else:
-                    self.history.keep(record)
+                raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {said(error)}")
                 continue
@@ -90,6 +86,15 @@ class Recorder:
             self._tell("__call__", record, raised)
             if self._panel is not None:
                 self._panel.update(self.history, overhead)
+
+    def _look(self, record: Record, *, last: bool) -> list[Finding]:
+        """Add a record and look for alarms: for all of them as often as the budget has it, and at the end."""
+        self._waited += 1
+        if not last and self._waited < PATIENCE and not self.budget.affords("alarms"):
+            return self.history.add(record, thorough=False)
+        self._waited = 0
+        with self.budget.spending("alarms"):
+            return self.history.add(record)
 
     def close(self, end: Mapping[str, Any]) -> None:
         """Write the last line and let go of everything."""
@@ -115,6 +120,8 @@ class Recorder:
                 getattr(sink, method, lambda *_: None)(*what)
             except Exception as error:
                 self._sinks.remove(sink)
+                with contextlib.suppress(Exception):
+                    getattr(sink, "close", lambda: None)()
                 self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
 
     def _write(self, kind: str, data: Mapping[str, Any] | str) -> None:

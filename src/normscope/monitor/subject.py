@@ -14,9 +14,10 @@ from ..diagnosis.examined import Site
 from .record import Layer
 from .tap import Seen
 
-ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam", "Adafactor")
+ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam")
 """Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
-DECOUPLED = ("AdamW",)
+DECOUPLED = ("AdamW", "Adafactor")
+"""Optimizers that rescale gradients but not the decay."""
 ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
 

@@ -6,6 +6,7 @@ or waited for. What comes out are small tensors on the model's device.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,14 +52,12 @@ class WeightSeen:
     """A weight layer on one batch.
 
     Attributes:
-        family: `linear` or `convolution`.
         parameters: the names of its weight and bias, as far as they are parameters.
         axis: of the weight, counting output channels.
         geometry: how it was called.
         made: its weight, if that is no parameter but was made of some.
     """
 
-    family: str
     parameters: tuple[str, ...]
     axis: int
     geometry: Geometry
@@ -75,10 +74,10 @@ class Seen:
         activations: the gain of every block.
         gradients: the sizes of the gradients of a block's output and input, as they come.
         dead: the share of units behind a ReLU that fired for no sample.
-        finite: of every module whether its output was finite, if that was asked for.
         readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
         moved: weight layers whose output was reshaped or transposed on its way.
         lost: sites that could not be measured.
+        seconds: spent on listening inside the forward.
     """
 
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
@@ -87,10 +86,10 @@ class Seen:
     activations: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
     dead: dict[Site, Tensor] = field(default_factory=dict)
-    finite: dict[str, Tensor] = field(default_factory=dict)
     readers: dict[Site, list[Site | None]] = field(default_factory=dict)
     moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
+    seconds: float = 0.0
 
     def sets(self, normalizer: Site) -> Sets | None:
         """Return what a normalizer normalized, on the device; None if it was not seen."""
@@ -122,15 +121,14 @@ class Tap(TorchFunctionMode):
         self.seen = Seen()
 
     @contextmanager
-    def listening(self, tier: Tier, *, flags: bool = False, readers: bool = False) -> Iterator[Seen]:
+    def listening(self, tier: Tier, *, readers: bool = False) -> Iterator[Seen]:
         """Listen to one forward.
 
         Args:
             tier: how much is measured.
-            flags: also say of every module whether its output is finite.
             readers: also say who reads the outputs of the weight layers; they are kept for so long.
         """
-        self._tier, self._flags = tier, flags
+        self._tier = tier
         self._made: dict[Any, tuple[Site, Tensor]] | None = {} if readers else None
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
@@ -150,13 +148,16 @@ class Tap(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function as it is; measure its input before, its weight and output after."""
+        began = time.perf_counter()
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").split(".")[0]
         if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
             with self._measuring(name) as site:
                 self._read(site, (args[:1], kwargs))
                 self._normalizer(site, name, bound_arguments(func, args, kwargs))
+        self.seen.seconds += time.perf_counter() - began
         result = func(*args, **kwargs)
+        began = time.perf_counter()
         if self._made and name not in NORMALIZERS:
             self._follow(name, (args, kwargs), result)
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
@@ -166,6 +167,7 @@ class Tap(TorchFunctionMode):
             with self._measuring("relu") as site:
                 others = [0, *range(2, result.ndim)] if result.ndim > 3 else [*range(result.ndim - 1)]
                 self.seen.dead[site] = (result.detach().amax(others) <= 0).float().mean()
+        self.seen.seconds += time.perf_counter() - began
         return result
 
     @contextmanager
@@ -207,7 +209,6 @@ class Tap(TorchFunctionMode):
         module = self.modules.get(self._stack[-1] if self._stack else "")
         named = [self._name(module, tensor) for tensor in tensors]
         self.seen.weights[site] = WeightSeen(
-            family=WEIGHTS.get(name, "linear"),
             parameters=tuple(found for found in named if found is not None),
             axis=1 if "transpose" in name or name in PRODUCTS else 0,
             geometry=geometry,
@@ -250,12 +251,16 @@ class Tap(TorchFunctionMode):
         return None
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        began = time.perf_counter()
         with torch._C.DisableTorchFunction():  # what is measured here is not part of the forward
             self._entered(module, args)
+        self.seen.seconds += time.perf_counter() - began
 
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
+        began = time.perf_counter()
         with torch._C.DisableTorchFunction():
             self._left(made)
+        self.seen.seconds += time.perf_counter() - began
 
     def _entered(self, module: nn.Module, args: Any) -> None:
         path = self.names.get(id(module))
@@ -277,10 +282,6 @@ class Tap(TorchFunctionMode):
                 self.seen.activations[path] = _size(output) / size
                 if output.requires_grad:
                     self._listen_back(path, 0, output)
-        if self._flags:
-            tensors = [t.detach() for t in _tensors(made) if t.is_floating_point() and t.numel()]
-            if tensors:
-                self.seen.finite.setdefault(path, torch.stack([torch.isfinite(t).all() for t in tensors]).all())
 
     def _listen_back(self, path: str, place: int, tensor: Tensor) -> None:
         """Keep the size of a gradient when it comes: of a block's output (0) or input (1)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from numbers import Real
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,7 @@ from ..core.provenance import provenance
 from ..core.untouched import untouched
 from ..report.words import counted
 from .budget import Budget
-from .distributed import is_sharded, rank
+from .distributed import agreed, is_sharded, rank
 from .history import History
 from .hooking import Ear, after_closure, around_forward
 from .light import Light
@@ -37,7 +37,7 @@ from .tap import Seen, Tap
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
 BLIND = 3
-"""Steps of the optimizer without a forward before the watcher says that it sees nothing."""
+"""Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
 
 
 def watch(
@@ -95,7 +95,7 @@ class Watch:
         step: how many steps the optimizer has taken.
         records: what was measured so far and has arrived.
         findings: the alarms so far, in the order they were raised.
-        overhead: the share of the run's time that watching took, without the first measurement.
+        overhead: the share of the run's time that watching took, without the first measured step.
         busy: whether the model is run by the watcher just now, not by the loop.
     """
 
@@ -121,13 +121,13 @@ class Watch:
         if not any(id(p) in trained for p in self.model.parameters()):
             raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
         self.schedule = schedule
-        sharded = is_sharded(self.model.parameters())
+        self._sharded = is_sharded(self.model.parameters())
         self._writes = rank() == 0
-        self._idle = not self._writes and not sharded
+        self._idle = not self._writes and not self._sharded
         self.step = 0
         self._folder, self._sinks = log, sinks
         self._panel = panel if panel is not None else log is not None
-        self._budget = Budget(None if sharded else SHARE)  # all processes have to measure the same layers
+        self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
         self._tap: Tap | None = None
@@ -140,6 +140,7 @@ class Watch:
         self._hearing: Seen | None = None
         self._shapes: list[tuple[int, ...]] = []
         self._unseen, self.busy, self._entered = 0, False, False
+        self._timing, self._sent = False, False
         self._own = self._first = 0.0
         self._began = time.perf_counter()
 
@@ -160,7 +161,7 @@ class Watch:
 
     @property
     def overhead(self) -> float:
-        """The share of the time since the first measurement that watching took."""
+        """The share of the run's time that watching took; the first measured step, which finds the layers, left out."""
         passed = time.perf_counter() - self._began - self._first
         return self._own / passed if passed > 0 else 0.0
 
@@ -178,7 +179,8 @@ class Watch:
             return self
         if self._writes:
             self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
-            self.step = self._recorder.history.next_step
+        step = self._recorder.history.next_step
+        self.step = agreed(step) if self._sharded else step
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
@@ -209,10 +211,11 @@ class Watch:
                 self._before_forward(model, *call)
 
     def observe(self, *, loss: Tensor | float) -> None:
-        """Add the loss of the present step; nothing is read from the device.
+        """Add the loss of the present step, after its forward; nothing is read from the device.
 
         Args:
-            loss: a tensor with one entry, or a number.
+            loss: a tensor with one entry, or a number. Of several in one step (accumulated gradients) the mean is kept,
+                of the runs of a closure the first.
 
         Raises:
             InputError: it is something else.
@@ -222,11 +225,9 @@ class Watch:
                 raise InputError(f"loss is a {loss.dtype} tensor of shape {tuple(loss.shape)}: pass one real number")
         elif not isinstance(loss, Real):
             raise InputError(f"loss is a {type(loss).__name__}: pass a tensor with one entry, or a number")
-        if self._pending is not None and self._pending.loss is None:
-            value = (
-                loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
-            )
-            self._pending.loss = value.reshape(1)
+        if self._pending is not None and (self._pending.gathers or not self._pending.losses):
+            number = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+            self._pending.losses.append(number.reshape(1).clone())
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
@@ -236,8 +237,7 @@ class Watch:
 
     def flush(self) -> None:
         """Wait for everything that was measured, write it down and look for alarms."""
-        self._send()
-        self._recorder.collect(self.overhead, wait=True)
+        self._send(wait=True)
 
     # hooks: each does nothing but look at a counter unless its step is due
 
@@ -252,14 +252,13 @@ class Watch:
         tier = self.schedule.due(self.step)
         if tier is None or (self._pending is not None and self._pending.seen is not None):
             return
-        began = time.perf_counter()
-        try:
-            self._listen(tier, args, kwargs)
-        except Exception as error:
-            self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
-        finally:
-            self.busy = False
-        self._count(began)
+        with self._own_time():
+            try:
+                self._listen(tier, args, kwargs)
+            except Exception as error:
+                self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+            finally:
+                self.busy = False
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
@@ -284,15 +283,15 @@ class Watch:
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if self._listening is None:
             return
-        began, first = time.perf_counter(), self._subject is None
-        try:
-            self._stop_listening()
-            if self._hearing is not None and made is not None:  # nothing is made where the forward raised
-                self._heard(self._hearing)
-        except Exception as error:
-            self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+        with self._own_time():
+            try:
+                self._stop_listening()
+                if self._hearing is not None and made is not None:  # nothing is made where the forward raised
+                    self._heard(self._hearing)
+            except Exception as error:
+                self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+        self._spend(0.0 if self._hearing is None else self._hearing.seconds)
         self._hearing = None
-        self._count(began, first=first)
 
     def _heard(self, seen: Seen) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
@@ -315,31 +314,34 @@ class Watch:
         return changed
 
     def _measure_before(self, optimizer: Optimizer, tier: Tier) -> None:
-        began = time.perf_counter()
-        try:
-            if self._pending is not None and self._pending.step != self.step:
-                self._send()
-            if self._pending is None:
-                self._see_nothing()
-            if self._pending is None and self._subject is not None:
-                self._pending = Measurement(self.step, tier, self._subject, optimizer)
-            if self._pending is not None:
-                budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                self._pending.before(dict(self.model.named_parameters()), self._known, budget)
-        except Exception as error:
-            self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
-        self._count(began)
+        with self._own_time():
+            try:
+                if self._pending is not None and self._pending.step != self.step:
+                    self._send()
+                if self._pending is None and self._subject is not None:
+                    self._pending = Measurement(self.step, tier, self._subject, optimizer)
+                if self._pending is not None:
+                    budget = self._budget if tier is Tier.ECONOMY else Budget(None)
+                    self._pending.before(dict(self.model.named_parameters()), self._known, budget)
+            except Exception as error:
+                self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         pending = self._pending
         if pending is not None and pending.step == self.step:
-            began = time.perf_counter()
-            try:
-                pending.after()
-            except Exception as error:
-                self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
-            self._count(began)
+            with self._own_time():
+                try:
+                    pending.after()
+                except Exception as error:
+                    self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
         self.step += 1
+        self._unseen += 1
+        if self._unseen == BLIND and not self._idle:
+            self._recorder.complain(
+                "blind",
+                "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
+                "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
+            )
 
     # what the hooks call
 
@@ -373,28 +375,33 @@ class Watch:
             self._listening.close()
             self._listening = None
 
-    def _send(self) -> None:
+    def _send(self, *, wait: bool = False) -> None:
         """Send what was measured of a step on its way to the host, and hand on what has arrived."""
-        if self._pending is not None:
-            began = time.perf_counter()
-            pending, self._pending = self._pending, None
-            if self._writes:
-                self._recorder.send(pending, began - self._began)
-                self._recorder.collect(self.overhead)
-            self._count(began)
+        pending, self._pending = self._pending, None
+        if pending is None and not wait:
+            return
+        with self._own_time():
+            if pending is not None and self._writes:
+                self._recorder.send(pending, time.perf_counter() - self._began)
+            self._recorder.collect(self.overhead, wait=wait)
+        self._sent = True
 
-    def _see_nothing(self) -> None:
-        self._unseen += 1
-        if self._unseen == BLIND:
-            self._recorder.complain(
-                "blind",
-                "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
-                "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
-            )
+    @contextmanager
+    def _own_time(self) -> Iterator[None]:
+        """Count what happens inside as the watcher's own time; once where this is nested."""
+        if self._timing:
+            yield
+            return
+        self._timing, began = True, time.perf_counter()
+        try:
+            yield
+        finally:
+            self._timing = False
+            self._spend(time.perf_counter() - began)
 
-    def _count(self, began: float, *, first: bool = False) -> None:
-        spent = time.perf_counter() - began
-        if first:
-            self._first += spent
+    def _spend(self, seconds: float) -> None:
+        """Take note of own time; that of the first measured step stands apart."""
+        if self._sent:
+            self._own += seconds
         else:
-            self._own += spent
+            self._first += seconds

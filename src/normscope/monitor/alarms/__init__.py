@@ -6,13 +6,13 @@ run. It says what it sees now, every time; `History.add` raises it once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding
 from .dead import dead_channels, dead_layer, dead_relu
 from .gradients import gradient_explosion, gradient_vanishing
-from .loss import loss_not_finite, loss_rising
+from .loss import is_broken, loss_not_finite, loss_rising
 from .sets import small_batch, stale_statistics
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weights import effective_lr, norm_growth
@@ -20,7 +20,8 @@ from .weights import effective_lr, norm_growth
 if TYPE_CHECKING:
     from ..history import History
 
-ALARMS: tuple[Callable[[History], Iterator[Finding]], ...] = (
+Alarm = Callable[["History"], Iterator[Finding]]
+ALARMS: tuple[Alarm, ...] = (
     loss_not_finite,
     small_batch,
     variance_collapse,
@@ -39,15 +40,20 @@ ALARMS: tuple[Callable[[History], Iterator[Finding]], ...] = (
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
-def looked_for(history: History) -> Iterator[Finding]:
+URGENT = (loss_not_finite,)
+"""Alarms that are cheap, and looked for at every record."""
+
+
+def looked_for(history: History, alarms: Sequence[Alarm] = ALARMS) -> Iterator[Finding]:
     """Yield what the last record, with those before it, gives reason to say.
 
-    After numbers are no longer finite nothing else is said: all of it would follow from that.
+    While numbers are not finite nothing else is said: all of it would follow from that.
 
     Args:
         history: of the run, with at least one record.
+        alarms: to look for.
     """
-    for alarm in ALARMS:
+    for alarm in alarms:
         yield from alarm(history)
-        if any(finding.code == "loss-not-finite" for finding in history.findings):
+        if is_broken(history, history.records[-1]):
             return

@@ -25,13 +25,9 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 def loss_not_finite(history: History) -> Iterator[Finding]:
     """The loss, or where it is not observed every weight, is NaN or infinite; where that began."""
     record = history.records[-1]
-    if any(finding.code == "loss-not-finite" for finding in history.findings):
+    if not is_broken(history, record) or any(finding.code == "loss-not-finite" for finding in history.findings):
         return
-    weights = _broken(history, record, "weight", "log10_size") or _broken(history, record, "weight", "log10_norm")
-    if record.loss is None and not weights:
-        return
-    if record.loss is not None and math.isfinite(record.loss):
-        return
+    weights = _weights(history, record)
     before = history.records[-2] if len(history.records) > 1 else None
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
     where, words = _began(history, record, weights, before)
@@ -53,6 +49,16 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
         ),
         step=record.step,
     )
+
+
+def is_broken(history: History, record: Record) -> bool:
+    """Whether the loss of a record is not finite, or, where it is not observed, a weight."""
+    return bool(_weights(history, record)) if record.loss is None else not math.isfinite(record.loss)
+
+
+def _weights(history: History, record: Record) -> list[int]:
+    """Return the weights that are not finite."""
+    return _broken(history, record, "weight", "log10_size") or _broken(history, record, "weight", "log10_norm")
 
 
 def _began(history: History, record: Record, weights: list[int], before: Record | None) -> tuple[str, str]:

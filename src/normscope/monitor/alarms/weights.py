@@ -11,7 +11,7 @@ from ...core.finding import Finding, Severity
 from ...diagnosis.findings.words import figure, figures, power
 from ...report.words import counted
 from ..record import Layer, Record
-from .windows import FIRST, STEPS, first, lasting, latest, number, numbers, step, typical
+from .windows import FIRST, STEPS, first, lasting, latest, number, numbers, step, typical, window
 
 if TYPE_CHECKING:
     from ..history import History
@@ -164,7 +164,7 @@ def _moved(history: History, index: int) -> float:
     """Return how far, in decades, an effective learning rate has moved beyond the schedule; 0 where not known."""
     records = history.having("weight", "log10_effective_lr")
     ends = []
-    for part in (first(records), latest(records)):
+    for part in (first(records), window(history, "weight", "log10_effective_lr", index)):
         level = typical(numbers(part, "weight", "log10_effective_lr", index))
         rate = typical([max(record.lr) for record in part if record.lr])
         if level is None or rate is None or not math.isfinite(level) or not 0.0 < rate < math.inf:

@@ -16,6 +16,8 @@ RECORDS = 5
 """Records that show a lasting state: the median of five is not moved by two odd batches."""
 STEPS = 40
 """Steps that a lasting state spans at least, however often is measured: four times the memory of momentum 0.9."""
+REACH = 150
+"""Records that are looked through for those of a layer that has waited its turn."""
 FIRST = 3
 """Records at the start that say where a run came from."""
 
@@ -59,29 +61,37 @@ def typical(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
+def window(history: History, kind: Kind, quantity: str, index: int) -> Sequence[Record]:
+    """Return the last records with a figure of one layer that show a lasting state; layers may take turns."""
+    records = history.having(kind, quantity)
+    now = latest(records)
+    if all(number(record, kind, quantity, index) is not None for record in now):
+        return now
+    return latest([record for record in records[-REACH:] if number(record, kind, quantity, index) is not None])
+
+
 def then_and_now(history: History, kind: Kind, quantity: str) -> Iterator[tuple[int, Layer, float, float]]:
     """Yield for every layer of a kind its place, itself, and a quantity's median at the start and now."""
     records = history.having(kind, quantity)
-    now = latest(records)
-    for index, layer in enumerate(history.of(kind)) if now else ():
+    for index, layer in enumerate(history.of(kind)) if latest(records) else ():
         past = typical(numbers(first(records), kind, quantity, index))
-        present = typical(numbers(now, kind, quantity, index))
+        present = current(history, kind, quantity, index)
         if past is not None and present is not None:
             yield index, layer, past, present
 
 
 def lasting(history: History, kind: Kind, quantity: str) -> Iterator[tuple[int, Layer, list[float]]]:
     """Yield for every layer of a kind its place, itself, and the latest figures of a quantity, all of them numbers."""
-    now = latest(history.having(kind, quantity))
-    for index, layer in enumerate(history.of(kind)) if now else ():
+    for index, layer in enumerate(history.of(kind)) if latest(history.having(kind, quantity)) else ():
+        now = window(history, kind, quantity, index)
         values = numbers(now, kind, quantity, index)
-        if len(values) == len(now):
+        if now and len(values) == len(now):
             yield index, layer, values
 
 
 def current(history: History, kind: Kind, quantity: str, index: int) -> float | None:
     """Return the latest median of one layer; None if it was not measured lately."""
-    return typical(numbers(latest(history.having(kind, quantity)), kind, quantity, index))
+    return typical(numbers(window(history, kind, quantity, index), kind, quantity, index))
 
 
 def step(history: History) -> int:

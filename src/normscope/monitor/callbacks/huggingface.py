@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from ...core.errors import InputError
+from ..subject import unwrapped
 from ..watching import Sink
 from .watched import Watched
 
@@ -97,5 +98,5 @@ class NormscopeCallback(Watched, _Base):
 
 def _called(model: nn.Module) -> nn.Module:
     """Return what the Trainer calls: with `torch_compile` a module around the model, which it shows no callback."""
-    found = [held for held in gc.get_objects() if type(held) is OptimizedModule and held._orig_mod is model]
+    found = [held for held in gc.get_objects() if type(held) is OptimizedModule and unwrapped(held) is model]
     return found[0] if found else model

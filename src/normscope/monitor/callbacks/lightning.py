@@ -94,12 +94,12 @@ class NormscopeCallback(Watched, _Base):
             others = f"the fit has {len(held)} optimizers; number {self._index} is watched (optimizer= takes another)"
             warnings.warn(f"normscope: {others}", stacklevel=2)
         optimizer = held[self._index]
-        guess = self._guess(pl_module, optimizer)
+        module = self._module(pl_module)
         step = trainer.global_step if len(held) == 1 else 0
-        run = self.open(guess, optimizer, step if self._saved is None else self._saved)
+        run = self.open(module, optimizer, step if self._saved is None else self._saved)
         self._saved, self._at, self._called = None, run.step, {}
         if self._path is None:
-            self._send_scouts(pl_module, guess)
+            self._send_scouts(pl_module)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Forget the last batch."""
@@ -144,7 +144,7 @@ class NormscopeCallback(Watched, _Base):
 
     # which module is called
 
-    def _guess(self, pl_module: nn.Module, optimizer: Any) -> nn.Module:
+    def _module(self, pl_module: nn.Module) -> nn.Module:
         """Return the module that is asked for, or else the LightningModule."""
         if self._path is None:
             return pl_module
@@ -153,7 +153,7 @@ class NormscopeCallback(Watched, _Base):
         except AttributeError as error:
             raise InputError(f"model={self._path!r}: the LightningModule has no such part") from error
 
-    def _send_scouts(self, pl_module: nn.Module, guess: nn.Module) -> None:
+    def _send_scouts(self, pl_module: nn.Module) -> None:
         """See whether `training_step` calls the LightningModule or a child of it."""
         assert self.run is not None
         trained = {id(p) for group in self.run.optimizer.param_groups for p in group["params"]}
