@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import json
 import math
 import random
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from normscope.bounds.weights import weights
 from normscope.bounds.weights.loss_rows import Rows, steepest_classes
 from normscope.bounds.weights.weights import weight_sensitivity
 from normscope.core.bracket import Scope
@@ -331,9 +329,3 @@ def test_without_time_the_bounds_still_hold():
 def test_what_does_not_fit_is_refused(options, said):
     with pytest.raises(InputError, match=said):
         weight_sensitivity(*seeded(mlp, 1, 4), **options)
-
-
-def test_the_example_runs():
-    result = doctest.testmod(weights)
-    assert result.attempted > 0
-    assert result.failed == 0

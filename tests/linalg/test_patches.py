@@ -1,6 +1,5 @@
 """What a layer reads: norm(H) is the norm of the map from the weight to the output, for every geometry."""
 
-import doctest
 import math
 import random
 
@@ -88,9 +87,3 @@ def test_pieces_large_sides_and_several_uses_give_the_same(monkeypatch):
 def test_no_size_overflows(size):
     found = Read.of(size * torch.eye(3, dtype=torch.float64)).norm().log10
     assert found == (-math.inf if size == 0 else pytest.approx(math.log10(size), abs=1e-9))
-
-
-def test_examples_run():
-    result = doctest.testmod(room)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -13,6 +13,12 @@ def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _nothing_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that other tests have compiled stay in the process: models would be run aside because of them."""
+    monkeypatch.setattr("normscope.monitor.watching.compiled_functions", lambda: False)
+
+
+@pytest.fixture(autouse=True)
 def _no_complaints() -> Iterator[None]:
     """A watcher that leaves something out says so and goes on; where a test does not expect it, it fails."""
     with warnings.catch_warnings(record=True) as caught:

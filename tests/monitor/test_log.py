@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import subprocess
@@ -207,12 +208,42 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
     assert lines == ["end", "end"]
 
 
-def test_nor_can_two_processes(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path)
-    code = f"from normscope.monitor.log import LogWriter; LogWriter({str(tmp_path)!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    writer.close()
-    assert "another run is writing to" in done.stderr
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_nor_can_two_processes_and_a_fork_writes_nothing(tmp_path: Path) -> None:
+    written(tmp_path)
+    code = f"""
+import os, sys
+from normscope.monitor.history import History
+from normscope.monitor.log import LogWriter
+writer = LogWriter({str(tmp_path)!r})
+History().resume({str(tmp_path)!r})
+if os.fork() == 0:
+    writer.write("step", {{"of": "the child"}})
+    print("open", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.readline()
+writer.close()
+print("closed", flush=True)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(InputError, match="another run is writing to"):
+            LogWriter(tmp_path)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "closed\n"
+        LogWriter(tmp_path).close()  # the child does not hold it
+        process.stdin.close()
+    assert len(list(read_log(tmp_path))) == 3
+
+
+def test_a_learning_rate_that_is_no_number_is_read_back(tmp_path: Path) -> None:
+    record = Record(step=0, seconds=0.0, tier="economy", lr=(math.nan, 0.1, math.inf))
+    assert Record.from_json(json.loads(record.text())).lr == pytest.approx(record.lr, nan_ok=True)
 
 
 def test_a_line_of_endless_brackets_is_told(tmp_path: Path) -> None:

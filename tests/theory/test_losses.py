@@ -1,6 +1,5 @@
 """Constants of losses against gradients: none is longer, and some come as close as one likes."""
 
-import doctest
 import math
 
 import pytest
@@ -120,9 +119,3 @@ def test_a_mean_over_rows_divides_by_the_root_of_their_number():
 def test_what_cannot_be_a_loss_is_refused(wrong, said):
     with pytest.raises(InputError, match=said):
         wrong()
-
-
-def test_examples_run():
-    result = doctest.testmod(losses)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -41,16 +41,22 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.detach() if gather is None else gather().detach()
 
 
-def l2_norms(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> dict[Name, Tensor]:
     """Return the l2 norm of every tensor, of all its shards together, in float32 or better.
 
     Args:
         tensors: by name; those on one process are taken together in few kernels, and so are the shards, with one sum
             over the processes of a mesh.
+        careful: names of those whose squares may leave the range of float32.
     """
     sharded = is_sharded(tensors.values())
     local = [_local(tensor) for tensor in tensors.values()] if sharded else list(tensors.values())
     found = dict(zip(tensors, _norms(local), strict=True))
+    found |= {
+        name: torch.linalg.vector_norm(tensor, dtype=torch.float64).float()
+        for name, tensor in zip(tensors, local, strict=True)
+        if name in careful and not tensor.is_complex()
+    }
     if not sharded:
         return found
     parts: dict[Any, list[Name]] = {}
@@ -58,9 +64,9 @@ def l2_norms(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
         for group in _groups(tensor):
             parts.setdefault(group, []).append(name)
     for group, names in parts.items():
-        squares = torch.stack([found[name] for name in names]).square()
+        squares = torch.stack([found[name] for name in names]).double().square()
         dist.all_reduce(squares, group=group)
-        found |= dict(zip(names, squares.sqrt().unbind(), strict=True))
+        found |= dict(zip(names, squares.sqrt().float().unbind(), strict=True))
     return found
 
 

@@ -85,7 +85,7 @@ def after_closure(
         What a pre-hook returns to change them; None if there is no closure.
     """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if closure is None:
+    if not callable(closure):
         return None
     called = False
 

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..diagnosis.examined import Site
 from ..theory.normalizers import rms_epsilon
 from .distributed import is_sharded
-from .probes.normalizers import Sets, row_variance
+from .probes.normalizers import row_variance
 from .probes.running import SLOWEST, BatchNorms
 from .tap import NormalizerSeen, Seen
 
@@ -37,6 +37,7 @@ class Light:
 
     def __init__(self, model: nn.Module, seen: Seen) -> None:
         self._modules = dict(model.named_modules())
+        self._tree = [(m._modules, name, child) for m in self._modules.values() for name, child in m._modules.items()]
         self._weights = {site: replace(weight, made=None) for site, weight in seen.weights.items()}
         batch = {site: n for site, n in seen.normalizers.items() if n.family == "batch_norm"}
         self._sites = list(batch)
@@ -54,8 +55,9 @@ class Light:
         return layers and fit and not seen.lost
 
     def ready(self) -> bool:
-        """Whether its BatchNorms still use and move their statistics as they did."""
-        return self._norms is None or self._norms.ready()
+        """Whether its modules are still there, and its BatchNorms use and move their statistics as they did."""
+        same = all(held.get(name) is child for held, name, child in self._tree)
+        return same and (self._norms is None or self._norms.ready())
 
     @property
     def hooked(self) -> bool:
@@ -67,7 +69,7 @@ class Light:
         """Listen to one forward."""
         seen = Seen(weights=self._weights)
         with torch.no_grad():
-            before = None if self._norms is None else self._norms.running()
+            before = None if self._norms is None else self._norms.now()
         hooks = [
             self._modules[site[0]].register_forward_pre_hook(self._hook(seen, site, normalizer), with_kwargs=True)
             for site, normalizer in self._rows.items()
@@ -91,7 +93,7 @@ class Light:
                 variance = row_variance(x, sets=sets, groups=known.groups, centred=known.family != "rms_norm")
                 eps = rms_epsilon(module.eps, x.dtype) if known.family == "rms_norm" else known.sets.eps
                 gamma = None if module.weight is None else module.weight.detach().clone()
-                found = Sets(variance=variance, entries=known.sets.entries, eps=eps, gamma=gamma)
+                found = replace(known.sets, variance=variance, eps=eps, gamma=gamma)
                 seen.normalizers[site] = replace(known, sets=found, samples=sets)
             seen.seconds += time.perf_counter() - began
 
@@ -103,7 +105,9 @@ def _fits(modules: dict[str, nn.Module], site: Site, seen: NormalizerSeen) -> bo
     if site[2] or module is None:
         return False
     if seen.family == "batch_norm":
-        if not isinstance(module, _BatchNorm) or module.running_var is None or seen.stored:
+        if not isinstance(module, _BatchNorm) or module.running_var is None or seen.sets.stored:
+            return False
+        if module.num_batches_tracked is None or not module.track_running_stats:
             return False
         exact = module.running_var.dtype in (torch.float32, torch.float64)
         return exact and (module.momentum or 0.0) >= SLOWEST and seen.sets.entries > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,6 @@ except ImportError:  # not on Windows
 
 SCHEMA_VERSION = 1
 FILE = "log.jsonl"
-OPEN: set[str] = set()
-"""Logs that this process writes to."""
 BLOCK = 1 << 16
 """Bytes that are read at a time in search of the last line break."""
 
@@ -39,7 +38,6 @@ class LogWriter:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder) / FILE
-        self._key = os.path.realpath(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -47,7 +45,7 @@ class LogWriter:
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
         try:
             next(read_log(self.path), None)  # what is no log, or another version's, is left alone
-            self._lock()  # last: to close the file anywhere in this process would undo it
+            self._lock()
         except BaseException:
             os.close(self._handle)
             raise
@@ -55,15 +53,15 @@ class LogWriter:
 
     def _lock(self) -> None:
         """Keep others from writing to the same log, until it is closed or the process ends."""
-        taken = self._key in OPEN
-        if fcntl is not None and not taken:
+        if fcntl is not None:
             try:
-                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by a kill, not kept by a fork
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by a kill
             except OSError as error:
-                taken = error.errno in (errno.EACCES, errno.EAGAIN)  # others: not on this file system
-        if taken:
-            raise InputError(f"another run is writing to {self.path}: give this one a folder of its own")
-        OPEN.add(self._key)
+                if error.errno in (errno.EACCES, errno.EAGAIN):  # others: not on this file system
+                    raise InputError(
+                        f"another run is writing to {self.path}: give this one a folder of its own"
+                    ) from error
+        OPEN.add(self)
 
     def _mend(self) -> bool:
         """Cut off what stands behind the last line break; say whether anything is left."""
@@ -90,6 +88,8 @@ class LogWriter:
         """
         text = data if isinstance(data, str) else json.dumps(data, allow_nan=False, separators=(",", ":"))
         raw = f'{{"type":"{kind}",{text[1:]}\n'.encode()
+        if self._handle < 0:  # closed, or of the process that this one was forked from
+            return
         written = os.write(self._handle, raw)
         if written < len(raw):
             os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
@@ -99,8 +99,22 @@ class LogWriter:
         """Close the file; every line is with the system already."""
         if self._handle >= 0:
             os.close(self._handle)
-            OPEN.discard(self._key)
+            OPEN.discard(self)
             self._handle = -1
+
+
+OPEN: weakref.WeakSet[LogWriter] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def _forget() -> None:
+    """Leave the logs to the process that this one was forked from, its lock too."""
+    for writer in list(OPEN):
+        writer.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

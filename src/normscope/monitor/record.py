@@ -116,7 +116,7 @@ class Record:
             seconds=float(found["seconds"]),
             tier=found["tier"],
             loss=_number(found["loss"]),
-            lr=tuple(found["lr"]),
+            lr=tuple(math.nan if value == "nan" else value for value in found["lr"]),
             values=values,
             total={key: _number(value) for key, value in found["total"].items()},
         )

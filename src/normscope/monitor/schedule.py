@@ -46,17 +46,21 @@ class Schedule:
     def of(cls, every: int | Mapping[str, int], tier: str = "economy") -> Schedule:
         """Read what the user gave: one interval for one tier, or an interval for each of several.
 
+        Args:
+            every: the interval, or intervals by tier.
+            tier: what one interval is of.
+
         Raises:
             InputError: a tier that does not exist, or an interval that is not a positive whole number.
         """
-        given = dict(every) if isinstance(every, Mapping) else {tier: every}
+        given = dict(every) if isinstance(every, Mapping) else {str(tier): every}
         if not given:
             raise InputError("every={} measures nothing: give an interval, for instance every=50")
         for name, interval in given.items():
             if name not in list(Tier):
                 raise InputError(f"there is no tier {name!r}: the tiers are {', '.join(Tier)}")
             if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-                raise InputError(f"every is a number of steps, 1 or more, not {interval!r}")
+                raise InputError(f"every is a number of steps, 1 or more, not {interval!r} (tier {name})")
         return cls({Tier(name): interval for name, interval in given.items()})
 
     def due(self, step: int) -> Tier | None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ..core.errors import InputError
+from ..core.provenance import provenance
 from ..diagnosis.examined import Site
+from .log import SCHEMA_VERSION
 from .record import Layer
+from .schedule import Schedule
 from .tap import Seen
 
 ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam")
@@ -20,6 +28,8 @@ DECOUPLED = ("AdamW", "Adafactor")
 """Optimizers that rescale gradients but not the decay."""
 ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
+
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +161,10 @@ def _pairs(seen: Seen) -> dict[Site, Pair]:
             continue
         normalizer = seen.normalizers[reader]
         whole = normalizer.family in ("layer_norm", "rms_norm")
-        if site in seen.moved and not whole:  # which channel is which is not known any more
+        if not whole and (site in seen.moved or seen.weights[site].channels != 1):  # channels are not its channels
             continue
         unit = "layer" if whole else "group" if normalizer.family == "group_norm" else "channel"
-        pairs[site] = Pair(normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.stored)
+        pairs[site] = Pair(normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.sets.stored)
     return pairs
 
 
@@ -203,9 +213,65 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return inner
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether a part of a model is compiled: hooks inside would not be called."""
+def metadata(subject: Subject, model: nn.Module, optimizer: Optimizer, schedule: Schedule, step: int) -> dict[str, Any]:
+    """Return what a log says first of a run that begins, or goes on, at a step."""
+    device = next((p.device for p in model.parameters()), None)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "step": step,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "model": type(model).__name__,
+        "parameters": parameter_count(model),
+        "optimizer": type(optimizer).__name__,
+        "every": {tier.value: interval for tier, interval in schedule.every.items()},
+        "layers": [layer.to_json() for layer in subject.layers],
+        "notes": subject.notes,
+        "provenance": provenance(device),
+    }
+
+
+def trained_by(model: nn.Module, optimizer: Any) -> Optimizer:
+    """Return the optimizer that trains a model: the innermost, for wrappers hand their steps on to it.
+
+    Raises:
+        InputError: the model is none, or cannot be hooked; the optimizer is none, or trains another model.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError("model is scripted, and cannot be hooked: pass the module that it was made of, unscripted")
+    while not isinstance(optimizer, Optimizer) or isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None:
+            raise InputError(
+                f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+                "model, or a wrapper that has it as `optimizer`"
+            )
+        optimizer = inner
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(p) in trained for p in model.parameters()):
+        raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
+    return optimizer
+
+
+def is_delicate(model: nn.Module) -> bool:
+    """Whether to listen inside of a forward would change it, or hear nothing.
+
+    A part of the model is compiled, or attention in eval mode, whose fast path torch takes only where nobody listens.
+    """
     return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        hasattr(module, "_orig_mod")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or (isinstance(module, ATTENTION) and not module.training)
         for module in model.modules()
+    )
+
+
+def compiled_functions() -> bool:
+    """Whether this process has functions that torch.compile has made: a model may call them."""
+    return any(
+        type(held) is FunctionType
+        and "_torchdynamo_orig_callable" in held.__dict__
+        and not held.__dict__.get("_torchdynamo_disable")
+        for held in gc.get_objects()
     )

@@ -6,10 +6,10 @@ or waited for. What comes out are small tensors on the model's device.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,14 +37,12 @@ class NormalizerSeen:
         sets: what it normalizes.
         samples: of the batch, or sets of the other normalizers.
         groups: sets of one sample with scales of their own.
-        stored: it divides by running statistics.
     """
 
     family: str
     sets: Sets
     samples: int
     groups: int = 1
-    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +52,14 @@ class WeightSeen:
     Attributes:
         parameters: the names of its weight and bias, as far as they are parameters.
         axis: of the weight, counting output channels.
+        channels: the dimension of its output that counts them.
         geometry: how it was called.
         made: its weight, if that is no parameter but was made of some.
     """
 
     parameters: tuple[str, ...]
     axis: int
+    channels: int
     geometry: Geometry
     made: Tensor | None = None
 
@@ -120,7 +120,7 @@ class Tap(TorchFunctionMode):
         self.blocks = set(blocks)
         self.seen = Seen()
 
-    @contextmanager
+    @contextlib.contextmanager
     def listening(self, tier: Tier, *, readers: bool = False) -> Iterator[Seen]:
         """Listen to one forward.
 
@@ -159,8 +159,9 @@ class Tap(TorchFunctionMode):
         result = func(*args, **kwargs)
         began = time.perf_counter()
         if self._made and name not in NORMALIZERS:
-            self._follow(name, (args, kwargs), result)
-        if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
+            with contextlib.suppress(Exception):  # what cannot be followed never stops the model
+                self._follow(name, (args, kwargs), result)
+        if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and _is_matrix(args[1])):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
         elif name in RELUS and self._tier is not Tier.ECONOMY and isinstance(result, Tensor) and result.ndim > 1:
@@ -170,7 +171,7 @@ class Tap(TorchFunctionMode):
         self.seen.seconds += time.perf_counter() - began
         return result
 
-    @contextmanager
+    @contextlib.contextmanager
     def _measuring(self, family: str) -> Iterator[Site]:
         """Count one run of a layer; what cannot be measured is left out and never stops the model."""
         key = (self._stack[-1] if self._stack else "", family)
@@ -184,8 +185,8 @@ class Tap(TorchFunctionMode):
 
     def _normalizer(self, site: Site, family: str, given: Mapping[str, Any]) -> None:
         x, gamma = given["input"].detach(), given.get("weight")
-        running = given.get("running_var") if family == "batch_norm" else None
         stored = not given.get("training" if family == "batch_norm" else "use_input_stats", True)
+        running = given.get("running_var") if family == "batch_norm" or stored else None
         groups = 1
         if family == "batch_norm" or (family == "instance_norm" and stored):
             eps, entries, samples, variance = float(given["eps"]), x.numel() // x.shape[1], len(x), channel_variance(x)
@@ -198,19 +199,29 @@ class Tap(TorchFunctionMode):
         kept = None if running is None else running.clone()  # in train mode the run moves it
         self.seen.normalizers[site] = NormalizerSeen(
             family=family,
-            sets=Sets(variance=variance, entries=entries, eps=eps, gamma=gamma, running=kept),
+            sets=Sets(
+                variance=variance,
+                entries=entries,
+                eps=eps,
+                gamma=gamma,
+                running=kept,
+                centred=family != "rms_norm",
+                stored=stored,
+            ),
             samples=samples,
             groups=groups,
-            stored=stored,
         )
 
     def _weight(self, site: Site, func: Any, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
         geometry, tensors = geometry_of(func, name, args, kwargs, result)
+        if tensors[0].is_complex() or tensors[0].ndim < 2:
+            raise TypeError("no matrix of real numbers")
         module = self.modules.get(self._stack[-1] if self._stack else "")
         named = [self._name(module, tensor) for tensor in tensors]
         self.seen.weights[site] = WeightSeen(
             parameters=tuple(found for found in named if found is not None),
             axis=1 if "transpose" in name or name in PRODUCTS else 0,
+            channels=result.ndim - (tensors[0].ndim - 1 if "conv" in name else 1),
             geometry=geometry,
             made=tensors[0].detach() if named[0] is None else None,
         )
@@ -268,23 +279,27 @@ class Tap(TorchFunctionMode):
         if self._tier is Tier.ECONOMY or path not in self.blocks:
             self._inputs.append(None)
             return
-        given = _first(args)
-        self._inputs.append(None if given is None else _size(given))
-        if given is not None and given.requires_grad and not given.is_leaf:  # hooks on leaves would stay
-            self._listen_back(path, 1, given)
+        self._inputs.append(None)
+        with contextlib.suppress(Exception):  # sparse, nested, ...: not every tensor has a size
+            given = _first(args)
+            self._inputs[-1] = None if given is None else _size(given)
+            if given is not None:
+                self._listen_back(path, 1, given)
 
     def _left(self, made: Any) -> None:
         path = self._stack.pop() if self._stack else ""
         size = self._inputs.pop() if self._inputs else None
         if size is not None:
-            output = _first(made)
-            if output is not None:
-                self.seen.activations[path] = _size(output) / size
-                if output.requires_grad:
+            with contextlib.suppress(Exception):
+                output = _first(made)
+                if output is not None:
+                    self.seen.activations[path] = _size(output) / size
                     self._listen_back(path, 0, output)
 
     def _listen_back(self, path: str, place: int, tensor: Tensor) -> None:
         """Keep the size of a gradient when it comes: of a block's output (0) or input (1)."""
+        if not tensor.requires_grad or tensor.is_leaf:  # hooks on leaves would stay
+            return
         sizes = self.seen.gradients.setdefault(path, [None, None])
 
         def keep(grad: Tensor) -> None:
@@ -323,6 +338,11 @@ def geometry_of(
     return Geometry(kind="convolution", shape=shape, channels=channels, settings=settings), tensors
 
 
+def _is_matrix(value: Any) -> bool:
+    """Whether a factor is a weight."""
+    return isinstance(value, nn.Parameter) and value.ndim == 2
+
+
 def _repeated(value: Any, count: int) -> list[int]:
     """Return one number per dimension."""
     given = [value] if isinstance(value, int) else list(value)
@@ -335,7 +355,7 @@ def _key(value: Any) -> Any:
         return None
     try:
         return value.data_ptr(), value.numel()
-    except RuntimeError:  # no memory of its own
+    except (RuntimeError, ValueError):  # no memory of its own, or none yet
         return id(value)
 
 

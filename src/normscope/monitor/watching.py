@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from numbers import Real
 from types import TracebackType
 from typing import Any
@@ -17,25 +17,26 @@ from torch.utils._pytree import tree_leaves
 
 from ..core.errors import InputError, said
 from ..core.finding import Finding
-from ..core.provenance import provenance
 from ..core.untouched import untouched
 from ..report.words import counted
 from .budget import Budget
+from .clock import Clock
 from .distributed import agreed, is_sharded, rank
 from .history import History
 from .hooking import Ear, after_closure, around_forward
 from .light import Light
-from .log import SCHEMA_VERSION
 from .measuring import Known, Measurement
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
-from .subject import Subject, describe, is_compiled, parameter_count, unwrapped
+from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Seen, Tap
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
+STUCK = 1000
+"""Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
 BLIND = 3
 """Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
 
@@ -109,17 +110,12 @@ class Watch:
         sinks: Sequence[Sink],
         panel: bool | None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
-        while not isinstance(optimizer, Optimizer) or isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-            inner = getattr(optimizer, "optimizer", None)  # wrappers hand their steps on to the optimizer inside
-            if inner is None:
-                raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
-            optimizer = inner
-        self.outer, self.model, self.optimizer = model, unwrapped(model), optimizer
-        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(p) in trained for p in self.model.parameters()):
-            raise InputError("the optimizer trains no parameter of this model: pass the two that belong together")
+        self.optimizer = trained_by(model, optimizer)
+        self.outer, self.model = model, unwrapped(model)
+        if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+            raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
+        if log is not None and not isinstance(log, str | os.PathLike):
+            raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
         self.schedule = schedule
         self._sharded = is_sharded(self.model.parameters())
         self._writes = rank() == 0
@@ -130,7 +126,7 @@ class Watch:
         self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
-        self._tap: Tap | None = None
+        self._blocks: tuple[str, ...] = ()
         self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
@@ -139,10 +135,10 @@ class Watch:
         self._listening: ExitStack | None = None
         self._hearing: Seen | None = None
         self._shapes: list[tuple[int, ...]] = []
+        self._apart = False
+        self._stepping, self._closing, self._forwards = 0, False, 0
         self._unseen, self.busy, self._entered = 0, False, False
-        self._timing, self._sent = False, False
-        self._own = self._first = 0.0
-        self._began = time.perf_counter()
+        self._clock = Clock()
 
     @property
     def history(self) -> History:
@@ -162,8 +158,7 @@ class Watch:
     @property
     def overhead(self) -> float:
         """The share of the run's time that watching took; the first measured step, which finds the layers, left out."""
-        passed = time.perf_counter() - self._began - self._first
-        return self._own / passed if passed > 0 else 0.0
+        return self._clock.overhead
 
     def __repr__(self) -> str:
         seen = f"{self.step:,} steps, {counted(len(self.history.records), 'record')}"
@@ -173,31 +168,38 @@ class Watch:
         if self._entered:
             raise InputError("this run has been watched already: call ns.watch again, with the same log to go on")
         self._entered = True
-        self._began = time.perf_counter()
+        self._clock.restart()
         if self._idle:
             self._hooks = [self.optimizer.register_step_post_hook(Ear(self._after_step))]
             return self
-        if self._writes:
-            self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
+        self._ears = around_forward(self.outer, Ear(self._before_forward), Ear(self._after_forward))
+        try:
+            if self._writes:
+                self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
+        except BaseException:
+            self._unhook()
+            raise
         step = self._recorder.history.next_step
         self.step = agreed(step) if self._sharded else step
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
         ]
-        self._ears = around_forward(self.outer, Ear(self._before_forward), Ear(self._after_forward))
         return self
+
+    def _unhook(self) -> None:
+        for hook in (*self._hooks, *self._ears):
+            hook.remove()
+        self._hooks, self._ears = [], []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for hook in (*self._hooks, *self._ears):
-            hook.remove()
-        self._hooks, self._ears = [], []
+        self._unhook()
         self._stop_listening()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
-        seconds = round(time.perf_counter() - self._began, 3)
+        seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
 
     def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:
@@ -231,7 +233,7 @@ class Watch:
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
-        self._began += seconds
+        self._clock.skip(seconds)
         self._budget.skip(seconds)
         self._recorder.budget.skip(seconds)
 
@@ -247,12 +249,20 @@ class Watch:
         if not self.model.training or self._listening is not None:
             return
         self._unseen = 0
+        self._stepping = self._stepping if self._closing else 0  # a step that raised does not end
+        self._forwards += 1
+        if self._forwards == STUCK:
+            self._recorder.complain(
+                "stuck",
+                f"no step of the optimizer is seen in {STUCK:,} forwards: pass ns.watch the optimizer that is stepped, "
+                "and do not compile its step",
+            )
         if self._pending is not None and self._pending.step != self.step:
             self._send()
         tier = self.schedule.due(self.step)
         if tier is None or (self._pending is not None and self._pending.seen is not None):
             return
-        with self._own_time():
+        with self._clock.watching():
             try:
                 self._listen(tier, args, kwargs)
             except Exception as error:
@@ -262,35 +272,39 @@ class Watch:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
-        self._tap = self._tap or Tap(self.model, blocks_of(self.model))
         if self._subject is None:
             tier = max(self.schedule.every, key=lambda tier: tier.rank)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        light = self._light if tier is Tier.ECONOMY and shapes == self._shapes else None
+        light = self._light if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
         light = light if light is not None and light.ready() else None
-        self._shapes = self._shapes or shapes
-        if (light is None or light.hooked) and is_compiled(self.outer):
+        if self._subject is None:
+            self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self.model)
+        if (light is None or light.hooked) and (self._apart or is_delicate(self.outer)):
             self.busy = True
-            with self._aside(), self._tap.listening(tier, readers=self._subject is None) as seen:
+            with self._aside(), self._tap(tier) as seen:
                 self.model(*args, **kwargs)
             self._heard(seen)
         else:
             self._listening = ExitStack()
-            first = self._subject is None
-            listener = self._tap.listening(tier, readers=first) if light is None else light.listening()
+            listener = self._tap(tier) if light is None else light.listening()
             self._hearing = self._listening.enter_context(listener)
+
+    def _tap(self, tier: Tier) -> AbstractContextManager[Seen]:
+        """Return a context that listens to one forward, to modules as they are now."""
+        return Tap(self.model, self._blocks).listening(tier, readers=self._subject is None)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if self._listening is None:
             return
-        with self._own_time():
+        with self._clock.watching():
             try:
                 self._stop_listening()
-                if self._hearing is not None and made is not None:  # nothing is made where the forward raised
+                raised = made is None and sys.exc_info()[0] is not None
+                if self._hearing is not None and not raised:
                     self._heard(self._hearing)
             except Exception as error:
                 self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
-        self._spend(0.0 if self._hearing is None else self._hearing.seconds)
+        self._clock.spend(0.0 if self._hearing is None else self._hearing.seconds)
         self._hearing = None
 
     def _heard(self, seen: Seen) -> None:
@@ -298,23 +312,27 @@ class Watch:
         if self._subject is None:
             self._subject = describe(self.model, seen, self.optimizer)
             self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
-            self._recorder.begin(self._subject.layers, self._metadata(self._subject))
+            self._recorder.begin(
+                self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
+            )
         tier = self.schedule.due(self.step)
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        self._stepping += 1
         tier = self.schedule.due(self.step)
-        if tier is None:
+        if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
+        self._closing = changed is not None
         if changed is None:
             self._measure_before(optimizer, tier)
         return changed
 
     def _measure_before(self, optimizer: Optimizer, tier: Tier) -> None:
-        with self._own_time():
+        with self._clock.watching():
             try:
                 if self._pending is not None and self._pending.step != self.step:
                     self._send()
@@ -327,9 +345,12 @@ class Watch:
                 self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        pending = self._pending
+        self._stepping = max(0, self._stepping - 1)
+        if self._stepping:
+            return
+        self._closing, self._forwards, pending = False, 0, self._pending
         if pending is not None and pending.step == self.step:
-            with self._own_time():
+            with self._clock.watching():
                 try:
                     pending.after()
                 except Exception as error:
@@ -355,21 +376,6 @@ class Watch:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         return stack
 
-    def _metadata(self, subject: Subject) -> dict[str, Any]:
-        device = next((p.device for p in self.model.parameters()), None)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "step": self.step,
-            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "model": type(self.model).__name__,
-            "parameters": parameter_count(self.model),
-            "optimizer": type(self.optimizer).__name__,
-            "every": {tier.value: interval for tier, interval in self.schedule.every.items()},
-            "layers": [layer.to_json() for layer in subject.layers],
-            "notes": subject.notes,
-            "provenance": provenance(device),
-        }
-
     def _stop_listening(self) -> None:
         if self._listening is not None:
             self._listening.close()
@@ -380,28 +386,8 @@ class Watch:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
-        with self._own_time():
+        with self._clock.watching():
             if pending is not None and self._writes:
-                self._recorder.send(pending, time.perf_counter() - self._began)
+                self._recorder.send(pending, self._clock.passed)
             self._recorder.collect(self.overhead, wait=wait)
-        self._sent = True
-
-    @contextmanager
-    def _own_time(self) -> Iterator[None]:
-        """Count what happens inside as the watcher's own time; once where this is nested."""
-        if self._timing:
-            yield
-            return
-        self._timing, began = True, time.perf_counter()
-        try:
-            yield
-        finally:
-            self._timing = False
-            self._spend(time.perf_counter() - began)
-
-    def _spend(self, seconds: float) -> None:
-        """Take note of own time; that of the first measured step stands apart."""
-        if self._sent:
-            self._own += seconds
-        else:
-            self._first += seconds
+        self._clock.settle()

@@ -54,6 +54,8 @@ class Sets:
         eps: the stabiliser.
         gamma: every scale, those of a group next to each other; None without scales.
         running: the running variance `[groups]`, if there is one.
+        centred: whether the mean is taken off first; RMSNorm does not.
+        stored: whether it divides by the running variance, a constant, instead of the batch's.
     """
 
     variance: Any
@@ -61,6 +63,18 @@ class Sets:
     eps: float
     gamma: Any = None
     running: Any = None
+    centred: bool = True
+    stored: bool = False
+
+    @property
+    def divisor(self) -> Any:
+        """The variances that it divides by."""
+        return self.running[None] if self.stored else self.variance
+
+    @property
+    def free(self) -> int:
+        """Dimensions of what a set can be, of which normalizing takes one away; none of them if it is a constant."""
+        return 2 if self.stored else self.entries - self.centred
 
 
 def channel_variance(x: Tensor) -> Tensor:
@@ -86,7 +100,7 @@ def measure(sets: Sets) -> Tensor:
     """Return `QUANTITIES` as one vector, on the device."""
     variance, eps = sets.variance, sets.eps
     logs = torch.log10(variance)
-    constants = constant(variance, sets.entries, eps)
+    constants = constant(sets.divisor, sets.free, eps)
     scale = scales(sets)
     gains = constants if scale is None else constants * scale
     figures = [
@@ -117,12 +131,12 @@ def scales(sets: Sets) -> Any:
     return size.amax(1) if isinstance(size, Tensor) else size.max(1)
 
 
-def constant(variance: Any, entries: int, eps: float) -> Any:
-    """Return the Jacobian norm of a set without its scale: 1/s, eps/s^3 for two entries, 0 for one."""
+def constant(variance: Any, free: int, eps: float) -> Any:
+    """Return the Jacobian norm of a set without its scale: 1/s, eps/s^3 for one free dimension, 0 for none."""
     deviation = (variance + eps) ** 0.5
-    if entries >= 3:
+    if free >= 2:
         return 1.0 / deviation
-    return eps / deviation**3 if entries == 2 else 0.0 * deviation
+    return eps / deviation**3 if free == 1 else 0.0 * deviation
 
 
 def _share(flags: Tensor) -> Tensor:
@@ -141,13 +155,14 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
     flat = [np.asarray(sets.variance) for sets in many]
     pieces = Segments(flat)
     eps = np.repeat([sets.eps for sets in many], pieces.counts)
-    entries = np.repeat([sets.entries for sets in many], pieces.counts)
+    free = np.repeat([sets.free for sets in many], pieces.counts)
+    divisor = np.concatenate([np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)])
     scale = np.concatenate(
         [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
          for sets, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        columns = figures(pieces, pieces.values, eps=eps, entries=entries, scale=scale)
+        columns = figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
         rest = np.full((len(many), 3), math.nan)
         scaled = [index for index, sets in enumerate(many) if sets.gamma is not None]
         if scaled:
@@ -160,18 +175,19 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
     return np.column_stack([*columns, rest])
 
 
-def figures(pieces: Segments, variance: Any, *, eps: Any, entries: Any, scale: Any) -> list[np.ndarray]:
+def figures(pieces: Segments, variance: Any, divisor: Any, *, eps: Any, free: Any, scale: Any) -> list[np.ndarray]:
     """Return the first seven of `QUANTITIES` of several normalizers, each figure a column.
 
     Args:
         pieces: which sets belong to which normalizer.
         variance: of every set.
+        divisor: the variance that it is divided by.
         eps: for every set.
-        entries: values of every set.
+        free: dimensions of every set, see `Sets`.
         scale: the largest abs(gamma) of every set.
     """
-    deviation = np.sqrt(variance + eps)
-    constants = np.where(entries >= 3, 1.0 / deviation, np.where(entries == 2, eps / deviation**3, 0.0))
+    deviation = np.sqrt(divisor + eps)
+    constants = np.where(free >= 2, 1.0 / deviation, np.where(free == 1, eps / deviation**3, 0.0))
     logs = np.log10(variance)
     return [
         pieces.mean(logs),

@@ -40,23 +40,26 @@ class BatchNorms:
 
     def ready(self) -> bool:
         """Whether they still use and move their statistics as they did."""
-        return all(m.training and m.momentum and m.momentum >= SLOWEST for m in self._modules)
+        return all(m.training and m.track_running_stats and m.momentum and m.momentum >= SLOWEST for m in self._modules)
 
-    def running(self) -> Tensor:
-        """Return a copy of all running variances."""
-        return torch.cat([module.running_var for module in self._modules])
+    def now(self) -> tuple[Tensor, Tensor]:
+        """Return copies of all running variances and of how often they were moved."""
+        running = torch.cat([module.running_var for module in self._modules])
+        return running, torch.stack([module.num_batches_tracked for module in self._modules])
 
-    def moved(self, before: Tensor) -> Moved:
+    def moved(self, before: tuple[Tensor, Tensor]) -> Moved:
         """Return what a forward did to the running variances.
 
         Args:
-            before: what `running` returned before it.
+            before: what `now` returned before it.
         """
+        running, count = self.now()
         scales = [torch.ones_like(m.running_var) if m.weight is None else m.weight.detach() for m in self._modules]
         return Moved(
             norms=self,
-            before=before,
-            after=self.running(),
+            before=before[0],
+            after=running,
+            calls=count - before[1],
             gamma=torch.cat(scales),
             momenta=[module.momentum for module in self._modules],
         )
@@ -75,7 +78,7 @@ class BatchNorms:
         """Return the figures of all of them, one row each, on the host.
 
         Args:
-            found: what a forward did: `before`, `after` and `gamma` of a `Moved`, as they have arrived.
+            found: what a forward did: `before`, `after`, `gamma` and `calls` of a `Moved`, as they have arrived.
             momenta: of each of them.
         """
         old, new, size = found["before"], found["after"], np.abs(found["gamma"])
@@ -83,7 +86,7 @@ class BatchNorms:
         spread = np.maximum(old + (new - old) / step, old * (RESOLVED / step))  # below that it is rounding
         variance = np.maximum(spread * ((self._many - 1.0) / self._many), 0.0)
         with np.errstate(all="ignore"):
-            columns = figures(self._pieces, variance, eps=self._eps, entries=self._many, scale=size)
+            columns = figures(self._pieces, variance, variance, eps=self._eps, free=self._many - 1, scale=size)
             dead = dead_share(self._pieces, size)
             dead[[module.weight is None for module in self._modules]] = np.nan
             return np.column_stack(
@@ -98,6 +101,7 @@ class Moved:
     Attributes:
         norms: of which.
         before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
+        calls: how often each layer was called: only of one that was called once the variance can be read off.
         momenta: of each layer.
     """
 
@@ -105,4 +109,5 @@ class Moved:
     before: Tensor
     after: Tensor
     gamma: Tensor
+    calls: Tensor
     momenta: list[float]

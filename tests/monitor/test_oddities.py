@@ -1,0 +1,267 @@
+"""Models and loops that are not usual: nothing changes, nothing stops, and no figure is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+from normscope.monitor.subject import compiled_functions
+from normscope.monitor.watching import watch
+
+
+def fit(
+    model: nn.Module,
+    inputs: Callable[[int], Any],
+    *,
+    steps: int = 4,
+    watched: dict[str, Any] | None = None,
+    change: Callable[[int, nn.Module], None] = lambda step, model: None,
+    optimizer: Any = torch.optim.SGD,
+) -> tuple[list[float], Any]:
+    """Train on the mean square of the output; return the losses and what watched them."""
+    trained = optimizer([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    run, losses = None if watched is None else watch(model, trained, **{"every": 1, **watched}), []
+    if run is not None:
+        run.__enter__()
+    for step in range(steps):
+        change(step, model)
+        trained.zero_grad()
+        loss = model(inputs(step)).square().mean()
+        loss.backward()
+        trained.step()
+        losses.append(float(loss.detach()))
+    if run is not None:
+        run.__exit__(None, None, None)
+    return losses, run
+
+
+def assert_unchanged(build: Callable[[], nn.Module], inputs: Callable[[int], Any], **options: Any) -> Any:
+    """Train alone and watched; return what watched."""
+    found = []
+    for watched in (None, options):
+        torch.manual_seed(0)
+        found.append(fit(build(), inputs, watched=watched))
+    assert found[0][0] == found[1][0]
+    assert len(found[1][1].records) == 4
+    return found[1][1]
+
+
+def noise(*shape: int) -> Callable[[int], Tensor]:
+    return lambda step: torch.randn(shape, generator=torch.Generator().manual_seed(step))
+
+
+class Calls(nn.Module):
+    """Calls a function with its layers."""
+
+    def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+@torch.compile(backend="eager")
+def gated(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, weight).relu() * torch.sigmoid(x)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    frozen = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).requires_grad_(False)
+    model = Calls(lambda self, x: self.head(self.frozen(x)), frozen=frozen, head=nn.Linear(8, 4))
+    model.frozen.eval()
+    return model
+
+
+def lazy() -> nn.Module:
+    model = nn.Sequential(nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.Linear(6, 2))
+    model.add_module("unused", nn.Identity())
+    model(torch.ones(2, 5))
+    model.register_module("never", nn.ModuleList([nn.LazyLinear(3)])[0])
+    return Calls(lambda self, x: self.inner[2](self.inner[1](self.inner[0](x))), inner=model)
+
+
+UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "a compiled function": (lambda: Calls(lambda self, x: gated(x, self.fc.weight), fc=nn.Linear(6, 6)), (8, 6)),
+    "attention in eval mode": (encoder, (3, 5, 8)),
+    "lazy modules": (lazy, (4, 5)),
+    "a sparse input": (lambda: nn.Sequential(Calls(lambda self, x: torch.sparse.mm(
+        x.to_sparse(), self.fc.weight.mT), fc=nn.Linear(6, 4)), nn.Linear(4, 2)), (5, 6)),
+    "a product with a vector": (lambda: Calls(lambda self, x: self.fc(x) @ self.fc.bias, fc=nn.Linear(6, 4)), (5, 6)),
+    "complex weights": (lambda: Calls(lambda self, x: F.linear(
+        x.to(torch.complex64), self.fc.weight).abs(), fc=nn.Linear(6, 4, dtype=torch.complex64)), (5, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", ["economy", "full"])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.monitor.watching.compiled_functions", compiled_functions)
+    build, shape = UNUSUAL[name]
+    run = assert_unchanged(build, noise(*shape), tier=tier)
+    assert all(record.total["log10_gradient"] is not None for record in run.records)
+
+
+def test_sparse_inputs_of_blocks_are_left_out() -> None:
+    def build() -> nn.Module:
+        first = Calls(lambda self, x: torch.sparse.mm(x, self.fc.weight.mT), fc=nn.Linear(6, 4))
+        return nn.Sequential(first, nn.Linear(4, 2))
+
+    run = assert_unchanged(build, lambda step: noise(5, 6)(step).to_sparse(), tier="standard")
+    assert [value is None for value in run.records[0].of("block", "log10_activation")] == [True, False]
+
+
+def test_a_block_that_returns_its_parameter_keeps_no_hook() -> None:
+    model = nn.Sequential(Calls(lambda self, x: self.fc.weight, fc=nn.Linear(6, 4)), nn.Linear(6, 2))
+    fit(model, noise(4, 6), watched={"tier": "standard"})
+    assert not model[0].fc.weight._backward_hooks
+
+
+def test_a_model_that_returns_nothing_is_measured() -> None:
+    model = Calls(lambda self, x: setattr(self, "loss", self.fc(x).square().mean()), fc=nn.Linear(6, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        model(torch.ones(3, 6))
+        model.loss.backward()
+        optimizer.step()
+    assert run.records[0].of("weight", "log10_norm") != ()
+
+
+def test_a_scripted_model_is_refused_and_nothing_stays(tmp_path: Any) -> None:
+    scripted = torch.jit.script(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(scripted.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="scripted"):
+        watch(scripted, optimizer, log=tmp_path)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize("options", [{"sinks": print}, {"sinks": [3]}, {"log": 123}, {"tier": ["a"]}])
+def test_wrong_options_say_so(options: dict[str, Any]) -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(InputError):
+        watch(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+class Twice(torch.optim.SGD):
+    """Hands its step on to its base class, which torch hooks too; takes something that is no closure."""
+
+    def step(self, what: Any = None) -> None:
+        super().step()
+
+
+def test_a_step_that_calls_that_of_its_base_class_is_one() -> None:
+    model = nn.Linear(6, 4)
+    optimizer = Twice(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            model(noise(4, 6)(step)).square().mean().backward()
+            optimizer.step(torch.ones(2))
+    assert (run.step, [record.step for record in run.records]) == (3, [0, 1, 2])
+
+
+def batch_normed() -> nn.Module:
+    torch.manual_seed(0)
+    return Calls(lambda self, x: self.bn(self.fc(x)), fc=nn.Linear(6, 4), bn=nn.BatchNorm1d(4))
+
+
+def level(x: Tensor) -> float:
+    return float(x.detach().var(0, correction=0).log10().mean())
+
+
+@pytest.mark.parametrize("change", ["statistics off", "another module", "not called", "called twice"])
+def test_a_batch_norm_that_changes_is_never_read_wrongly(change: str) -> None:
+    """Each from the third step on: the variance is that of its input, or unknown."""
+    expected: list[float | None] = []
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.fc(x) * 10.0**self.step
+        late = self.step > 1
+        expected.append(None if late and change in ("not called", "called twice") else level(y))
+        if late and change == "not called":
+            return y
+        return self.bn(self.bn(y)) if late and change == "called twice" else self.bn(y)
+
+    def changed(step: int, model: nn.Module) -> None:
+        model.step = step
+        if step == 2 and change == "statistics off":
+            model.bn.track_running_stats = False
+        if step == 2 and change == "another module":
+            model.bn = nn.BatchNorm1d(4)
+
+    model = batch_normed()
+    model.function = forward
+    _, run = fit(model, noise(16, 6), watched={}, change=changed)
+    for record, right in zip(run.records, expected, strict=True):
+        [found] = record.of("normalizer", "log10_variance") or [None]
+        assert found == (right if right is None else pytest.approx(right, abs=1e-4)), record.step
+
+
+def test_batches_that_hide_their_shape_are_measured_anew() -> None:
+    class Box:
+        def __init__(self, x: Tensor) -> None:
+            self.x = x
+
+    model = batch_normed()
+    model.function = lambda self, box: self.bn(self.fc(box.x))
+    inputs = {step: noise(32 if step < 2 else 3, 6)(step) for step in range(4)}
+    expected = []
+    model.fc.register_forward_hook(lambda module, args, made: expected.append(level(made)))
+    _, run = fit(model, lambda step: Box(inputs[step]), watched={})
+    found = [record.of("normalizer", "log10_variance")[0] for record in run.records]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_frozen_statistics_are_what_divides() -> None:
+    model = batch_normed()
+    model.bn.running_var.fill_(100.0)
+    model.bn.eval()
+    _, run = fit(model, noise(16, 6), watched={})
+    record = run.records[0]
+    assert record.of("normalizer", "log10_constant")[0] == pytest.approx(-1.0, abs=1e-4)
+    norm = float(torch.linalg.matrix_norm(batch_normed().fc.weight.detach(), 2))
+    assert record.of("weight", "log10_folded")[0] == pytest.approx(math.log10(norm) - 1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_constants_of_small_sets_are_norms_of_the_jacobian(entries: int) -> None:
+    for layer in (nn.RMSNorm(entries, eps=1e-3), nn.LayerNorm(entries, eps=1e-3)):
+        x = torch.tensor([[0.7, -0.2, 0.4][:entries]])
+        model = nn.Sequential(nn.Linear(entries, entries), layer)
+        with torch.no_grad():
+            model[0].weight.copy_(torch.eye(entries))
+            model[0].bias.zero_()
+        largest = float(torch.linalg.matrix_norm(torch.func.jacrev(layer)(x[0]), 2))
+        _, run = fit(model, lambda step, x=x: x, steps=1, watched={})
+        found = run.records[0].of("normalizer", "log10_constant")[0]
+        assert found == pytest.approx(math.log10(largest), abs=1e-4) if largest > 0 else found < -5
+
+
+def test_a_linear_layer_along_another_dimension_is_not_scale_invariant() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    _, run = fit(model, noise(8, 4, 6), watched={})
+    [weight] = run.history.of("weight")
+    assert (weight.invariant, weight.normalizer) == (None, None)
+
+
+def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
+    model = nn.Linear(6, 4)
+    model.weight.requires_grad_(False)
+    size = math.hypot(float(model.weight.detach().norm()), float(model.bias.detach().norm()))
+    _, run = fit(model, noise(8, 6), watched={}, steps=1)
+    assert run.records[0].of("weight", "log10_size")[0] == pytest.approx(math.log10(size), abs=1e-5)
+    model = nn.Linear(6, 4)
+    _, run = fit(model, lambda step: 1e-13 * noise(8, 6)(step), watched={}, change=lambda step, m: m.bias.data.zero_())
+    assert run.records[-1].total["log10_gradient"] == pytest.approx(-14.0, abs=2.0)
+    _, run = fit(Calls(lambda self, x: 1e-12 * self.fc(x), fc=model), noise(8, 6), watched={})
+    assert -26.0 < run.records[-1].total["log10_gradient"] < -22.0
