@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -82,7 +81,8 @@ def codes(found):
 
 
 def test_a_healthy_run_is_silent():
-    assert not run(40, lambda share: {}).findings[1:]  # one info: variances are below 1
+    [told] = run(40, lambda share: {}).findings
+    assert (told.code, told.severity) == ("expanding-normalizer", Severity.INFO)  # variances are below 1
     assert not codes(run(40, lambda share: {"loss": 2.0 - share, "weight__log10_norm": 0.3 + 0.3 * share}))
     assert not codes(run(60, lambda share: {"gradient": -6.0 * share, "loss": 10.0 ** (-5 * share)}))
 
@@ -117,7 +117,7 @@ def test_figures_that_raise_an_alarm(change, expected):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda s: {"gradient": 8.0 * s}, ("gradient-explosion", "conv0")),
+        (lambda s: {"gradient": 8.0 * s, "at": 3, "weight__log10_gradient": 0.5}, ("gradient-explosion", "conv3")),
         (lambda s: {"gradient": math.nan if s > 0.5 else 0.0}, ("gradient-explosion", "")),
         (lambda s: {"block__log10_backward": 1.2}, ("gradient-explosion", "")),
         (lambda s: {"block__log10_backward": -1.5}, ("gradient-vanishing", "")),
@@ -127,7 +127,7 @@ def test_figures_that_raise_an_alarm(change, expected):
     ],
 )
 def test_figures_of_the_whole_network(change, expected):
-    assert {(code, where if expected[1] == "" else "conv0") for code, where in codes(run(30, change))} == {expected}
+    assert codes(run(30, change)) == {expected}
 
 
 @pytest.mark.parametrize(
@@ -255,17 +255,20 @@ def test_whatever_is_measured_an_alarm_never_fails(seed):
             assert finding.to_json()["step"] == one.step
 
 
-def test_the_cost_does_not_grow_with_the_run():
+def test_the_cost_does_not_grow_with_the_run(monkeypatch):
     found = history(*(record(step) for step in range(30)))
-    marks = []
+    read, looked = Record.of, []
+    monkeypatch.setattr(Record, "of", lambda self, *what: looked.append(1) or read(self, *what))
+    counts = []
     for stretch in range(2):
         for step in range(1000 * stretch + 30, 1000 * stretch + 1000):
             found.keep(record(step))
-        began = time.process_time()
-        for step in range(20):
+        looked.clear()
+        for step in range(5):
             found.add(record(1000 * (stretch + 1) + step))
-        marks.append(time.process_time() - began)
-    assert marks[1] < 3 * marks[0] + 0.05
+        counts.append(len(looked))
+    assert counts[0] > 0
+    assert counts[1] == counts[0]
     assert len(ALARMS) == 14
 
 

@@ -82,6 +82,7 @@ def test_evaluation_in_between_is_not_measured() -> None:
         model(torch.randn(4, 72)).sum().backward()
         optimizer.step()
     [record] = run.records
+    assert len(record.of("normalizer", "log10_variance")) == 2
     assert all(value < 1.0 for value in record.of("normalizer", "log10_variance"))
 
 

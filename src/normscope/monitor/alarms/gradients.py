@@ -11,7 +11,7 @@ from ...core.finding import Finding, Severity
 from ...diagnosis.findings.words import figure, figures, power
 from ...report.words import counted
 from ..record import Record
-from .windows import first, latest, number, step, typical
+from .windows import first, latest, number, steepest, step, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -53,7 +53,8 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
     gains = _back(history)
     uneven = _uneven(history, "gradient-explosion")
     if start is not None and len(recent) == CONSECUTIVE and min(recent) - start >= EXPLODED:
-        where = _steepest(history)
+        worst = steepest(history, history.records[-1])
+        where = "" if worst is None else history.of("weight")[worst].name
         yield Finding(
             code="gradient-explosion",
             severity=Severity.WARNING,
@@ -153,13 +154,6 @@ def _pair(record: Record, index: int) -> tuple[float, float] | None:
     if gradient is None or size is None or not (math.isfinite(gradient) and math.isfinite(size)):
         return None
     return gradient, size
-
-
-def _steepest(history: History) -> str:
-    """Return the weight layer with the largest gradient for its weights in the last record."""
-    layers = history.of("weight")
-    found = [(v[0] - v[1], i) for i in range(len(layers)) if (v := _pair(history.records[-1], i)) is not None]
-    return layers[max(found)[1]].name if found else ""
 
 
 def _uneven(history: History, code: str) -> Finding | None:

@@ -10,7 +10,7 @@ from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
 from ...diagnosis.findings.words import figure, figures
 from ..record import Kind, Record
-from .windows import first, latest, number, step
+from .windows import first, latest, number, steepest, step
 
 if TYPE_CHECKING:
     from ..history import History
@@ -68,9 +68,9 @@ def _began(history: History, record: Record, weights: list[int], before: Record 
         name = layers[weights[0]].name
         return name, f"The weights of {name} are the first, in the order of the forward, that are not finite."
     if weights:
-        steepest = None if before is None else _steepest(history, before)
-        name = layers[weights[0] if steepest is None else steepest].name
-        told = "" if steepest is None else f" The layer with the largest gradient for its weights was {name} then."
+        worst = None if before is None else steepest(history, before)
+        name = layers[weights[0] if worst is None else worst].name
+        told = "" if worst is None else f" The layer with the largest gradient for its weights was {name} then."
         return name, f"All weights are broken already, so a step between the two records did it.{told}"
     normalizers = _broken(history, record, "normalizer", "log10_variance_max")
     if normalizers:
@@ -93,16 +93,6 @@ def _broken(history: History, record: Record, kind: Kind, quantity: str) -> list
     """Return the layers, in order, with a figure that is NaN or plus infinity; zero is minus infinity and is fine."""
     found = ((i, number(record, kind, quantity, i)) for i in range(len(history.of(kind))))
     return [i for i, value in found if value is not None and (math.isnan(value) or value == math.inf)]
-
-
-def _steepest(history: History, record: Record) -> int | None:
-    """Return the weight with the largest gradient relative to its norm."""
-    found = []
-    for index in range(len(history.of("weight"))):
-        gradient, size = (number(record, "weight", q, index) for q in ("log10_gradient", "log10_size"))
-        if gradient is not None and size is not None and math.isfinite(gradient) and math.isfinite(size):
-            found.append((gradient - size, index))
-    return max(found)[1] if found else None
 
 
 def loss_rising(history: History) -> Iterator[Finding]:

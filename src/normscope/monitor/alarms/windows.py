@@ -56,6 +56,16 @@ def number(record: Record, kind: Kind, quantity: str, index: int) -> float | Non
     return column[index] if index < len(column) else None
 
 
+def steepest(history: History, record: Record) -> int | None:
+    """Return the weight layer with the largest gradient relative to its weights; None if none has one."""
+    found = []
+    for index in range(len(history.of("weight"))):
+        gradient, size = (number(record, "weight", q, index) for q in ("log10_gradient", "log10_size"))
+        if gradient is not None and size is not None and math.isfinite(gradient) and math.isfinite(size):
+            found.append((gradient - size, index))
+    return max(found)[1] if found else None
+
+
 def typical(values: Sequence[float]) -> float | None:
     """Return the median; None of nothing."""
     return median(values) if values else None
