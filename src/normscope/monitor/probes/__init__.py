@@ -1,1 +1,1 @@
-"""What is measured of a step: pure functions of tensors, each result a small tensor on their device."""
+"""What is measured of a step: on the device small tensors, on the host the figures made of them."""
