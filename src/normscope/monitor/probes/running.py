@@ -36,7 +36,8 @@ class BatchNorms:
         self._ends = np.cumsum([0, *self._counts])
         self._pieces = Segments([np.zeros(count) for count in self._counts])
         self._eps = np.repeat([module.eps for module in modules], self._counts)
-        self._many = np.repeat(self._entries, self._counts)
+        self._free = np.repeat(self._entries, self._counts) - 1
+        self._unbiased = self._free / (self._free + 1.0)
 
     def ready(self) -> bool:
         """Whether they still use and move their statistics as they did."""
@@ -84,9 +85,9 @@ class BatchNorms:
         old, new, size = found["before"], found["after"], np.abs(found["gamma"])
         step = np.repeat(momenta, self._counts)
         spread = np.maximum(old + (new - old) / step, old * (RESOLVED / step))  # below that it is rounding
-        variance = np.maximum(spread * ((self._many - 1.0) / self._many), 0.0)
+        variance = np.maximum(spread * self._unbiased, 0.0)
         with np.errstate(all="ignore"):
-            columns = figures(self._pieces, variance, variance, eps=self._eps, free=self._many - 1, scale=size)
+            columns = figures(self._pieces, variance, variance, eps=self._eps, free=self._free, scale=size)
             dead = dead_share(self._pieces, size)
             dead[[module.weight is None for module in self._modules]] = np.nan
             return np.column_stack(
