@@ -16,10 +16,15 @@ def modules():
         yield importlib.import_module(found.name)
 
 
-def test_importing_normscope_loads_nothing_that_can_wait():
-    code = f"import sys, normscope; print([name for name in {LATE} if name in sys.modules])"
+def test_importing_normscope_loads_nothing_that_can_wait_and_draws_no_random_numbers():
+    code = f"""
+import sys, torch
+before = torch.random.get_rng_state()
+import normscope, normscope.rules
+print([name for name in {LATE} if name in sys.modules], torch.equal(before, torch.random.get_rng_state()))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[] True"
 
 
 def test_every_public_name_has_a_docstring():
