@@ -57,6 +57,8 @@ DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK = 3000, 3 * 10**7, 1e11
 """Maps are written out up to this short side, this many entries and multiplications."""
 STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
 """Largest ellipsoid, multiplications spent on the torus of one convolution, and in extended precision."""
+WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 3e12, 2e9, 1e8, 10**6, 512
+"""Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 
 
 class BadFile(Exception):
@@ -1341,7 +1343,8 @@ class Ball:
 class Step:
     """What an ellipsoid needs: where it starts (log10 constants), the multipliers by node, and where it ends.
 
-    `weights` are the shares of the operands of nodes that read several. An `auto` step chooses its own multipliers.
+    `weights` are the shares of the operands of nodes that read several. An `auto` step chooses its own multipliers. On
+    a `torus` (entries per axis) multipliers are those of channels, in units of the change of the start.
     """
 
     at: str
@@ -1349,6 +1352,7 @@ class Step:
     sigma: dict[str, Array]
     weights: dict[str, tuple[float, ...]]
     auto: bool = False
+    torus: Shape | None = None
 
 
 def times(*exponents: float) -> float:
@@ -1401,11 +1405,36 @@ class Prover:
 
     def _run(self, step: Step) -> None:
         """Run an ellipsoid; over a ball, whose slopes multipliers may not be made for, it may come to nothing."""
+        if step.torus is not None:
+            self._run_torus(step)
+            return
         try:
             Ellipsoid(self, step).run()
         except (Refuted, Unproven):
             if not isinstance(self, BallProver):
                 raise
+
+    def _run_torus(self, step: Step) -> None:
+        """Run an ellipsoid on a torus, for all inputs; what cannot be followed is said to be."""
+        try:
+            if not isinstance(self, BallProver):
+                Waves(self, step).run()
+        except Unproven as error:
+            self.loose[str(error)] = None
+
+    def tori(self, steps: Sequence[Step]) -> float:
+        """Run the ellipsoids on tori whose starts are bounded without a norm; return log10 of the output's bound."""
+        for step in steps:
+            sources = [self.network.nodes[name] for name in self.cone(step)[1]] if step.torus is not None else []
+            for node in sources:
+                if node.kind not in ("input", *LINEAR) and all(self.best[name] < INF for name in node.operands):
+                    gains, joint = self.gains(node)
+                    moved = [times(gain, self.best[name]) for gain, name in zip(gains, node.operands)]
+                    self.best[node.name] = min(self.best[node.name], log10_root(moved) if joint else log10_sum(moved))
+            if sources and all(self.best[node.name] < INF for node in sources):
+                self.done.add(id(step))
+                self._run(step)
+        return self.best[self.network.output.name]
 
     def settle(self, node: Node) -> None:
         """Draw what follows from a new bound on a value: nothing, if it speaks of all inputs."""
@@ -2064,6 +2093,10 @@ class Ellipsoid:
         self.forms: dict[str, dict[str, Array | None]] = {name: {name: None} for name in self.bases}
         self.q: Array | None = None
         self.diagonal = np.concatenate([np.full(n, scales[name]) for name, n in self.bases.items()] or [np.zeros(0)])
+        self._walk()
+
+    def _walk(self) -> None:
+        """Go through the nodes up to the end."""
         for index, node in enumerate(self.order):
             if node.kind in LINEAR:
                 self.forms[node.name] = self._linear(node)
@@ -2078,21 +2111,28 @@ class Ellipsoid:
 
     def _slice(self) -> None:
         """Go over to one slice of the first dimension while every node does the same to all of them."""
-        while len({shape[:1] for shape in self.shapes.values()}) == 1 and min(map(len, self.shapes.values())) > 1:
-            maps: dict[str, tuple[Map, ...]] = {}
-            for node in self.order:
-                sliced = [linear.slice() for linear in self.maps[node.name]]
-                if node.kind not in ("linear", "entrywise") or any(linear is None for linear in sliced):
-                    return
-                maps[node.name] = tuple(linear for linear in sliced if linear is not None)
-                if node.kind == "entrywise" and self.step.auto:
-                    return
-                if node.kind == "entrywise":
-                    count = node.size // math.prod(self.shapes[node.name][1:])
-                    sides = [side.reshape(count, -1) for side in (*self.prover.slopes(node), self._sigma(node))]
-                    if not all((side == side[:1]).all() for side in sides):
-                        return
-            self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
+        while self._slice_once():
+            pass
+
+    def _slice_once(self) -> bool:
+        """Go over to one slice of the first dimension, if every node does the same to all of them."""
+        if len({shape[:1] for shape in self.shapes.values()}) != 1 or min(map(len, self.shapes.values())) < 2:
+            return False
+        maps: dict[str, tuple[Map, ...]] = {}
+        for node in self.order:
+            sliced = [linear.slice() for linear in self.maps[node.name]]
+            if node.kind not in ("linear", "entrywise") or any(linear is None for linear in sliced):
+                return False
+            maps[node.name] = tuple(linear for linear in sliced if linear is not None)
+            if node.kind == "entrywise" and self.step.auto:
+                return False
+            if node.kind == "entrywise":
+                count = node.size // math.prod(self.shapes[node.name][1:])
+                sides = [side.reshape(count, -1) for side in (*self.prover.slopes(node), self._sigma(node))]
+                if not all((side == side[:1]).all() for side in sides):
+                    return False
+        self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
+        return True
 
     def _sigma(self, node: Node) -> Array:
         """Return the multipliers of a node, one per entry: spread out like a tensor, or a list that is repeated."""
@@ -2341,6 +2381,589 @@ def factor(matrix: Array) -> Array | None:
     return found if np.isfinite(found).all() else None
 
 
+# ------------------------------------------------------------------------------------------------ on tori
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """Output o of every channel is the sum over taps t of weight[t] times the inputs at o stride + offsets[t].
+
+    Attributes:
+        weight: [taps, outputs, inputs/groups] of channels.
+        offsets: [taps, axes].
+        stride, size, outputs: steps, and entries of the two grids, per axis.
+        groups: of channels.
+        wraps: positions outside the grid are taken modulo its size; otherwise they hold zeros.
+    """
+
+    weight: Array
+    offsets: Array
+    stride: Shape
+    size: Shape
+    outputs: Shape
+    groups: int
+    wraps: bool = False
+
+    def reach(self, axis: int) -> int:
+        """Return how far windows go beyond the grid, on the side where they go further."""
+        last = (self.outputs[axis] - 1) * self.stride[axis] + int(self.offsets[:, axis].max())
+        return max(0, -int(self.offsets[:, axis].min()), last - (self.size[axis] - 1))
+
+    def covers(self, axis: int, entries: int) -> bool:
+        """Say whether no window of an output outside its grid meets the grid of the input, on a torus."""
+        outside = np.arange(self.outputs[axis], entries // self.stride[axis])
+        read = outside[:, None] * self.stride[axis] + np.unique(self.offsets[:, axis])
+        return not (read % entries < self.size[axis]).any()
+
+    def at(self, points: Array, level: Shape, sizes: Shape) -> Array:
+        """Return its matrices [points, outputs, inputs] at frequencies of a torus, on unitary transforms.
+
+        Of the frequencies that the stride folds onto one another, each gives its own part.
+        """
+        turns = np.zeros((len(points), len(self.offsets)))
+        for axis, (step, size) in enumerate(zip(level, sizes)):
+            place = self.offsets[:, axis] % (size // step) * step
+            turns += (points[:, axis, None] % size) * place % size / size
+        flat = np.exp(2j * math.pi * turns) @ self.weight.reshape(len(self.offsets), -1).astype(complex)
+        rows, width = self.weight.shape[1:]
+        flat = flat.reshape(-1, self.groups, rows // self.groups, width) / math.sqrt(math.prod(self.stride))
+        found = np.zeros((len(flat), self.groups, rows // self.groups, self.groups, width), complex)
+        each = np.arange(self.groups)
+        found[:, each, :, each] = np.moveaxis(flat, 1, 0)
+        return found.reshape(len(flat), rows, self.groups * width)
+
+
+def stencil_of(linear: Map, axes: int) -> Stencil | None:
+    """Return a map between fields [channels, *grid] as a stencil, or None if it is not known to be one."""
+    if len(linear.inside) != axes + 1 or len(linear.outside) != axes + 1:
+        return None
+    if isinstance(linear, Chain) and len(linear.parts) == 1:
+        linear = linear.parts[0]
+    size, outputs, here, once = linear.inside[1:], linear.outside[1:], np.zeros((1, axes), int), (1,) * axes
+    if isinstance(linear, Convolution) and not linear.transposed and len(linear.axes) == axes:
+        shape = linear.weight.shape
+        weight = np.moveaxis(linear.weight.reshape(*shape[:2], -1), 2, 0)
+        ends = zip(np.indices(shape[2:]).reshape(axes, -1), linear.axes)
+        offsets = np.stack([tap * axis.dilation - axis.left for tap, axis in ends], axis=1)
+        stride = tuple(axis.stride for axis in linear.axes)
+        found = Stencil(weight, offsets, stride, size, outputs, linear.groups, linear.mode == "circular")
+        padded = any(found.reach(axis) for axis in range(axes))
+        return found if linear.mode in ("zeros", "circular") or not padded else None
+    if isinstance(linear, Identity) and linear.inside == linear.outside:
+        return Stencil(np.ones((1, linear.inside[0], 1)), here, once, size, outputs, linear.inside[0])
+    if isinstance(linear, Diagonal):
+        channels = _channels(linear)
+        return (
+            None if channels is None else Stencil(channels.reshape(1, -1, 1), here, once, size, outputs, len(channels))
+        )
+    if isinstance(linear, Repeated) and linear.leading == linear.inside[:1] and max(outputs) > 1:
+        return _pooling(linear.inner, linear.leading[0])
+    return None
+
+
+def _pooling(inner: Map, channels: int) -> Stencil | None:
+    """Return a map that every channel goes through on its own as a stencil: its entries must be those of one."""
+    size, outputs = inner.inside, inner.outside
+    if isinstance(inner, Sparse):
+        row, column, entry = inner.row, inner.column, inner.entry
+    elif isinstance(inner, Dense):
+        row, column = np.nonzero(inner.entries)
+        entry = inner.entries[row, column]
+    else:
+        return None
+    if not len(row) or len(np.unique(row * math.prod(size) + column)) < len(row):
+        return None
+    to, read = np.stack(np.unravel_index(row, outputs), axis=1), np.stack(np.unravel_index(column, size), axis=1)
+    stride = []
+    for axis, count in enumerate(outputs):
+        last = [int(read[to[:, axis] == place, axis].max(initial=-1)) for place in range(min(count, 2))]
+        stride.append(last[1] - last[0] if count > 1 else last[0] - int(read[:, axis].min()) + 1)
+    if min(stride) < 1:
+        return None
+    offsets, which = np.unique(read - to * np.array(stride), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    weight = np.zeros(len(offsets))
+    weight[which] = entry
+    expected = 0
+    for offset in offsets:
+        places = [np.arange(n) * s + int(o) for n, s, o in zip(outputs, stride, offset)]
+        expected += math.prod(int(((p >= 0) & (p < n)).sum()) for p, n in zip(places, size))
+    if expected != len(row) or (weight[which] != entry).any():
+        return None
+    shared = np.broadcast_to(weight[:, None, None], (len(offsets), channels, 1))
+    return Stencil(shared, offsets, tuple(stride), size, outputs, channels)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value on a grid: entry o lies at o level of the finest torus. A clean one is zero outside its grid there."""
+
+    channels: int
+    grid: Shape
+    level: Shape
+    clean: bool
+
+
+class Torus:
+    """Frequencies of a torus: of every conjugate pair at least one, the last axis going up to half of its entries."""
+
+    def __init__(self, sizes: Shape) -> None:
+        self.sizes, self.half = sizes, (*sizes[:-1], sizes[-1] // 2 + 1)
+        self.points = np.indices(self.half).reshape(len(sizes), -1).T
+        alone = (self.points[:, -1] == 0) | (2 * self.points[:, -1] == sizes[-1])
+        self.weights = np.where(alone, 1.0, 2.0)
+
+    def find(self, points: Array) -> tuple[Array, Array]:
+        """Return where any frequencies are found, and whether as their conjugate."""
+        sizes = np.array(self.sizes)
+        points = points % sizes
+        flip = points[..., -1] >= self.half[-1]
+        points = np.where(flip[..., None], -points % sizes, points)
+        return np.ravel_multi_index(tuple(np.moveaxis(points, -1, 0)), self.half), flip
+
+
+class Waves:
+    """Runs the recursion on tori: fields of a convolutional network as one Hermitian matrix per frequency.
+
+    A change of the start is zero outside its grid. A stencil that reads a field beyond its grid needs it to be clean,
+    and the torus so large that no window meets the grid from the other side. Activations make a field clean: their
+    slopes are those of a mask too, 0 outside of the grid, unless the grid is the whole torus. Multipliers are shared by
+    all places of a channel, so the state stays block circulant. What follows the last field is carried by `Tail`.
+    """
+
+    def __init__(self, prover: Prover, step: Step) -> None:
+        assert step.torus is not None
+        self.prover, self.step, self.network, self.sizes = prover, step, prover.network, step.torus
+        self.axes, self.done = len(step.torus), 0.0
+        cone, names = prover.cone(step)
+        self.order = _linear_first([node for node in self.network.order if node.name in cone])
+        sources = [node for node in self.network.order if node.name in names]
+        if not sources or (len(sources) > 1 and any(node.kind != "input" for node in sources)):
+            raise Unproven(f"a torus up to {step.at} starts from several values: {_listed(names)}")
+        self.base = max(prover.best[node.name] for node in sources)
+        self.front = sources[0].shape[: -self.axes - 1]
+        self.torus = Torus(self.sizes)
+        self.fields: dict[str, Field] = {}
+        self.readings: dict[str, list[tuple[Stencil, str]]] = {}
+        self.reasons: dict[str, None] = {}
+        for node in sources:
+            shape = node.shape[len(self.front) :]
+            fits = len(shape) == self.axes + 1 and node.shape[: len(self.front)] == self.front
+            if not fits or any(n > size for n, size in zip(shape[1:], self.sizes)):
+                raise Unproven(f"{node.name} does not lie on a torus of {list(self.sizes)} entries")
+            self.fields[node.name] = Field(shape[0], shape[1:], (1,) * self.axes, clean=True)
+        self.bases = [node.name for node in sources]
+        width = self._width(self.bases)
+        self.q = np.broadcast_to(np.eye(width, dtype=complex), (len(self.torus.points), width, width))
+
+    def run(self) -> None:
+        """Carry the state over all fields, and record the bound on the end."""
+        if not math.isfinite(self.base):
+            raise Unproven(f"the start of the torus up to {self.step.at} has no bound")
+        for node in self.order:
+            masked = node.kind == "linear" and node.name in self.step.sigma
+            if node.kind == "linear":
+                self._linear(node)
+            if masked and node.name in self.fields:
+                self._bend(node, node.name, 0.0, 1.0)
+            elif masked or (node.kind not in LINEAR and not self._activation(node)):
+                break
+        bounds = [self._peak()] if self.step.at in self.fields else []
+        if not bounds or self.network.nodes[self.step.at].size <= SMALL_FIELD:
+            head = self._head()
+            if head is not None:
+                self._enter(*head)
+            elif not bounds:
+                why = _listed(self.reasons) or f"it is no chain of convolutions up to {self.step.at}"
+                raise Unproven(f"a torus is not followed to its end: {why}")
+        self.prover.best[self.step.at] = min([self.prover.best[self.step.at], *bounds])
+
+    def _spend(self, work: float, width: int) -> None:
+        """Count multiplications of real numbers, and the memory of a state, before they are spent."""
+        self.done += 4.0 * work
+        if self.done > WAVE_WORK or 16.0 * len(self.torus.points) * width**2 > WAVE_BYTES:
+            raise Unproven(f"the ellipsoid on a torus up to {self.step.at} is too large")
+
+    def _width(self, names: Iterable[str]) -> int:
+        return sum(self.fields[name].channels for name in names)
+
+    def _linear(self, node: Node) -> None:
+        """Note a linear value as a field, if it is one on this torus."""
+        found, results = [], []
+        for linear, name in zip(node.maps, node.operands):
+            field, inner = self.fields.get(name), _sliced(linear, len(self.front))
+            stencil = None if inner is None or field is None else stencil_of(inner, self.axes)
+            if field is None or stencil is None or stencil.size != field.grid:
+                return
+            entries = [size // step for size, step in zip(self.sizes, field.level)]
+            if any(n % s or n // s < m for n, s, m in zip(entries, stencil.stride, stencil.outputs)):
+                self.reasons[f"the torus of {list(self.sizes)} entries does not fit the outputs of {node.name}"] = None
+                return
+            for axis, (n, size) in enumerate(zip(entries, field.grid)):
+                reach = stencil.reach(axis)
+                if reach and (n != size if stencil.wraps else n < size + reach):
+                    self.reasons[f"the torus of {list(self.sizes)} entries is too small for {node.name}"] = None
+                    return
+                if reach and not stencil.wraps and not field.clean:
+                    self.reasons[f"{node.name} reads {name} beyond its grid, where no mask is"] = None
+                    return
+            level = tuple(step * s for step, s in zip(field.level, stencil.stride))
+            clean = field.clean and all(stencil.covers(axis, n) for axis, n in enumerate(entries))
+            results.append(Field(len(stencil.weight[0]), stencil.outputs, level, clean))
+            found.append((stencil, name))
+        if len({(result.channels, result.grid, result.level) for result in results}) == 1:
+            first = results[0]
+            clean = all(result.clean for result in results)
+            self.fields[node.name] = Field(first.channels, first.grid, first.level, clean)
+            self.readings[node.name] = found
+
+    def _activation(self, node: Node) -> bool:
+        """Carry the state over an activation; False if it is none, or of no field."""
+        if node.kind != "entrywise" or node.operands[0] not in self.fields:
+            return False
+        low, high = (float(side) for side in (self.prover.slopes(node)[0].min(), self.prover.slopes(node)[1].max()))
+        field = self.fields[node.operands[0]]
+        if any(n * step != size for n, step, size in zip(field.grid, field.level, self.sizes)):
+            low, high = min(low, 0.0), max(high, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return False
+        self._bend(node, node.operands[0], low, high)
+        return True
+
+    # ---- fields as maps of the state's
+
+    def _cone(self, name: str, found: set[str], seen: set[str]) -> set[str]:
+        """Add the bases that a field is a linear map of."""
+        if name in self.bases:
+            found.add(name)
+        elif name not in seen:
+            seen.add(name)
+            for _, operand in self.readings[name]:
+                self._cone(operand, found, seen)
+        return found
+
+    def _spanned(self, name: str, given: Sequence[str], known: dict[str, bool]) -> bool:
+        """Say whether a field is a linear map of the given ones."""
+        if name not in known:
+            read = [] if name in self.bases else self.readings.get(name, [])
+            known[name] = name in given or (bool(read) and all(self._spanned(x, given, known) for _, x in read))
+        return known[name]
+
+    def _paths(self, name: str, points: Array, found: dict[str, dict[str, Array]]) -> dict[str, Array]:
+        if name in self.bases:
+            return {name: np.eye(self.fields[name].channels, dtype=complex)[None]}
+        if name not in found:
+            paths: dict[str, Array] = {}
+            for stencil, operand in self.readings[name]:
+                matrix = stencil.at(points, self.fields[operand].level, self.sizes)
+                for base, earlier in self._paths(operand, points, found).items():
+                    moved = matrix @ earlier
+                    paths[base] = paths[base] + moved if base in paths else moved
+            found[name] = paths
+        return found[name]
+
+    def _rows(self, names: Sequence[str], points: Array) -> Array:
+        """Return fields as maps of the state at frequencies of the finest torus, [points, channels, state]."""
+        found: dict[str, dict[str, Array]] = {}
+        blocks = []
+        for name in names:
+            paths = self._paths(name, points, found)
+            shape = len(points), self.fields[name].channels
+            parts = [paths.get(base, np.zeros((1, 1, 1))) for base in self.bases]
+            wide = [np.broadcast_to(p, (*shape, self.fields[base].channels)) for p, base in zip(parts, self.bases)]
+            blocks.append(np.concatenate(wide, axis=2))
+        return np.concatenate(blocks, axis=1)
+
+    def _image(self, names: Sequence[str]) -> tuple[Torus, Array]:
+        """Return the ellipsoids of fields of one level, and the torus they lie on."""
+        if list(names) == self.bases:
+            return self.torus, self.q
+        there = Torus(tuple(size // step for size, step in zip(self.sizes, self.fields[names[0]].level)))
+        ratios = [fine // coarse for fine, coarse in zip(self.torus.sizes, there.sizes)]
+        aliases = np.indices(ratios).reshape(self.axes, -1).T * np.array(there.sizes)
+        rows, width = self._width(names), self._width(self.bases)
+        self._spend(float(len(there.points)) * len(aliases) * rows * width * (rows + width), rows)
+        found = np.empty((len(there.points), rows, rows), complex)
+        for part in _pieces(len(found), len(aliases) * (rows + width) ** 2):
+            points = there.points[part, None] + aliases
+            index, flip = self.torus.find(points)
+            q = self.q[index]
+            q = np.where(flip[..., None, None], np.conj(q), q)
+            form = self._rows(names, points.reshape(-1, self.axes)).reshape(*points.shape[:2], rows, width)
+            found[part] = (form @ q @ _turned(form)).sum(1)
+        # rounding: of sums over the state, its taps and its aliases
+        taps = max((len(s.offsets) for name in self.readings for s, _ in self.readings[name]), default=1)
+        return there, self._blurred(found, 16.0 * UNIT * rows * (width + taps + len(aliases)), names[0])
+
+    def _blurred(self, q: Array, blur: float, where: str) -> Array:
+        """Make matrices Hermitian and add an allowance for rounding, relative to the largest of each channel."""
+        q = (q + _turned(q)) / 2.0
+        sizes = np.diagonal(q, axis1=1, axis2=2).real.max(0)
+        if not np.isfinite(q).all() or sizes.max() > 1e200 or ((sizes > 0) & (sizes < 1e-200)).any():
+            raise Unproven(f"the ellipsoid of {where} leaves the range of float64")
+        index = np.arange(q.shape[1])
+        q[:, index, index] += blur * sizes
+        return q
+
+    # ---- activations
+
+    def _bend(self, node: Node, operand: str, low: float, high: float) -> None:
+        """Carry the state over an activation with these slopes; a mask has 0 and 1."""
+        field = self.fields[operand]
+        waiting = [other for other in self.order if other.name not in self.fields and other.name != node.name]
+        needed = {name for other in waiting for name in other.operands if name in self.fields}
+        needed |= {self.step.at} & set(self.fields)
+        needed -= {node.name}
+        wanted = [name for name in self.fields if name in needed or name == operand]
+        if any(self.fields[name].level != field.level for name in wanted):
+            raise Unproven(f"fields on different tori are needed behind {node.name}")
+        chosen: list[str] = []
+        for name in wanted:
+            chosen += [] if self._spanned(name, chosen, {}) else [name]
+        if field.level != self.fields[self.bases[0]].level or self._width(chosen) < self._width(self.bases):
+            self.torus, self.q = self._image(chosen)
+            self.bases = chosen
+        kept: set[str] = set()
+        for name in needed:
+            self._cone(name, kept, set())
+        keeping = [base for base in self.bases if base in kept]
+        places = np.concatenate([np.full(self.fields[base].channels, base in kept) for base in self.bases])
+        sigma = self._sigma(node, field.channels, low, high)
+        found = self._advanced(node, operand, places, sigma, low, high)
+        if found is None:
+            found = self._advanced(node, operand, places, self._shrunk(node, operand, sigma), low, high)
+        if found is None:
+            raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        self.q, self.bases = found, [*keeping, node.name]
+        self.fields[node.name] = Field(field.channels, field.grid, field.level, clean=True)
+        self.readings.pop(node.name, None)
+
+    def _sigma(self, node: Node, channels: int, low: float, high: float) -> Array:
+        """Return the multipliers of a node, one per channel."""
+        sigma = self.step.sigma[node.name].reshape(-1)
+        if sigma.size != channels:
+            raise Refuted(f"{node.name} has {sigma.size} multipliers for {channels} channels")
+        if high > low and (sigma == 0.0).any():
+            raise Refuted(f"{node.name} has a multiplier of zero where its slope is not known")
+        return sigma
+
+    def _reduced(self, part: slice, operand: str, root: Array) -> tuple[Array, Array, Array]:
+        """Return F Q, F Q F^H and S F Q F^H S at some frequencies."""
+        q = self.q[part]
+        if self.bases == [operand]:
+            crossed, own = q, q
+        else:
+            form = self._rows([operand], self.torus.points[part])
+            crossed = form @ q
+            own = crossed @ _turned(form)
+            own = (own + _turned(own)) / 2.0
+        return crossed, own, root[:, None] * own * root
+
+    def _advanced(self, node: Node, operand: str, places: Array, sigma: Array, low: float, high: float) -> Array | None:
+        """Return the state over the kept values and the new one; None unless all factorizations go through."""
+        rows, width, count = len(sigma), len(places), int(places.sum())
+        middle, spread = (low + high) / 2.0, (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
+        self._spend(len(self.q) * (rows * width * (rows + width) + 2.0 * rows**2 * (rows + count)), rows + count)
+        root, each = np.sqrt(sigma), np.arange(rows)
+        state, least = np.zeros((len(self.q), count + rows, count + rows), complex), 1.0
+        for part in _pieces(len(self.q), (width + 2.0 * rows) ** 2):
+            crossed, own, reduced = self._reduced(part, operand, root)
+            rest = -reduced
+            rest[:, each, each] += 1.0
+            trace = np.abs(np.diagonal(rest, axis1=1, axis2=2)).sum(1)
+            rest[:, each, each] -= 16.0 * (rows + 4.0) * UNIT * trace[:, None]
+            try:
+                lower = np.linalg.cholesky(rest)
+            except np.linalg.LinAlgError:
+                return None
+            least = min(least, float(np.diagonal(lower, axis1=1, axis2=2).real.min()))
+            if not np.isfinite(lower).all() or least <= 0.0:
+                return None
+            pushed = np.linalg.solve(lower, root[:, None] * np.concatenate([crossed[:, :, places], own], axis=2))
+            left, right = pushed[:, :, :count], pushed[:, :, count:]
+            state[part, :count, :count] = self.q[part][:, places][:, :, places] + _turned(left) @ left
+            state[part, count:, count:] = middle**2 * (own + _turned(right) @ right)
+            state[part, count:, :count] = middle * (crossed[:, :, places] + _turned(right) @ left)
+            state[part, :count, count:] = _turned(state[part, count:, :count])
+        if spread > 0.0:
+            state[:, count + each, count + each] += spread**2 / sigma
+        blur = 16.0 * UNIT * (rows + count) * (rows + width) / least**2
+        return self._blurred(state, blur, node.name)
+
+    def _shrunk(self, node: Node, operand: str, sigma: Array) -> Array:
+        """Return multipliers that lie at the very edge, shrunk a little."""
+        top, root = 0.0, np.sqrt(sigma)
+        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1]) ** 2):
+            reduced = self._reduced(part, operand, root)[2]
+            top = max(top, float(np.linalg.eigvalsh(reduced)[:, -1].max())) if np.isfinite(reduced).all() else INF
+        if not top <= 1.0 + 1e-5:
+            raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        return sigma * ((1.0 - 1e-9 - 32.0 * (len(sigma) + 4.0) ** 2 * UNIT) / max(top, 1.0))
+
+    # ---- the end
+
+    def _peak(self) -> float:
+        """Return log10 of the bound on a field at the end: the largest eigenvalue over all frequencies."""
+        _, q = self._image([self.step.at])
+        size = q.shape[1]
+        self._spend(10.0 * len(q) * size**3, size)
+        top = max(float(np.linalg.eigvalsh(q[part])[:, -1].max()) for part in _pieces(len(q), 4.0 * size**2))
+        return log10(max(top, 0.0) * (1.0 + 1e-10 + 32.0 * (size + 4.0) ** 2 * UNIT)) / 2.0 + self.base
+
+    def _head(self) -> tuple[str, str, list[Map]] | None:
+        """Return a value that all that is left goes through, a field it is a linear map of, and that map's parts.
+
+        The value is the last one, the field the first one that the map can be written out from.
+        """
+        heads = [node.name for node in self.order if node.name not in self.fields and self._cuts(node.name)]
+        heads = [self.step.at] if self.step.at in self.fields else heads
+        slices = len(self.front) if math.prod(self.front) > 1 else 0
+        for head in reversed(heads):
+            name = head
+            maps: list[Map] = []
+            found: list[tuple[str, str, list[Map]]] = []
+            while True:
+                if name in self.fields and self._spanned(name, self.bases, {}):
+                    found.append((head, name, list(reversed(maps))))
+                node = self.network.nodes[name]
+                if name in self.bases or node.kind != "linear" or len(node.maps) != 1:
+                    break
+                linear = _sliced(node.maps[0], slices)
+                if linear is None:
+                    break
+                maps.append(linear)
+                name = node.operands[0]
+            for candidate in reversed(found):
+                if self._written(candidate[1], candidate[2]) is not None:
+                    return candidate
+        if heads:
+            self.reasons[f"the map from the last field to {heads[-1]} is too large"] = None
+        return None
+
+    def _cuts(self, name: str) -> bool:
+        """Say whether the end depends on fields through this value alone."""
+        seen, stack = {name}, [self.step.at]
+        while stack:
+            other = stack.pop()
+            if other in self.fields or (other not in seen and self.network.nodes[other].kind == "input"):
+                return False
+            if other not in seen:
+                seen.add(other)
+                stack.extend(self.network.nodes[other].operands)
+        return True
+
+    def _written(self, name: str, parts: list[Map]) -> tuple[Map | None, Map] | None:
+        """Return a map from a field as what every channel goes through first, and the rest; None if too large."""
+        field = self.fields[name]
+        count, size = field.channels, math.prod(field.grid)
+        inner = _sliced(parts[0], len(self.front) + 1 if math.prod(self.front) == 1 else 1) if parts else None
+        whole: Map = Chain(parts) if parts else Identity((count, *field.grid), (count, *field.grid))
+        if inner is not None and inner.inside == field.grid and inner.small:
+            rest = Chain([Identity(parts[0].outside, parts[0].outside), *parts[1:]])
+            if rest.small and rest.sizes[1] == count * inner.sizes[0]:
+                return inner, rest
+        return (None, whole) if whole.small and whole.sizes[1] == count * size else None
+
+    def _enter(self, head: str, name: str, parts: list[Map]) -> None:
+        """Leave the torus: sum the frequencies up to the ellipsoid of a value, and carry that to the end."""
+        written = self._written(name, parts)
+        assert written is not None
+        inner, rest = written
+        field = self.fields[name]
+        torus, q = self._image([name])
+        channels, places = field.channels, tuple(range(-self.axes, 0))
+        matrix = rest.matrix()
+        size = len(matrix)
+        if size > STATE_SIDE or 16.0 * size * channels * len(q) > WAVE_BYTES:
+            raise Unproven(f"the ellipsoid of {head} is too large")
+        self._spend(float(len(q)) * size * channels * (size + channels), channels)
+        if inner is None:
+            matrix = matrix.reshape(size, channels, *field.grid)
+            waves = np.fft.rfftn(matrix, s=torus.sizes, axes=places, norm="ortho").reshape(size, channels, -1)
+        else:
+            seen = inner.matrix().reshape(-1, *field.grid)
+            seen = np.fft.rfftn(seen, s=torus.sizes, axes=places, norm="ortho").reshape(len(seen), -1)
+            waves = matrix.reshape(size, channels, -1) @ seen
+        total = np.zeros((size, size))
+        for part in _pieces(len(q), float(size) * channels + channels**2):
+            rows = np.conj(np.moveaxis(waves[:, :, part], 2, 0))
+            left = np.moveaxis((rows @ q[part]) * torus.weights[part, None, None], 0, 1).reshape(size, -1)
+            total += (left @ np.conj(np.moveaxis(rows, 0, 1).reshape(size, -1)).T).real
+        total = _symmetric(total)
+        total[np.diag_indices(size)] *= 1.0 + 16.0 * UNIT * size * (channels + math.log2(len(q) + 1.0) + 16.0)
+        if not np.isfinite(total).all() or float(np.diagonal(total).max()) > 1e200:
+            raise Unproven(f"the ellipsoid of {head} leaves the range of float64")
+        if name not in self.bases:
+            self.prover.loose[f"the end of the torus is taken from {name}"] = None
+        Tail(self, head, total).run()
+
+
+class Tail(Ellipsoid):
+    """Carries the ellipsoid of a value behind the fields to the end of a step."""
+
+    def __init__(self, waves: Waves, head: str, q: Array) -> None:
+        super().__init__(waves.prover, Step(waves.step.at, {head: 0.0}, waves.step.sigma, waves.step.weights))
+        if [node.name for node in self.sources] != [head]:
+            raise Unproven(f"the end of a torus depends on more than {head}")
+        self.head, self.start, self.above = head, q, waves.base
+        self.slices = len(waves.front) if math.prod(waves.front) > 1 else 0
+
+    def run(self) -> None:
+        """Bound the end."""
+        for _ in range(self.slices):
+            if not self._slice_once():
+                raise Unproven(f"what follows {self.head} does not do the same to every sample")
+        size = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        if size[self.head] != len(self.start) or max(size.values()) > STATE_SIDE:
+            raise Unproven(f"the ellipsoid from {self.head} to {self.step.at} is too large")
+        self.claimed, self.base, self.q = 0.0, self.above, self.start
+        self.bases, self.forms = {self.head: size[self.head]}, {self.head: {self.head: None}}
+        if self.step.at == self.head:
+            self._record(self.network.nodes[self.head])
+        else:
+            self._walk()
+
+
+def _linear_first(nodes: list[Node]) -> list[Node]:
+    """Return nodes in an order that takes linear ones as soon as their operands are there."""
+    names = {node.name for node in nodes}
+    waiting = {node.name: names.intersection(node.operands) for node in nodes}
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in waiting[node.name]:
+            readers.setdefault(name, []).append(node)
+    found: dict[str, Node] = {}
+    queue = [node for node in nodes if node.kind in LINEAR and not waiting[node.name]]
+    for node in nodes:  # in an order in which operands come first
+        while queue or node.name not in found:
+            taken = queue.pop(0) if queue else node
+            found[taken.name] = taken
+            for reader in readers.get(taken.name, ()):
+                waiting[reader.name].discard(taken.name)
+                if reader.kind in LINEAR and not waiting[reader.name]:
+                    queue.append(reader)
+    return list(found.values())
+
+
+def _sliced(linear: Map, times: int) -> Map | None:
+    """Return what a map does to each slice of its first dimensions, if it does the same to each."""
+    inner: Map | None = linear
+    for _ in range(times):
+        same = inner is not None and inner.inside[:1] == inner.outside[:1] != ()
+        inner = inner.slice() if inner is not None and same else None
+    return inner
+
+
+def _turned(matrices: Array) -> Array:
+    return np.conj(np.swapaxes(matrices, -1, -2))
+
+
+def _pieces(count: int, entries: float) -> list[slice]:
+    """Cut frequencies into pieces of bounded memory."""
+    size = max(1, int(WAVE_PIECE / (16.0 * max(entries, 1.0))))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
 # ------------------------------------------------------------------------------------------------ claims
 
 VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
@@ -2413,8 +3036,11 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
         require(all(name in network.nodes for name in part), "a step speaks of unknown nodes")
     start = {name: reader.number(value) for name, value in parts["start"].items()}
     sigma = {name: reader.array(value) for name, value in parts["sigma"].items()}
+    torus = None if data.get("torus") is None else reader.shape(data["torus"], WAVE_POINTS)
+    require(torus is None or len(torus) >= 1, "a torus without axes")
+    idle = ("input", "constant", "linear") if torus is None else ("input", "constant")
     for name, value in sigma.items():
-        require(network.nodes[name].kind not in ("input", *LINEAR), f"{name} takes no multipliers")
+        require(network.nodes[name].kind not in idle, f"{name} takes no multipliers")
         shape = network.nodes[name].shape
         fits = bool(value.size) and network.nodes[name].size % value.size == 0
         require(fits or _broadcasts(value.shape, shape), f"the multipliers of {name} do not fit")
@@ -2423,7 +3049,7 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     for name, value in parts["weights"].items():
         require(isinstance(value, list), f"the weights of {name} are no list")
         weights[name] = tuple(reader.number(item) for item in value)
-    return Step(network.node(data.get("at")).name, start, sigma, weights)
+    return Step(network.node(data.get("at")).name, start, sigma, weights, torus=torus)
 
 
 def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:
@@ -2433,7 +3059,9 @@ def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:
     plans.append({"fold": True, "loop": True, "steps": claim.steps})
     try:
         prover = Prover(network, norms)  # what holds for all inputs holds in a ball
-        own = _least(prover, plans if claim.ball is None or claim.steps else plans[:1], allowed)
+        own = prover.tori(claim.steps)
+        if own > allowed:
+            own = _least(prover, plans if claim.ball is None or claim.steps else plans[:1], allowed)
         if claim.ball is not None and (own > allowed or prover.jumps()):
             prover = BallProver(network, norms, claim.ball)
             more = {"fold": True, "loop": True, "steps": (*claim.steps, Step(network.output.name, {}, {}, {}, True))}
