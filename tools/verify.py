@@ -2411,9 +2411,9 @@ class Stencil:
 
     def covers(self, axis: int, entries: int) -> bool:
         """Say whether no window of an output outside its grid meets the grid of the input, on a torus."""
-        outside = np.arange(self.outputs[axis], entries // self.stride[axis])
-        read = outside[:, None] * self.stride[axis] + np.unique(self.offsets[:, axis])
-        return not (read % entries < self.size[axis]).any()
+        outside = np.arange(self.outputs[axis], entries // self.stride[axis]) * self.stride[axis]
+        offsets = np.unique(self.offsets[:, axis])
+        return not any(((outside + offset) % entries < self.size[axis]).any() for offset in offsets)
 
     def at(self, points: Array, level: Shape, sizes: Shape) -> Array:
         """Return its matrices [points, outputs, inputs] at frequencies of a torus, on unitary transforms.
@@ -2522,6 +2522,10 @@ class Torus:
         return np.ravel_multi_index(tuple(np.moveaxis(points, -1, 0)), self.half), flip
 
 
+Entry = dict[str, tuple[Map | None, Map]]
+"""A value as a sum of maps of fields: for each what every channel goes through first, if anything, and the rest."""
+
+
 class Waves:
     """Runs the recursion on tori: fields of a convolutional network as one Hermitian matrix per frequency.
 
@@ -2534,7 +2538,7 @@ class Waves:
     def __init__(self, prover: Prover, step: Step) -> None:
         assert step.torus is not None
         self.prover, self.step, self.network, self.sizes = prover, step, prover.network, step.torus
-        self.axes, self.done = len(step.torus), 0.0
+        self.axes, self.done, self.taps = len(step.torus), 0.0, 1
         cone, names = prover.cone(step)
         self.order = _linear_first([node for node in self.network.order if node.name in cone])
         sources = [node for node in self.network.order if node.name in names]
@@ -2542,6 +2546,7 @@ class Waves:
             raise Unproven(f"a torus up to {step.at} starts from several values: {_listed(names)}")
         self.base = max(prover.best[node.name] for node in sources)
         self.front = sources[0].shape[: -self.axes - 1]
+        self.slices = len(self.front) if math.prod(self.front) > 1 else 0
         self.torus = Torus(self.sizes)
         self.fields: dict[str, Field] = {}
         self.readings: dict[str, list[tuple[Stencil, str]]] = {}
@@ -2569,7 +2574,7 @@ class Waves:
             elif masked or (node.kind not in LINEAR and not self._activation(node)):
                 break
         bounds = [self._peak()] if self.step.at in self.fields else []
-        if not bounds or self.network.nodes[self.step.at].size <= SMALL_FIELD:
+        if not bounds or self._entries(self.step.at) <= SMALL_FIELD:
             head = self._head()
             if head is not None:
                 self._enter(*head)
@@ -2593,7 +2598,10 @@ class Waves:
         for linear, name in zip(node.maps, node.operands):
             field, inner = self.fields.get(name), _sliced(linear, len(self.front))
             stencil = None if inner is None or field is None else stencil_of(inner, self.axes)
-            if field is None or stencil is None or stencil.size != field.grid:
+            if field is None:
+                return
+            if stencil is None or stencil.size != field.grid:
+                self.reasons[f"{node.name} is not known to do the same everywhere"] = None
                 return
             entries = [size // step for size, step in zip(self.sizes, field.level)]
             if any(n % s or n // s < m for n, s, m in zip(entries, stencil.stride, stencil.outputs)):
@@ -2616,6 +2624,7 @@ class Waves:
             clean = all(result.clean for result in results)
             self.fields[node.name] = Field(first.channels, first.grid, first.level, clean)
             self.readings[node.name] = found
+            self.taps = max([self.taps, *(len(stencil.offsets) for stencil, _ in found)])
 
     def _activation(self, node: Node) -> bool:
         """Carry the state over an activation; False if it is none, or of no field."""
@@ -2682,18 +2691,18 @@ class Waves:
         ratios = [fine // coarse for fine, coarse in zip(self.torus.sizes, there.sizes)]
         aliases = np.indices(ratios).reshape(self.axes, -1).T * np.array(there.sizes)
         rows, width = self._width(names), self._width(self.bases)
-        self._spend(float(len(there.points)) * len(aliases) * rows * width * (rows + width), rows)
+        each = rows * width * (rows + width + self.taps)
+        self._spend(float(len(there.points)) * len(aliases) * each, rows)
         found = np.empty((len(there.points), rows, rows), complex)
-        for part in _pieces(len(found), len(aliases) * (rows + width) ** 2):
+        for part in _pieces(len(found), len(aliases) * ((rows + width) ** 2 + self.taps)):
             points = there.points[part, None] + aliases
             index, flip = self.torus.find(points)
             q = self.q[index]
             q = np.where(flip[..., None, None], np.conj(q), q)
             form = self._rows(names, points.reshape(-1, self.axes)).reshape(*points.shape[:2], rows, width)
             found[part] = (form @ q @ _turned(form)).sum(1)
-        # rounding: of sums over the state, its taps and its aliases
-        taps = max((len(s.offsets) for name in self.readings for s, _ in self.readings[name]), default=1)
-        return there, self._blurred(found, 16.0 * UNIT * rows * (width + taps + len(aliases)), names[0])
+        # rounding: of sums over the state, taps and aliases
+        return there, self._blurred(found, 16.0 * UNIT * rows * (width + self.taps + len(aliases)), names[0])
 
     def _blurred(self, q: Array, blur: float, where: str) -> Array:
         """Make matrices Hermitian and add an allowance for rounding, relative to the largest of each channel."""
@@ -2713,10 +2722,8 @@ class Waves:
         waiting = [other for other in self.order if other.name not in self.fields and other.name != node.name]
         needed = {name for other in waiting for name in other.operands if name in self.fields}
         needed |= {self.step.at} & set(self.fields)
-        needed -= {node.name}
+        needed = self._gathered(needed - {node.name}, field.level, node)
         wanted = [name for name in self.fields if name in needed or name == operand]
-        if any(self.fields[name].level != field.level for name in wanted):
-            raise Unproven(f"fields on different tori are needed behind {node.name}")
         chosen: list[str] = []
         for name in wanted:
             chosen += [] if self._spanned(name, chosen, {}) else [name]
@@ -2737,6 +2744,22 @@ class Waves:
         self.q, self.bases = found, [*keeping, node.name]
         self.fields[node.name] = Field(field.channels, field.grid, field.level, clean=True)
         self.readings.pop(node.name, None)
+
+    def _gathered(self, names: set[str], level: Shape, node: Node) -> set[str]:
+        """Return fields of one level that others are linear maps of."""
+        found, stack, seen = set(), list(names), set(names)
+        while stack:
+            name = stack.pop()
+            if self.fields[name].level == level:
+                found.add(name)
+            elif name in self.readings and name not in self.bases:
+                fresh = {operand for _, operand in self.readings[name]} - seen
+                seen |= fresh
+                stack.extend(fresh)
+            else:
+                reasons = _listed([*self.reasons, f"fields on different tori are needed behind {node.name}"])
+                raise Unproven(f"a torus is not followed to its end: {reasons}")
+        return found
 
     def _sigma(self, node: Node, channels: int, low: float, high: float) -> Array:
         """Return the multipliers of a node, one per channel."""
@@ -2763,10 +2786,11 @@ class Waves:
         """Return the state over the kept values and the new one; None unless all factorizations go through."""
         rows, width, count = len(sigma), len(places), int(places.sum())
         middle, spread = (low + high) / 2.0, (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
-        self._spend(len(self.q) * (rows * width * (rows + width) + 2.0 * rows**2 * (rows + count)), rows + count)
+        forms = rows * width * (rows + width + self.taps)
+        self._spend(len(self.q) * (forms + 2.0 * rows**2 * (rows + count)), rows + count)
         root, each = np.sqrt(sigma), np.arange(rows)
         state, least = np.zeros((len(self.q), count + rows, count + rows), complex), 1.0
-        for part in _pieces(len(self.q), (width + 2.0 * rows) ** 2):
+        for part in _pieces(len(self.q), (width + 2.0 * rows) ** 2 + self.taps):
             crossed, own, reduced = self._reduced(part, operand, root)
             rest = -reduced
             rest[:, each, each] += 1.0
@@ -2787,13 +2811,13 @@ class Waves:
             state[part, :count, count:] = _turned(state[part, count:, :count])
         if spread > 0.0:
             state[:, count + each, count + each] += spread**2 / sigma
-        blur = 16.0 * UNIT * (rows + count) * (rows + width) / least**2
+        blur = 16.0 * UNIT * (rows + count) * (rows + width + self.taps) / least**2
         return self._blurred(state, blur, node.name)
 
     def _shrunk(self, node: Node, operand: str, sigma: Array) -> Array:
         """Return multipliers that lie at the very edge, shrunk a little."""
         top, root = 0.0, np.sqrt(sigma)
-        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1]) ** 2):
+        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1]) ** 2 + self.taps):
             reduced = self._reduced(part, operand, root)[2]
             top = max(top, float(np.linalg.eigvalsh(reduced)[:, -1].max())) if np.isfinite(reduced).all() else INF
         if not top <= 1.0 + 1e-5:
@@ -2810,35 +2834,64 @@ class Waves:
         top = max(float(np.linalg.eigvalsh(q[part])[:, -1].max()) for part in _pieces(len(q), 4.0 * size**2))
         return log10(max(top, 0.0) * (1.0 + 1e-10 + 32.0 * (size + 4.0) ** 2 * UNIT)) / 2.0 + self.base
 
-    def _head(self) -> tuple[str, str, list[Map]] | None:
-        """Return a value that all that is left goes through, a field it is a linear map of, and that map's parts.
-
-        The value is the last one, the field the first one that the map can be written out from.
-        """
+    def _head(self) -> tuple[str, Entry] | None:
+        """Return a value that all that is left goes through, the last there is, as maps of fields."""
         heads = [node.name for node in self.order if node.name not in self.fields and self._cuts(node.name)]
         heads = [self.step.at] if self.step.at in self.fields else heads
-        slices = len(self.front) if math.prod(self.front) > 1 else 0
         for head in reversed(heads):
-            name = head
-            maps: list[Map] = []
-            found: list[tuple[str, str, list[Map]]] = []
-            while True:
-                if name in self.fields and self._spanned(name, self.bases, {}):
-                    found.append((head, name, list(reversed(maps))))
-                node = self.network.nodes[name]
-                if name in self.bases or node.kind != "linear" or len(node.maps) != 1:
-                    break
-                linear = _sliced(node.maps[0], slices)
-                if linear is None:
-                    break
-                maps.append(linear)
-                name = node.operands[0]
-            for candidate in reversed(found):
-                if self._written(candidate[1], candidate[2]) is not None:
-                    return candidate
+            found = self._traced(head)
+            if found:
+                return head, found
         if heads:
             self.reasons[f"the map from the last field to {heads[-1]} is too large"] = None
         return None
+
+    def _traced(self, head: str) -> Entry:
+        """Return a value as a map of the state's fields, or of a later field; nothing if it is none, or too large."""
+        name, found = head, Entry()
+        maps: list[Map] = []
+        while True:
+            written = self._written(name, maps[::-1]) if self._carried(name) else None
+            found |= {} if written is None else {name: written}
+            node = self.network.nodes[name]
+            linear = _sliced(node.maps[0], self.slices) if node.kind == "linear" else None
+            if name in self.bases or linear is None or len(node.maps) != 1:
+                break
+            maps.append(linear)
+            name = node.operands[0]
+        if name in found and name in self.bases:
+            return {name: found[name]}
+        spread = self._spread(head, {})
+        if spread and all(linear.small and linear.sizes[1] == self._entries(base) for base, linear in spread.items()):
+            return {base: (None, linear) for base, linear in spread.items()}
+        return dict(list(found.items())[-1:])
+
+    def _entries(self, name: str) -> int:
+        return self.fields[name].channels * math.prod(self.fields[name].grid)
+
+    def _carried(self, name: str) -> bool:
+        return name in self.fields and self._spanned(name, self.bases, {})
+
+    def _spread(self, name: str, known: dict[str, dict[str, Map] | None]) -> dict[str, Map] | None:
+        """Return a value as maps of the state's fields; None if it is not linear in them."""
+        if name in known:
+            return known[name]
+        node = self.network.nodes[name]
+        if name in self.bases:
+            shape = self.fields[name].channels, *self.fields[name].grid
+            shape = shape if self.slices else node.shape
+            known[name] = {name: Identity(shape, shape)}
+            return known[name]
+        known[name] = None
+        found: dict[str, list[Map]] = {}
+        for linear, operand in zip(node.maps, node.operands) if node.kind == "linear" else ():
+            inner, earlier = _sliced(linear, self.slices), self._spread(operand, known)
+            if inner is None or earlier is None:
+                return None
+            for base, before in earlier.items():
+                found.setdefault(base, []).append(Chain([before, inner]))
+        known[name] = {base: _added(terms) for base, terms in found.items()} or None
+        return known[name]
 
     def _cuts(self, name: str) -> bool:
         """Say whether the end depends on fields through this value alone."""
@@ -2856,7 +2909,7 @@ class Waves:
         """Return a map from a field as what every channel goes through first, and the rest; None if too large."""
         field = self.fields[name]
         count, size = field.channels, math.prod(field.grid)
-        inner = _sliced(parts[0], len(self.front) + 1 if math.prod(self.front) == 1 else 1) if parts else None
+        inner = _sliced(parts[0], 1 if self.slices else len(self.front) + 1) if parts else None
         whole: Map = Chain(parts) if parts else Identity((count, *field.grid), (count, *field.grid))
         if inner is not None and inner.inside == field.grid and inner.small:
             rest = Chain([Identity(parts[0].outside, parts[0].outside), *parts[1:]])
@@ -2864,26 +2917,15 @@ class Waves:
                 return inner, rest
         return (None, whole) if whole.small and whole.sizes[1] == count * size else None
 
-    def _enter(self, head: str, name: str, parts: list[Map]) -> None:
+    def _enter(self, head: str, entry: Entry) -> None:
         """Leave the torus: sum the frequencies up to the ellipsoid of a value, and carry that to the end."""
-        written = self._written(name, parts)
-        assert written is not None
-        inner, rest = written
-        field = self.fields[name]
-        torus, q = self._image([name])
-        channels, places = field.channels, tuple(range(-self.axes, 0))
-        matrix = rest.matrix()
-        size = len(matrix)
+        names = [base for base in self.bases if base in entry] or list(entry)
+        torus, q = self._image(names)
+        channels, size = self._width(names), entry[names[0]][1].sizes[0]
         if size > STATE_SIDE or 16.0 * size * channels * len(q) > WAVE_BYTES:
             raise Unproven(f"the ellipsoid of {head} is too large")
         self._spend(float(len(q)) * size * channels * (size + channels), channels)
-        if inner is None:
-            matrix = matrix.reshape(size, channels, *field.grid)
-            waves = np.fft.rfftn(matrix, s=torus.sizes, axes=places, norm="ortho").reshape(size, channels, -1)
-        else:
-            seen = inner.matrix().reshape(-1, *field.grid)
-            seen = np.fft.rfftn(seen, s=torus.sizes, axes=places, norm="ortho").reshape(len(seen), -1)
-            waves = matrix.reshape(size, channels, -1) @ seen
+        waves = np.concatenate([self._waves(self.fields[name], *entry[name], torus) for name in names], axis=1)
         total = np.zeros((size, size))
         for part in _pieces(len(q), float(size) * channels + channels**2):
             rows = np.conj(np.moveaxis(waves[:, :, part], 2, 0))
@@ -2893,9 +2935,18 @@ class Waves:
         total[np.diag_indices(size)] *= 1.0 + 16.0 * UNIT * size * (channels + math.log2(len(q) + 1.0) + 16.0)
         if not np.isfinite(total).all() or float(np.diagonal(total).max()) > 1e200:
             raise Unproven(f"the ellipsoid of {head} leaves the range of float64")
-        if name not in self.bases:
-            self.prover.loose[f"the end of the torus is taken from {name}"] = None
+        if names[0] not in self.bases:
+            self.prover.loose[f"the end of the torus is taken from {names[0]}"] = None
         Tail(self, head, total).run()
+
+    def _waves(self, field: Field, inner: Map | None, rest: Map, torus: Torus) -> Array:
+        """Return the transform of a map from a field, zero outside of its grid: [outputs, channels, frequencies]."""
+        matrix, axes = rest.matrix(), tuple(range(-self.axes, 0))
+        transform = functools.partial(np.fft.rfftn, s=torus.sizes, axes=axes, norm="ortho")
+        if inner is None:
+            return transform(matrix.reshape(-1, field.channels, *field.grid)).reshape(len(matrix), field.channels, -1)
+        seen = transform(inner.matrix().reshape(-1, *field.grid))
+        return matrix.reshape(len(matrix), field.channels, -1) @ seen.reshape(len(seen), -1)
 
 
 class Tail(Ellipsoid):
@@ -2906,7 +2957,7 @@ class Tail(Ellipsoid):
         if [node.name for node in self.sources] != [head]:
             raise Unproven(f"the end of a torus depends on more than {head}")
         self.head, self.start, self.above = head, q, waves.base
-        self.slices = len(waves.front) if math.prod(waves.front) > 1 else 0
+        self.slices = waves.slices
 
     def run(self) -> None:
         """Bound the end."""
@@ -2916,6 +2967,9 @@ class Tail(Ellipsoid):
         size = {name: math.prod(shape) for name, shape in self.shapes.items()}
         if size[self.head] != len(self.start) or max(size.values()) > STATE_SIDE:
             raise Unproven(f"the ellipsoid from {self.head} to {self.step.at} is too large")
+        for node in self.order:
+            if node.kind == "entrywise" and self.step.sigma[node.name].size != size[node.name]:
+                raise Unproven(f"{node.name} has multipliers of channels, but is reached as no field")
         self.claimed, self.base, self.q = 0.0, self.above, self.start
         self.bases, self.forms = {self.head: size[self.head]}, {self.head: {self.head: None}}
         if self.step.at == self.head:
