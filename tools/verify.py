@@ -19,6 +19,10 @@ How an upper side is proven here. L(v) bounds the map from the input to a value 
              [a, b], m = (a+b)/2, e = (b-a)/2, and any sigma >= 0 from the file that leaves I - S Q_vv S positive
              definite, S = diag(sigma)^(1/2): with Qhat = Q + Q_gv S (I - S Q_vv S)^-1 S Q_vg it has
              Q_uu = m Qhat_vv m + diag(e^2/sigma) and Q_gu = Qhat_gv m. The result is lambda_max of the output's Q.
+  torus      the same for fields of convolutional networks, each part of a torus whose size is the file's, with one
+             sigma per channel: then Q is one Hermitian matrix per frequency. Which values are fields, that the torus
+             is large enough for them, where they are zero outside of their grids and the slopes of the masks that
+             make them so are found out here. A dense end is carried as above, a field has its largest lambda_max.
 
 A softplus whose threshold torch cuts it off at is only smooth beside it. Where an operand may meet a jump that float64
 can see, the claim is not re-verified.
@@ -57,7 +61,7 @@ DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK = 3000, 3 * 10**7, 1e11
 """Maps are written out up to this short side, this many entries and multiplications."""
 STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
 """Largest ellipsoid, multiplications spent on the torus of one convolution, and in extended precision."""
-WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 3e12, 2e9, 1e8, 10**6, 512
+WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10**6, 512
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 
 

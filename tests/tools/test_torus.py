@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import normscope as ns
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.bounds.work import Work
 
@@ -129,6 +130,16 @@ def test_a_torus_that_starts_afresh_is_checked_behind_the_bound_on_its_start(tmp
     claimed(segments, found.log10 + 1e-3, found.runs).save(tmp_path / "proof.npz")
     assert reached(tmp_path / "proof.npz")[0] == math.inf
     assert status(tmp_path / "proof.npz") == checker.VERIFIED
+
+
+def test_a_tight_bracket_of_a_network_too_wide_to_write_out_is_verified(tmp_path, monkeypatch):
+    monkeypatch.setattr("normscope.bounds.work.plan", lambda *_: None)
+    model = seeded(NETWORKS["mean over the grid"])
+    bracket = ns.lipschitz(model, drawn(2, 3, 12, 12), scope="global", effort="tight", max_seconds=2.0)
+    assert bracket.method == "tight"
+    bracket.save(tmp_path / "proof.npz")
+    assert status(tmp_path / "proof.npz") == checker.VERIFIED
+    assert reached(tmp_path / "proof.npz")[0] <= bracket.log10_upper + 1e-9
 
 
 def test_one_that_is_too_large_is_said_to_be(tmp_path, monkeypatch):
