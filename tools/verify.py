@@ -63,6 +63,8 @@ STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
 """Largest ellipsoid, multiplications spent on the torus of one convolution, and in extended precision."""
 WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10**6, 512
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
+LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
+"""Added to ellipsoids on tori: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
 
 
 class BadFile(Exception):
@@ -2488,11 +2490,13 @@ def _pooling(inner: Map, channels: int) -> Stencil | None:
     which = which.reshape(-1)
     weight = np.zeros(len(offsets))
     weight[which] = entry
+    if len(offsets) > 10_000 or (weight[which] != entry).any():
+        return None
     expected = 0
     for offset in offsets:
         places = [np.arange(n) * s + int(o) for n, s, o in zip(outputs, stride, offset)]
         expected += math.prod(int(((p >= 0) & (p < n)).sum()) for p, n in zip(places, size))
-    if expected != len(row) or (weight[which] != entry).any():
+    if expected != len(row):
         return None
     shared = np.broadcast_to(weight[:, None, None], (len(offsets), channels, 1))
     return Stencil(shared, offsets, tuple(stride), size, outputs, channels)
@@ -2542,7 +2546,7 @@ class Waves:
     def __init__(self, prover: Prover, step: Step) -> None:
         assert step.torus is not None
         self.prover, self.step, self.network, self.sizes = prover, step, prover.network, step.torus
-        self.axes, self.done, self.taps = len(step.torus), 0.0, 1
+        self.axes, self.done, self.taps, self.widest = len(step.torus), 0.0, 1, 1
         cone, names = prover.cone(step)
         self.order = _linear_first([node for node in self.network.order if node.name in cone])
         sources = [node for node in self.network.order if node.name in names]
@@ -2563,6 +2567,7 @@ class Waves:
             self.fields[node.name] = Field(shape[0], shape[1:], (1,) * self.axes, clean=True)
         self.bases = [node.name for node in sources]
         width = self._width(self.bases)
+        self._spend(0.0, width)
         self.q = np.broadcast_to(np.eye(width, dtype=complex), (len(self.torus.points), width, width))
 
     def run(self) -> None:
@@ -2577,15 +2582,17 @@ class Waves:
                 self._bend(node, node.name, 0.0, 1.0)
             elif masked or (node.kind not in LINEAR and not self._activation(node)):
                 break
-        bounds = [self._peak()] if self.step.at in self.fields else []
-        if not bounds or self._entries(self.step.at) <= SMALL_FIELD:
-            head = self._head()
-            if head is not None:
-                self._enter(*head)
-            elif not bounds:
-                why = _listed(self.reasons) or f"it is no chain of convolutions up to {self.step.at}"
-                raise Unproven(f"a torus is not followed to its end: {why}")
-        self.prover.best[self.step.at] = min([self.prover.best[self.step.at], *bounds])
+        best, end = self.prover.best, self.step.at
+        if end in self.fields:
+            best[end] = min(best[end], self._peak())
+            if self._entries(end) > SMALL_FIELD:
+                return
+        head = self._head()
+        if head is not None:
+            self._enter(*head)
+        elif end not in self.fields:
+            why = _listed(self.reasons) or f"it is no chain of convolutions up to {end}"
+            raise Unproven(f"a torus is not followed to its end: {why}")
 
     def _spend(self, work: float, width: int) -> None:
         """Count multiplications of real numbers, and the memory of a state, before they are spent."""
@@ -2604,7 +2611,7 @@ class Waves:
             stencil = None if inner is None or field is None else stencil_of(inner, self.axes)
             if field is None:
                 return
-            if stencil is None or stencil.size != field.grid:
+            if stencil is None or stencil.size != field.grid or max(stencil.weight.shape) > STATE_SIDE:
                 self.reasons[f"{node.name} is not known to do the same everywhere"] = None
                 return
             entries = [size // step for size, step in zip(self.sizes, field.level)]
@@ -2629,6 +2636,7 @@ class Waves:
             self.fields[node.name] = Field(first.channels, first.grid, first.level, clean)
             self.readings[node.name] = found
             self.taps = max([self.taps, *(len(stencil.offsets) for stencil, _ in found)])
+            self.widest = max([self.widest, first.channels, *(self.fields[name].channels for name in node.operands)])
 
     def _activation(self, node: Node) -> bool:
         """Carry the state over an activation; False if it is none, or of no field."""
@@ -2672,6 +2680,8 @@ class Waves:
                 for base, earlier in self._paths(operand, points, found).items():
                     moved = matrix @ earlier
                     paths[base] = paths[base] + moved if base in paths else moved
+                    if not max(float(np.abs(moved).max()), float(np.abs(paths[base]).max())) <= STEEPEST:
+                        raise Unproven(f"the map to {name} leaves the range of float64")
             found[name] = paths
         return found[name]
 
@@ -2698,7 +2708,7 @@ class Waves:
         each = rows * width * (rows + width + self.taps)
         self._spend(float(len(there.points)) * len(aliases) * each, rows)
         found = np.empty((len(there.points), rows, rows), complex)
-        for part in _pieces(len(found), len(aliases) * ((rows + width) ** 2 + self.taps)):
+        for part in _pieces(len(found), len(aliases) * ((rows + width + self.widest) ** 2 + self.taps)):
             points = there.points[part, None] + aliases
             index, flip = self.torus.find(points)
             q = self.q[index]
@@ -2712,10 +2722,10 @@ class Waves:
         """Make matrices Hermitian and add an allowance for rounding, relative to the largest of each channel."""
         q = (q + _turned(q)) / 2.0
         sizes = np.diagonal(q, axis1=1, axis2=2).real.max(0)
-        if not np.isfinite(q).all() or sizes.max() > 1e200 or ((sizes > 0) & (sizes < 1e-200)).any():
+        if not np.isfinite(q).all() or sizes.max() > WIDEST:
             raise Unproven(f"the ellipsoid of {where} leaves the range of float64")
         index = np.arange(q.shape[1])
-        q[:, index, index] += blur * sizes
+        q[:, index, index] += blur * sizes + LOST
         return q
 
     # ---- activations
@@ -2794,7 +2804,7 @@ class Waves:
         self._spend(len(self.q) * (forms + 2.0 * rows**2 * (rows + count)), rows + count)
         root, each = np.sqrt(sigma), np.arange(rows)
         state, least = np.zeros((len(self.q), count + rows, count + rows), complex), 1.0
-        for part in _pieces(len(self.q), (width + 2.0 * rows) ** 2 + self.taps):
+        for part in _pieces(len(self.q), (width + rows + self.widest) ** 2 + self.taps):
             crossed, own, reduced = self._reduced(part, operand, root)
             rest = -reduced
             rest[:, each, each] += 1.0
@@ -2821,7 +2831,7 @@ class Waves:
     def _shrunk(self, node: Node, operand: str, sigma: Array) -> Array:
         """Return multipliers that lie at the very edge, shrunk a little."""
         top, root = 0.0, np.sqrt(sigma)
-        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1]) ** 2 + self.taps):
+        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1] + self.widest) ** 2 + self.taps):
             reduced = self._reduced(part, operand, root)[2]
             top = max(top, float(np.linalg.eigvalsh(reduced)[:, -1].max())) if np.isfinite(reduced).all() else INF
         if not top <= 1.0 + 1e-5:
@@ -2937,7 +2947,8 @@ class Waves:
             total += (left @ np.conj(np.moveaxis(rows, 0, 1).reshape(size, -1)).T).real
         total = _symmetric(total)
         total[np.diag_indices(size)] *= 1.0 + 16.0 * UNIT * size * (channels + math.log2(len(q) + 1.0) + 16.0)
-        if not np.isfinite(total).all() or float(np.diagonal(total).max()) > 1e200:
+        total[np.diag_indices(size)] += LOST
+        if not (float(np.abs(waves).max()) <= STEEPEST and float(np.abs(total).max()) <= WIDEST):
             raise Unproven(f"the ellipsoid of {head} leaves the range of float64")
         if names[0] not in self.bases:
             self.prover.loose[f"the end of the torus is taken from {names[0]}"] = None

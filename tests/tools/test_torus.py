@@ -74,7 +74,6 @@ def test_the_value_is_that_of_the_claim_and_above_all_jacobians(name, tmp_path):
     if name in LEFT:
         assert own == math.inf
         assert LEFT[name] in str(list(prover.loose))
-        assert status(tmp_path / "proof.npz") == checker.UNVERIFIED
         return
     assert status(tmp_path / "proof.npz") == checker.VERIFIED
     assert own >= (secants(segments) if name == "max pooling" else max(attack(segments), secants(segments)))
@@ -135,7 +134,7 @@ def test_a_torus_that_starts_afresh_is_checked_behind_the_bound_on_its_start(tmp
 def test_a_tight_bracket_of_a_network_too_wide_to_write_out_is_verified(tmp_path, monkeypatch):
     monkeypatch.setattr("normscope.bounds.work.plan", lambda *_: None)
     model = seeded(NETWORKS["mean over the grid"])
-    bracket = ns.lipschitz(model, drawn(2, 3, 12, 12), scope="global", effort="tight", max_seconds=2.0)
+    bracket = ns.lipschitz(model, drawn(2, 3, 12, 12), scope="global", effort="tight", max_seconds=1.0)
     assert bracket.method == "tight"
     bracket.save(tmp_path / "proof.npz")
     assert status(tmp_path / "proof.npz") == checker.VERIFIED

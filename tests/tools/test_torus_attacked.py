@@ -282,6 +282,26 @@ def test_a_checker_with_a_mistake_verifies_a_false_claim(name, tmp_path):
     assert status(path, mutated(old, new, "torus")) == checker.VERIFIED
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-90, 1e-30, 1e30, 1e90, 1e170])
+def test_products_that_underflow_prove_nothing(scale, tmp_path):
+    """The kernels undo each other's scale: the constant is 1, whatever squares were lost on the way."""
+    net, around = Net(1, 3), {"mode": "circular"}
+    x = net.call(aten.leaky_relu.default, line(net, net.x, (0.0, scale, 0.0), **around), 1.0)
+    x = net.call(aten.leaky_relu.default, line(net, x, (0.0, 1.0, 0.0), **around), 1.0)
+    segments, path = net.segments(line(net, x, (0.0, 1.0 / scale, 0.0), **around)), tmp_path / "proof.npz"
+    forged(segments, -0.01, (3,), {"n1": 0.0, "n3": 0.0}).save(path)
+    assert reached(path)[0] > -1e-9
+    if 1e-45 < scale < 1e45:
+        assert reached(path)[0] < 1e-9
+    elif scale < 1e-160:
+        assert (
+            reached(
+                path, mutated("LOST, STEEPEST, WIDEST = 1e-150, 1e45", "LOST, STEEPEST, WIDEST = 0.0, 1e300", "lost")
+            )[0]
+            < -1.0
+        )
+
+
 CONJUGATES = {
     "of a flipped frequency": ("np.where(flip[..., None, None], np.conj(q), q)", "q + 0.0"),
     "of the transform": ("rows = np.conj(np.moveaxis(waves", "rows = (np.moveaxis(waves"),
