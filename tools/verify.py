@@ -64,7 +64,7 @@ STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
 WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10**6, 512
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
-"""Added to ellipsoids on tori: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
+"""Added to ellipsoids: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
 
 
 class BadFile(Exception):
@@ -2175,7 +2175,7 @@ class Ellipsoid:
         return (
             top,
             top + factor,
-            {name: power10(2.0 * (claimed[name] - top)) if moving[name] else 0.0 for name in claimed},
+            {name: power10(2.0 * (claimed[name] - top)) + LOST if moving[name] else 0.0 for name in claimed},
         )
 
     def _linear(self, node: Node) -> dict[str, Array | None]:
@@ -2204,6 +2204,13 @@ class Ellipsoid:
         """Return F Q."""
         return matrix * self.diagonal if self.q is None else matrix @ self.q
 
+    def _sure(self, q: Array, form: Array, where: str) -> Array:
+        """Add an allowance for products that underflow; raises where nothing is known of them."""
+        if not (np.abs(form).max(initial=0.0) <= STEEPEST and np.abs(q).max(initial=0.0) <= WIDEST):
+            raise Unproven(f"the ellipsoid of {where} leaves the range of float64")
+        q[np.diag_indices_from(q)] += LOST
+        return q
+
     def _live(self, index: int) -> list[str]:
         return [name for name in self.forms if self.last.get(name, -1) > index]
 
@@ -2213,7 +2220,7 @@ class Ellipsoid:
         sizes = {name: math.prod(self.shapes[name]) for name in live}
         if sum(sizes.values()) < sum(self.bases.values()):
             matrix = np.concatenate([self._full(self.forms[name], sizes[name]) for name in live])
-            self.q, self.bases = _symmetric(self._times(matrix) @ matrix.T), sizes
+            self.q, self.bases = self._sure(_symmetric(self._times(matrix) @ matrix.T), matrix, live[0]), sizes
             self.forms = {name: {name: None} for name in live}
         else:
             self.forms = {name: self.forms[name] for name in live}
@@ -2222,9 +2229,7 @@ class Ellipsoid:
         """Note the bound on a value: the largest eigenvalue of its ellipsoid, confirmed by a factorization."""
         size = math.prod(self.shapes[node.name])
         form = self._full(self.forms.get(node.name, {}), size)
-        moved = _symmetric(self._times(form) @ form.T)
-        if not np.isfinite(moved).all():
-            raise Unproven(f"the ellipsoid of {node.name} leaves the range of float64")
+        moved = self._sure(_symmetric(self._times(form) @ form.T), form, node.name)
         top = float(np.linalg.eigvalsh(moved)[-1])
         rho = max(top, 0.0) * (1.0 + 1e-10 + 8.0 * (size + 4.0) ** 2 * UNIT)
         if rho > 0.0 and factor(np.eye(size) - moved / rho) is None:
@@ -2247,7 +2252,7 @@ class Ellipsoid:
             self.prover.loose[f"the ellipsoid behind {node.name} is too large"] = None
             return False
         crossed = self._times(known.form)
-        own = _symmetric(crossed @ known.form.T)
+        own = self._sure(_symmetric(crossed @ known.form.T), known.form, node.name)
         lower, sigma = self._factor(own, self._multipliers(node, known, own, alone=count == 0), known, node)
         state = np.zeros((count + size, count + size))
         if count or known.middle is not None:
@@ -2268,9 +2273,7 @@ class Ellipsoid:
             fresh = np.where(known.spread > 0.0, known.spread**2 / sigma[known.outer], 0.0)
         inner = np.arange(count, len(state))
         state[inner, inner] += fresh
-        if not np.isfinite(state).all():
-            raise Unproven(f"the ellipsoid behind {node.name} leaves the range of float64")
-        self.q = state
+        self.q = self._sure(state, known.form, node.name)
         self.bases = {base: n for base, n in self.bases.items() if base in kept} | {node.name: size}
         self.forms = {name: self.forms[name] for name in live} | {node.name: {node.name: None}}
         return True
