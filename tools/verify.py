@@ -65,6 +65,8 @@ WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
 """Added to ellipsoids: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
+RANGE = -290.0
+"""Maps are multiplied out only if no product of their entries can get below 10^RANGE, where it could underflow."""
 
 
 class BadFile(Exception):
@@ -412,6 +414,16 @@ class Map:
         """About how many multiplications one application takes."""
         return float(math.prod(self.inside) + math.prod(self.outside))
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Log10 of a lower bound, at most 1, on the products of nonzero entries that a column or a sum is made of."""
+        return 0.0
+
+    @property
+    def safe(self) -> bool:
+        """Whether the map can be written out without a product that underflows."""
+        return True
+
     @property
     def sizes(self) -> tuple[int, int]:
         """Entries of the output and of the input."""
@@ -423,7 +435,7 @@ class Map:
         rows, columns = self.sizes
         short = min(rows, columns)
         heavy = columns * self.work + float(short) * short * max(rows, columns)
-        return short <= DENSE_SIDE and rows * columns <= DENSE_ENTRIES and heavy <= DENSE_WORK
+        return short <= DENSE_SIDE and rows * columns <= DENSE_ENTRIES and heavy <= DENSE_WORK and self.safe
 
     def matrix(self) -> Array:
         """Write the map out."""
@@ -472,6 +484,11 @@ class Dense(Map):
         require(entries.shape == (math.prod(outside), math.prod(inside)), "a matrix does not fit its shapes")
         self.entries, self.inside, self.outside = entries, inside, outside
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.entries)
+
     def apply(self, x: Array) -> Array:
         """Multiply."""
         return (x.reshape(len(x), -1) @ self.entries.T).reshape(len(x), *self.outside)
@@ -504,6 +521,11 @@ class Sparse(Map):
         self.row, self.column, self.entry, self.inside, self.outside = row, column, entry, inside, outside
         self.filled, self.starts = np.unique(row, return_index=True)
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.entry)
+
     def apply(self, x: Array) -> Array:
         """Multiply and add up by row."""
         found = np.zeros((len(x), math.prod(self.outside)), x.dtype)
@@ -526,6 +548,11 @@ class Rows(Map):
     def __init__(self, weight: Array, inside: Shape) -> None:
         require(weight.ndim == 2 and inside[-1:] == weight.shape[1:], f"a {weight.shape} matrix on {inside}")
         self.weight, self.inside, self.outside = weight, inside, (*inside[:-1], weight.shape[0])
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.weight)
 
     def apply(self, x: Array) -> Array:
         """Multiply every row."""
@@ -551,6 +578,11 @@ class Diagonal(Map):
     def __init__(self, scale: Array, shape: Shape) -> None:
         require(_broadcasts(scale.shape, shape), f"a scale of shape {scale.shape} on {shape}")
         self.scale, self.inside, self.outside = scale, shape, shape
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.scale)
 
     def apply(self, x: Array) -> Array:
         """Multiply."""
@@ -616,6 +648,11 @@ class Centering(Map):
         self.inside = self.outside = shape
         self.view, self.axes = view, axes
 
+    @functools.cached_property
+    def least(self) -> float:
+        """A mean divides by no more than the number of entries."""
+        return -log10(float(MOST_ENTRIES))
+
     def apply(self, x: Array) -> Array:
         """Subtract the mean."""
         seen = x.reshape(len(x), *self.view)
@@ -638,6 +675,11 @@ class _Mean(Map):
     def __init__(self, centering: Centering) -> None:
         self.inside = self.outside = centering.inside
         self.centering = centering
+
+    @functools.cached_property
+    def least(self) -> float:
+        """A mean divides by no more than the number of entries."""
+        return -log10(float(MOST_ENTRIES))
 
     def apply(self, x: Array) -> Array:
         """Return the means in place of the entries."""
@@ -700,6 +742,11 @@ class Convolution(Map):
             self.inside, self.outside = self.outside, self.inside
         entries = math.prod(axis.size + axis.left + axis.right for axis in axes) * weight.shape[1] * groups
         require(max(entries, *self.sizes) <= MOST_ENTRIES, "a convolution is too large")
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the taps."""
+        return _smallest(self.weight)
 
     def taps(self) -> Iterable[tuple[tuple[slice, ...], Array]]:
         """Yield where each tap reads the padded input, and its matrix by group."""
@@ -771,6 +818,16 @@ class Repeated(Map):
         self.inner, self.leading = inner, leading
         self.inside, self.outside = (*leading, *inner.inside), (*leading, *inner.outside)
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at one slice."""
+        return self.inner.least
+
+    @property
+    def safe(self) -> bool:
+        """Look at one slice."""
+        return self.inner.safe
+
     def apply(self, x: Array) -> Array:
         """Apply to every slice."""
         return self.inner.apply(x.reshape(-1, *self.inner.inside)).reshape(len(x), *self.outside)
@@ -805,6 +862,16 @@ class Chain(Map):
         kept = [part for part in flat if not (isinstance(part, Identity) and part.inside == part.outside)]
         self.parts = tuple(kept or flat[:1])
         self.inside, self.outside = flat[0].inside, flat[-1].outside
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Multiply the parts'."""
+        return sum(part.least for part in self.parts)
+
+    @property
+    def safe(self) -> bool:
+        """Say whether no product of entries underflows."""
+        return self.least >= RANGE
 
     def apply(self, x: Array) -> Array:
         """Apply one after the other."""
@@ -842,6 +909,16 @@ class Total(Map):
         for term in self.terms:
             require((term.inside, term.outside) == (self.inside, self.outside), "a sum of maps of different shapes")
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at every term."""
+        return min(term.least for term in self.terms)
+
+    @property
+    def safe(self) -> bool:
+        """Say whether no product of entries underflows."""
+        return self.least >= RANGE
+
     def apply(self, x: Array) -> Array:
         """Add up."""
         return sum((term.apply(x) for term in self.terms[1:]), self.terms[0].apply(x))
@@ -863,6 +940,12 @@ class Total(Map):
     def rows(self, mask: Array) -> Array:
         """Unite the terms' masks."""
         return functools.reduce(np.logical_or, [term.rows(mask) for term in self.terms])
+
+
+def _smallest(values: Array) -> float:
+    """Return log10 of the smallest nonzero entry, at most 0."""
+    size = np.abs(values)
+    return min(0.0, log10(float(size.min(where=size > 0.0, initial=1.0))))
 
 
 def _broadcasts(small: Shape, large: Shape) -> bool:
@@ -998,7 +1081,7 @@ class Norms:
             if inner is None:
                 break
             linear = inner
-        if isinstance(linear, Chain):
+        if isinstance(linear, Chain) and linear.safe:
             linear = Chain(_scales_folded(linear.parts))
             linear = linear.parts[0] if len(linear.parts) == 1 else linear
         if isinstance(linear, Repeated):
@@ -1760,13 +1843,13 @@ class BallProver(Prover):
         bound, moving = super().moves(source), self._moving(source)
         if moving is None or self.network.nodes[source[1:]].kind != "entrywise":
             return bound
-        return min(bound, log10(length(moving)) + 1e-12)
+        return min(bound, log10(length(moving) + 1e-200) + 1e-12)
 
     def term(self, source: str, linear: Map) -> float:
         """Bound one term of a form: by the norm of its map, or entry by entry."""
         bound, moving = super().term(source, linear), self._moving(source)
         if moving is not None and linear.small:
-            bound = min(bound, log10(length(np.abs(linear.matrix()) @ moving.reshape(-1))) + 1e-12)
+            bound = min(bound, log10(length(np.abs(linear.matrix()) @ moving.reshape(-1)) + 1e-200) + 1e-12)
         return bound
 
     def _moving(self, source: str) -> Array | None:
@@ -1858,7 +1941,7 @@ class BallProver(Prover):
     def confine(self, name: str, constants: Array) -> None:
         """Take note of constants of single entries, and of the box that follows."""
         centre = self.centre[name]
-        fresh = constants.reshape(centre.shape) * (1.0 + 1e-10)
+        fresh = constants.reshape(centre.shape) * (1.0 + 1e-10) + 1e-200  # for products that underflow
         self.entries[name] = np.minimum(self.entries[name], fresh)
         reach = self.ball.radius * self.entries[name] if self.ball.radius else np.zeros(centre.shape)
         self._intersect(name, centre - reach, centre + reach)
@@ -1962,6 +2045,11 @@ class _Projection(Map):
     def __init__(self, shape: Shape, view: Shape, axes: tuple[int, ...], scale: Array, along: Array) -> None:
         self.inside = self.outside = shape
         self.view, self.axes, self.scale, self.along = view, axes, scale, along
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the factors."""
+        return _smallest(self.scale) + 2.0 * _smallest(self.along)
 
     def apply(self, x: Array) -> Array:
         """Take the part along out and scale."""
@@ -2078,6 +2166,7 @@ class Ellipsoid:
         self.sources = [node for node in self.network.order if node.name in sources]
         self.maps = {node.name: node.maps for node in self.order}
         self.shapes = {node.name: node.shape for node in (*self.order, *self.sources)}
+        self.leasts: dict[str, float] = {}
         self.last: dict[str, int] = {step.at: len(self.order)}
         for index, node in enumerate(self.order):
             for name in node.operands:
@@ -2181,7 +2270,13 @@ class Ellipsoid:
     def _linear(self, node: Node) -> dict[str, Array | None]:
         """Write a linear value as matrices over the state's values."""
         found: dict[str, Array | None] = {}
-        for linear, name in zip(self.maps[node.name], node.operands):
+        pairs = list(zip(self.maps[node.name], node.operands))
+        self.leasts[node.name] = (
+            min(linear.least + self.leasts.get(name, 0.0) for linear, name in pairs) if pairs else 0.0
+        )
+        if self.leasts[node.name] < RANGE:
+            raise Unproven(f"the map to {node.name} leaves the range of float64")
+        for linear, name in pairs:
             for base, earlier in self.forms[name].items():
                 if earlier is None:
                     moved = linear.matrix()
@@ -2221,7 +2316,7 @@ class Ellipsoid:
         if sum(sizes.values()) < sum(self.bases.values()):
             matrix = np.concatenate([self._full(self.forms[name], sizes[name]) for name in live])
             self.q, self.bases = self._sure(_symmetric(self._times(matrix) @ matrix.T), matrix, live[0]), sizes
-            self.forms = {name: {name: None} for name in live}
+            self.forms, self.leasts = {name: {name: None} for name in live}, {}
         else:
             self.forms = {name: self.forms[name] for name in live}
 
@@ -2418,6 +2513,11 @@ class Stencil:
         last = (self.outputs[axis] - 1) * self.stride[axis] + int(self.offsets[:, axis].max())
         return max(0, -int(self.offsets[:, axis].min()), last - (self.size[axis] - 1))
 
+    @property
+    def least(self) -> float:
+        """Log10 of a lower bound on the parts, other than zero, that its matrices are sums of: sin(2 pi/n) w."""
+        return _smallest(self.weight) - log10(float(WAVE_POINTS)) - log10(math.prod(self.stride)) / 2.0
+
     def covers(self, axis: int, entries: int) -> bool:
         """Say whether no window of an output outside its grid meets the grid of the input, on a torus."""
         outside = np.arange(self.outputs[axis], entries // self.stride[axis]) * self.stride[axis]
@@ -2561,6 +2661,7 @@ class Waves:
         self.torus = Torus(self.sizes)
         self.fields: dict[str, Field] = {}
         self.readings: dict[str, list[tuple[Stencil, str]]] = {}
+        self.leasts: dict[str, float] = {}
         self.reasons: dict[str, None] = {}
         for node in sources:
             shape = node.shape[len(self.front) :]
@@ -2629,6 +2730,10 @@ class Waves:
                 if reach and not stencil.wraps and not field.clean:
                     self.reasons[f"{node.name} reads {name} beyond its grid, where no mask is"] = None
                     return
+            self.leasts[node.name] = min(self.leasts.get(node.name, 0.0), stencil.least + self.leasts.get(name, 0.0))
+            if self.leasts[node.name] < RANGE:
+                self.reasons[f"the map to {node.name} leaves the range of float64"] = None
+                return
             level = tuple(step * s for step, s in zip(field.level, stencil.stride))
             clean = field.clean and all(stencil.covers(axis, n) for axis, n in enumerate(entries))
             results.append(Field(len(stencil.weight[0]), stencil.outputs, level, clean))
@@ -2759,6 +2864,7 @@ class Waves:
         if found is None:
             raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
         self.q, self.bases = found, [*keeping, node.name]
+        self.leasts |= dict.fromkeys(self.bases, 0.0)
         self.fields[node.name] = Field(field.channels, field.grid, field.level, clean=True)
         self.readings.pop(node.name, None)
 
@@ -2930,7 +3036,7 @@ class Waves:
         whole: Map = Chain(parts) if parts else Identity((count, *field.grid), (count, *field.grid))
         if inner is not None and inner.inside == field.grid and inner.small:
             rest = Chain([Identity(parts[0].outside, parts[0].outside), *parts[1:]])
-            if rest.small and rest.sizes[1] == count * inner.sizes[0]:
+            if rest.small and rest.sizes[1] == count * inner.sizes[0] and inner.least + rest.least >= RANGE:
                 return inner, rest
         return (None, whole) if whole.small and whole.sizes[1] == count * size else None
 
