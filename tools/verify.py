@@ -65,8 +65,9 @@ WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
 """Added to ellipsoids: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
-RANGE = -290.0
-"""Maps are multiplied out only if no product of their entries can get below 10^RANGE, where it could underflow."""
+RANGE, GROWTH, FLOOR = -290.0, 100.0, -150.0
+"""Maps are multiplied out if no product of their entries gets below 10^RANGE, where it could underflow, or if what is
+lost there grows by no more than 10^GROWTH behind it: their norms are then at least 10^FLOOR."""
 
 
 class BadFile(Exception):
@@ -419,9 +420,14 @@ class Map:
         """Log10 of a lower bound, at most 1, on the products of nonzero entries that a column or a sum is made of."""
         return 0.0
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Log10 of an upper bound, at least 1, on the sums of absolute entries of its rows."""
+        return 0.0
+
     @property
     def safe(self) -> bool:
-        """Whether the map can be written out without a product that underflows."""
+        """Whether no product that underflows matters when the map is written out."""
         return True
 
     @property
@@ -489,6 +495,11 @@ class Dense(Map):
         """Look at the entries."""
         return _smallest(self.entries)
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.entries).sum(1).max(initial=0.0))))
+
     def apply(self, x: Array) -> Array:
         """Multiply."""
         return (x.reshape(len(x), -1) @ self.entries.T).reshape(len(x), *self.outside)
@@ -526,6 +537,11 @@ class Sparse(Map):
         """Look at the entries."""
         return _smallest(self.entry)
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.bincount(self.row, np.abs(self.entry)).max(initial=0.0))))
+
     def apply(self, x: Array) -> Array:
         """Multiply and add up by row."""
         found = np.zeros((len(x), math.prod(self.outside)), x.dtype)
@@ -553,6 +569,11 @@ class Rows(Map):
     def least(self) -> float:
         """Look at the entries."""
         return _smallest(self.weight)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.weight).sum(1).max(initial=0.0))))
 
     def apply(self, x: Array) -> Array:
         """Multiply every row."""
@@ -583,6 +604,11 @@ class Diagonal(Map):
     def least(self) -> float:
         """Look at the entries."""
         return _smallest(self.scale)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Look at the factors."""
+        return max(0.0, log10(float(np.abs(self.scale).max(initial=0.0))))
 
     def apply(self, x: Array) -> Array:
         """Multiply."""
@@ -653,6 +679,11 @@ class Centering(Map):
         """A mean divides by no more than the number of entries."""
         return -log10(float(MOST_ENTRIES))
 
+    @functools.cached_property
+    def most(self) -> float:
+        """A row has 1 - 1/n and n - 1 times 1/n."""
+        return log10(2.0)
+
     def apply(self, x: Array) -> Array:
         """Subtract the mean."""
         seen = x.reshape(len(x), *self.view)
@@ -680,6 +711,11 @@ class _Mean(Map):
     def least(self) -> float:
         """A mean divides by no more than the number of entries."""
         return -log10(float(MOST_ENTRIES))
+
+    @functools.cached_property
+    def most(self) -> float:
+        """A row has n times 1/n."""
+        return 0.0
 
     def apply(self, x: Array) -> Array:
         """Return the means in place of the entries."""
@@ -747,6 +783,11 @@ class Convolution(Map):
     def least(self) -> float:
         """Look at the taps."""
         return _smallest(self.weight)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up all taps."""
+        return max(0.0, log10(float(np.abs(self.weight).sum())))
 
     def taps(self) -> Iterable[tuple[tuple[slice, ...], Array]]:
         """Yield where each tap reads the padded input, and its matrix by group."""
@@ -823,6 +864,11 @@ class Repeated(Map):
         """Look at one slice."""
         return self.inner.least
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Look at one slice."""
+        return self.inner.most
+
     @property
     def safe(self) -> bool:
         """Look at one slice."""
@@ -868,10 +914,15 @@ class Chain(Map):
         """Multiply the parts'."""
         return sum(part.least for part in self.parts)
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Multiply the parts'."""
+        return sum(part.most for part in self.parts)
+
     @property
     def safe(self) -> bool:
-        """Say whether no product of entries underflows."""
-        return self.least >= RANGE
+        """Say whether no product of entries underflows, or what is lost stays small."""
+        return self.least >= RANGE or self.most <= GROWTH
 
     def apply(self, x: Array) -> Array:
         """Apply one after the other."""
@@ -914,10 +965,15 @@ class Total(Map):
         """Look at every term."""
         return min(term.least for term in self.terms)
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Add the terms up."""
+        return log10_sum([term.most for term in self.terms])
+
     @property
     def safe(self) -> bool:
-        """Say whether no product of entries underflows."""
-        return self.least >= RANGE
+        """Say whether no product of entries underflows, or what is lost stays small."""
+        return self.least >= RANGE or self.most <= GROWTH
 
     def apply(self, x: Array) -> Array:
         """Add up."""
@@ -1081,7 +1137,7 @@ class Norms:
             if inner is None:
                 break
             linear = inner
-        if isinstance(linear, Chain) and linear.safe:
+        if isinstance(linear, Chain) and linear.least >= RANGE:
             linear = Chain(_scales_folded(linear.parts))
             linear = linear.parts[0] if len(linear.parts) == 1 else linear
         if isinstance(linear, Repeated):
@@ -1098,10 +1154,11 @@ class Norms:
         if isinstance(linear, Rows):
             linear = Dense(linear.weight, linear.weight.shape[1:], linear.weight.shape[:1])
         if linear.small:
-            return matrix_norm(linear.matrix())
+            return max(matrix_norm(linear.matrix()), -INF if linear.least >= RANGE else FLOOR)
         if isinstance(linear, Convolution):
             return self._convolution(linear)
-        what = f"a map from {list(linear.inside)} to {list(linear.outside)} is too large to be written out"
+        why = "is too large to be written out" if linear.safe else "leaves the range of float64"
+        what = f"a map from {list(linear.inside)} to {list(linear.outside)} {why}"
         self.loose[what] = None
         if isinstance(linear, Chain):
             return sum(self(part) for part in linear.parts)
@@ -2051,6 +2108,11 @@ class _Projection(Map):
         """Look at the factors."""
         return _smallest(self.scale) + 2.0 * _smallest(self.along)
 
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.scale).max(initial=0.0) * (1.0 + np.abs(self.along).sum()))))
+
     def apply(self, x: Array) -> Array:
         """Take the part along out and scale."""
         seen = x.reshape(len(x), *self.view)
@@ -2068,7 +2130,8 @@ def _added(terms: list[Map]) -> Map:
     if len(terms) == 1:
         return terms[0]
     total = Total(terms)
-    return Dense(total.matrix(), total.inside, total.outside) if total.small else total
+    written = total.small and total.least >= RANGE  # a matrix does not tell what was lost
+    return Dense(total.matrix(), total.inside, total.outside) if written else total
 
 
 def _log10_range(value: float) -> float:
@@ -2985,7 +3048,8 @@ class Waves:
         if name in found and name in self.bases:
             return {name: found[name]}
         spread = self._spread(head, {})
-        if spread and all(linear.small and linear.sizes[1] == self._entries(base) for base, linear in spread.items()):
+        fits = [linear.small and linear.sizes[1] == self._entries(base) for base, linear in (spread or {}).items()]
+        if spread and all(fits) and min(linear.least for linear in spread.values()) >= RANGE:
             return {base: (None, linear) for base, linear in spread.items()}
         return dict(list(found.items())[-1:])
 
@@ -3038,7 +3102,8 @@ class Waves:
             rest = Chain([Identity(parts[0].outside, parts[0].outside), *parts[1:]])
             if rest.small and rest.sizes[1] == count * inner.sizes[0] and inner.least + rest.least >= RANGE:
                 return inner, rest
-        return (None, whole) if whole.small and whole.sizes[1] == count * size else None
+        fits = whole.small and whole.sizes[1] == count * size and whole.least >= RANGE
+        return (None, whole) if fits else None
 
     def _enter(self, head: str, entry: Entry) -> None:
         """Leave the torus: sum the frequencies up to the ellipsoid of a value, and carry that to the end."""

@@ -307,6 +307,20 @@ def test_squares_that_underflow_prove_nothing(scale, tmp_path):
     assert checker.main([str(file.write(tmp_path / "proof.npz"))]) in (1, 3)
 
 
+@pytest.mark.parametrize("scales", [(1e-170, 1e-170, 1e170, 1e170), (1e-200, 1e-150, 1e50, 1e300), (1e-90,) * 4])
+def test_maps_whose_product_underflows_are_not_multiplied_out(scales, tmp_path):
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in scales)).double()
+    for layer, factor in zip(model, scales, strict=True):
+        layer.weight.data = factor * torch.eye(2, dtype=torch.float64)
+    path, true = tmp_path / "proof.npz", sum(map(math.log10, scales))
+    bracket_of(Work(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
+    file = File.of(path)
+    file.header["claims"] = [file.claim("upper")]
+    for by, codes in ((-1e-3, (1, 3)), (1e-3, (0,))):
+        file.claim("upper")["log10"] = true + by
+        assert checker.main([str(file.write(path))]) in codes
+
+
 def test_a_truncated_file_and_one_flipped_byte_are_refused(sound, tmp_path, capsys):
     path = sound.write(tmp_path / "whole.npz")
     content = path.read_bytes()
