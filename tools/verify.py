@@ -19,6 +19,10 @@ How an upper side is proven here. L(v) bounds the map from the input to a value 
              [a, b], m = (a+b)/2, e = (b-a)/2, and any sigma >= 0 from the file that leaves I - S Q_vv S positive
              definite, S = diag(sigma)^(1/2): with Qhat = Q + Q_gv S (I - S Q_vv S)^-1 S Q_vg it has
              Q_uu = m Qhat_vv m + diag(e^2/sigma) and Q_gu = Qhat_gv m. The result is lambda_max of the output's Q.
+  torus      the same for fields of convolutional networks, each part of a torus whose size is the file's, with one
+             sigma per channel: then Q is one Hermitian matrix per frequency. Which values are fields, that the torus
+             is large enough for them, where they are zero outside of their grids and the slopes of the masks that
+             make them so are found out here. A dense end is carried as above, a field has its largest lambda_max.
 
 A softplus whose threshold torch cuts it off at is only smooth beside it. Where an operand may meet a jump that float64
 can see, the claim is not re-verified.
@@ -57,6 +61,13 @@ DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK = 3000, 3 * 10**7, 1e11
 """Maps are written out up to this short side, this many entries and multiplications."""
 STATE_SIDE, TORUS_WORK, FINER = 5000, 2e11, 3e7
 """Largest ellipsoid, multiplications spent on the torus of one convolution, and in extended precision."""
+WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10**6, 512
+"""Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
+LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
+"""Added to ellipsoids: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
+RANGE, GROWTH, FLOOR = -290.0, 100.0, -150.0
+"""Maps are multiplied out if no product of their entries gets below 10^RANGE, where it could underflow, or if what is
+lost there grows by no more than 10^GROWTH behind it: their norms are then at least 10^FLOOR."""
 
 
 class BadFile(Exception):
@@ -404,6 +415,21 @@ class Map:
         """About how many multiplications one application takes."""
         return float(math.prod(self.inside) + math.prod(self.outside))
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Log10 of a lower bound, at most 1, on the products of nonzero entries that a column or a sum is made of."""
+        return 0.0
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Log10 of an upper bound, at least 1, on the sums of absolute entries of its rows."""
+        return 0.0
+
+    @property
+    def safe(self) -> bool:
+        """Whether no product that underflows matters when the map is written out."""
+        return True
+
     @property
     def sizes(self) -> tuple[int, int]:
         """Entries of the output and of the input."""
@@ -415,7 +441,7 @@ class Map:
         rows, columns = self.sizes
         short = min(rows, columns)
         heavy = columns * self.work + float(short) * short * max(rows, columns)
-        return short <= DENSE_SIDE and rows * columns <= DENSE_ENTRIES and heavy <= DENSE_WORK
+        return short <= DENSE_SIDE and rows * columns <= DENSE_ENTRIES and heavy <= DENSE_WORK and self.safe
 
     def matrix(self) -> Array:
         """Write the map out."""
@@ -464,6 +490,16 @@ class Dense(Map):
         require(entries.shape == (math.prod(outside), math.prod(inside)), "a matrix does not fit its shapes")
         self.entries, self.inside, self.outside = entries, inside, outside
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.entries)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.entries).sum(1).max(initial=0.0))))
+
     def apply(self, x: Array) -> Array:
         """Multiply."""
         return (x.reshape(len(x), -1) @ self.entries.T).reshape(len(x), *self.outside)
@@ -496,6 +532,16 @@ class Sparse(Map):
         self.row, self.column, self.entry, self.inside, self.outside = row, column, entry, inside, outside
         self.filled, self.starts = np.unique(row, return_index=True)
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.entry)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.bincount(self.row, np.abs(self.entry)).max(initial=0.0))))
+
     def apply(self, x: Array) -> Array:
         """Multiply and add up by row."""
         found = np.zeros((len(x), math.prod(self.outside)), x.dtype)
@@ -518,6 +564,16 @@ class Rows(Map):
     def __init__(self, weight: Array, inside: Shape) -> None:
         require(weight.ndim == 2 and inside[-1:] == weight.shape[1:], f"a {weight.shape} matrix on {inside}")
         self.weight, self.inside, self.outside = weight, inside, (*inside[:-1], weight.shape[0])
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.weight)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.weight).sum(1).max(initial=0.0))))
 
     def apply(self, x: Array) -> Array:
         """Multiply every row."""
@@ -543,6 +599,16 @@ class Diagonal(Map):
     def __init__(self, scale: Array, shape: Shape) -> None:
         require(_broadcasts(scale.shape, shape), f"a scale of shape {scale.shape} on {shape}")
         self.scale, self.inside, self.outside = scale, shape, shape
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the entries."""
+        return _smallest(self.scale)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Look at the factors."""
+        return max(0.0, log10(float(np.abs(self.scale).max(initial=0.0))))
 
     def apply(self, x: Array) -> Array:
         """Multiply."""
@@ -608,6 +674,16 @@ class Centering(Map):
         self.inside = self.outside = shape
         self.view, self.axes = view, axes
 
+    @functools.cached_property
+    def least(self) -> float:
+        """A mean divides by no more than the number of entries."""
+        return -log10(float(MOST_ENTRIES))
+
+    @functools.cached_property
+    def most(self) -> float:
+        """A row has 1 - 1/n and n - 1 times 1/n."""
+        return log10(2.0)
+
     def apply(self, x: Array) -> Array:
         """Subtract the mean."""
         seen = x.reshape(len(x), *self.view)
@@ -630,6 +706,16 @@ class _Mean(Map):
     def __init__(self, centering: Centering) -> None:
         self.inside = self.outside = centering.inside
         self.centering = centering
+
+    @functools.cached_property
+    def least(self) -> float:
+        """A mean divides by no more than the number of entries."""
+        return -log10(float(MOST_ENTRIES))
+
+    @functools.cached_property
+    def most(self) -> float:
+        """A row has n times 1/n."""
+        return 0.0
 
     def apply(self, x: Array) -> Array:
         """Return the means in place of the entries."""
@@ -692,6 +778,16 @@ class Convolution(Map):
             self.inside, self.outside = self.outside, self.inside
         entries = math.prod(axis.size + axis.left + axis.right for axis in axes) * weight.shape[1] * groups
         require(max(entries, *self.sizes) <= MOST_ENTRIES, "a convolution is too large")
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the taps."""
+        return _smallest(self.weight)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up all taps."""
+        return max(0.0, log10(float(np.abs(self.weight).sum())))
 
     def taps(self) -> Iterable[tuple[tuple[slice, ...], Array]]:
         """Yield where each tap reads the padded input, and its matrix by group."""
@@ -763,6 +859,21 @@ class Repeated(Map):
         self.inner, self.leading = inner, leading
         self.inside, self.outside = (*leading, *inner.inside), (*leading, *inner.outside)
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at one slice."""
+        return self.inner.least
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Look at one slice."""
+        return self.inner.most
+
+    @property
+    def safe(self) -> bool:
+        """Look at one slice."""
+        return self.inner.safe
+
     def apply(self, x: Array) -> Array:
         """Apply to every slice."""
         return self.inner.apply(x.reshape(-1, *self.inner.inside)).reshape(len(x), *self.outside)
@@ -797,6 +908,21 @@ class Chain(Map):
         kept = [part for part in flat if not (isinstance(part, Identity) and part.inside == part.outside)]
         self.parts = tuple(kept or flat[:1])
         self.inside, self.outside = flat[0].inside, flat[-1].outside
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Multiply the parts'."""
+        return sum(part.least for part in self.parts)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Multiply the parts'."""
+        return sum(part.most for part in self.parts)
+
+    @property
+    def safe(self) -> bool:
+        """Say whether no product of entries underflows, or what is lost stays small."""
+        return self.least >= RANGE or self.most <= GROWTH
 
     def apply(self, x: Array) -> Array:
         """Apply one after the other."""
@@ -834,6 +960,21 @@ class Total(Map):
         for term in self.terms:
             require((term.inside, term.outside) == (self.inside, self.outside), "a sum of maps of different shapes")
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at every term."""
+        return min(term.least for term in self.terms)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add the terms up."""
+        return log10_sum([term.most for term in self.terms])
+
+    @property
+    def safe(self) -> bool:
+        """Say whether no product of entries underflows, or what is lost stays small."""
+        return self.least >= RANGE or self.most <= GROWTH
+
     def apply(self, x: Array) -> Array:
         """Add up."""
         return sum((term.apply(x) for term in self.terms[1:]), self.terms[0].apply(x))
@@ -855,6 +996,12 @@ class Total(Map):
     def rows(self, mask: Array) -> Array:
         """Unite the terms' masks."""
         return functools.reduce(np.logical_or, [term.rows(mask) for term in self.terms])
+
+
+def _smallest(values: Array) -> float:
+    """Return log10 of the smallest nonzero entry, at most 0."""
+    size = np.abs(values)
+    return min(0.0, log10(float(size.min(where=size > 0.0, initial=1.0))))
 
 
 def _broadcasts(small: Shape, large: Shape) -> bool:
@@ -990,7 +1137,7 @@ class Norms:
             if inner is None:
                 break
             linear = inner
-        if isinstance(linear, Chain):
+        if isinstance(linear, Chain) and linear.least >= RANGE:
             linear = Chain(_scales_folded(linear.parts))
             linear = linear.parts[0] if len(linear.parts) == 1 else linear
         if isinstance(linear, Repeated):
@@ -1007,10 +1154,11 @@ class Norms:
         if isinstance(linear, Rows):
             linear = Dense(linear.weight, linear.weight.shape[1:], linear.weight.shape[:1])
         if linear.small:
-            return matrix_norm(linear.matrix())
+            return max(matrix_norm(linear.matrix()), -INF if linear.least >= RANGE else FLOOR)
         if isinstance(linear, Convolution):
             return self._convolution(linear)
-        what = f"a map from {list(linear.inside)} to {list(linear.outside)} is too large to be written out"
+        why = "is too large to be written out" if linear.safe else "leaves the range of float64"
+        what = f"a map from {list(linear.inside)} to {list(linear.outside)} {why}"
         self.loose[what] = None
         if isinstance(linear, Chain):
             return sum(self(part) for part in linear.parts)
@@ -1341,7 +1489,8 @@ class Ball:
 class Step:
     """What an ellipsoid needs: where it starts (log10 constants), the multipliers by node, and where it ends.
 
-    `weights` are the shares of the operands of nodes that read several. An `auto` step chooses its own multipliers.
+    `weights` are the shares of the operands of nodes that read several. An `auto` step chooses its own multipliers. On
+    a `torus` (entries per axis) multipliers are those of channels, in units of the change of the start.
     """
 
     at: str
@@ -1349,6 +1498,7 @@ class Step:
     sigma: dict[str, Array]
     weights: dict[str, tuple[float, ...]]
     auto: bool = False
+    torus: Shape | None = None
 
 
 def times(*exponents: float) -> float:
@@ -1401,11 +1551,36 @@ class Prover:
 
     def _run(self, step: Step) -> None:
         """Run an ellipsoid; over a ball, whose slopes multipliers may not be made for, it may come to nothing."""
+        if step.torus is not None:
+            self._run_torus(step)
+            return
         try:
             Ellipsoid(self, step).run()
         except (Refuted, Unproven):
             if not isinstance(self, BallProver):
                 raise
+
+    def _run_torus(self, step: Step) -> None:
+        """Run an ellipsoid on a torus, for all inputs; what cannot be followed is said to be."""
+        try:
+            if not isinstance(self, BallProver):
+                Waves(self, step).run()
+        except Unproven as error:
+            self.loose[str(error)] = None
+
+    def tori(self, steps: Sequence[Step]) -> float:
+        """Run the ellipsoids on tori whose starts are bounded without a norm; return log10 of the output's bound."""
+        for step in steps:
+            sources = [self.network.nodes[name] for name in self.cone(step)[1]] if step.torus is not None else []
+            for node in sources:
+                if node.kind not in ("input", *LINEAR) and all(self.best[name] < INF for name in node.operands):
+                    gains, joint = self.gains(node)
+                    moved = [times(gain, self.best[name]) for gain, name in zip(gains, node.operands)]
+                    self.best[node.name] = min(self.best[node.name], log10_root(moved) if joint else log10_sum(moved))
+            if sources and all(self.best[node.name] < INF for node in sources):
+                self.done.add(id(step))
+                self._run(step)
+        return self.best[self.network.output.name]
 
     def settle(self, node: Node) -> None:
         """Draw what follows from a new bound on a value: nothing, if it speaks of all inputs."""
@@ -1725,13 +1900,13 @@ class BallProver(Prover):
         bound, moving = super().moves(source), self._moving(source)
         if moving is None or self.network.nodes[source[1:]].kind != "entrywise":
             return bound
-        return min(bound, log10(length(moving)) + 1e-12)
+        return min(bound, log10(length(moving) + 1e-200) + 1e-12)
 
     def term(self, source: str, linear: Map) -> float:
         """Bound one term of a form: by the norm of its map, or entry by entry."""
         bound, moving = super().term(source, linear), self._moving(source)
         if moving is not None and linear.small:
-            bound = min(bound, log10(length(np.abs(linear.matrix()) @ moving.reshape(-1))) + 1e-12)
+            bound = min(bound, log10(length(np.abs(linear.matrix()) @ moving.reshape(-1)) + 1e-200) + 1e-12)
         return bound
 
     def _moving(self, source: str) -> Array | None:
@@ -1823,7 +1998,7 @@ class BallProver(Prover):
     def confine(self, name: str, constants: Array) -> None:
         """Take note of constants of single entries, and of the box that follows."""
         centre = self.centre[name]
-        fresh = constants.reshape(centre.shape) * (1.0 + 1e-10)
+        fresh = constants.reshape(centre.shape) * (1.0 + 1e-10) + 1e-200  # for products that underflow
         self.entries[name] = np.minimum(self.entries[name], fresh)
         reach = self.ball.radius * self.entries[name] if self.ball.radius else np.zeros(centre.shape)
         self._intersect(name, centre - reach, centre + reach)
@@ -1928,6 +2103,16 @@ class _Projection(Map):
         self.inside = self.outside = shape
         self.view, self.axes, self.scale, self.along = view, axes, scale, along
 
+    @functools.cached_property
+    def least(self) -> float:
+        """Look at the factors."""
+        return _smallest(self.scale) + 2.0 * _smallest(self.along)
+
+    @functools.cached_property
+    def most(self) -> float:
+        """Add up the rows."""
+        return max(0.0, log10(float(np.abs(self.scale).max(initial=0.0) * (1.0 + np.abs(self.along).sum()))))
+
     def apply(self, x: Array) -> Array:
         """Take the part along out and scale."""
         seen = x.reshape(len(x), *self.view)
@@ -1945,7 +2130,8 @@ def _added(terms: list[Map]) -> Map:
     if len(terms) == 1:
         return terms[0]
     total = Total(terms)
-    return Dense(total.matrix(), total.inside, total.outside) if total.small else total
+    written = total.small and total.least >= RANGE  # a matrix does not tell what was lost
+    return Dense(total.matrix(), total.inside, total.outside) if written else total
 
 
 def _log10_range(value: float) -> float:
@@ -2043,6 +2229,7 @@ class Ellipsoid:
         self.sources = [node for node in self.network.order if node.name in sources]
         self.maps = {node.name: node.maps for node in self.order}
         self.shapes = {node.name: node.shape for node in (*self.order, *self.sources)}
+        self.leasts: dict[str, float] = {}
         self.last: dict[str, int] = {step.at: len(self.order)}
         for index, node in enumerate(self.order):
             for name in node.operands:
@@ -2064,6 +2251,10 @@ class Ellipsoid:
         self.forms: dict[str, dict[str, Array | None]] = {name: {name: None} for name in self.bases}
         self.q: Array | None = None
         self.diagonal = np.concatenate([np.full(n, scales[name]) for name, n in self.bases.items()] or [np.zeros(0)])
+        self._walk()
+
+    def _walk(self) -> None:
+        """Go through the nodes up to the end."""
         for index, node in enumerate(self.order):
             if node.kind in LINEAR:
                 self.forms[node.name] = self._linear(node)
@@ -2078,21 +2269,28 @@ class Ellipsoid:
 
     def _slice(self) -> None:
         """Go over to one slice of the first dimension while every node does the same to all of them."""
-        while len({shape[:1] for shape in self.shapes.values()}) == 1 and min(map(len, self.shapes.values())) > 1:
-            maps: dict[str, tuple[Map, ...]] = {}
-            for node in self.order:
-                sliced = [linear.slice() for linear in self.maps[node.name]]
-                if node.kind not in ("linear", "entrywise") or any(linear is None for linear in sliced):
-                    return
-                maps[node.name] = tuple(linear for linear in sliced if linear is not None)
-                if node.kind == "entrywise" and self.step.auto:
-                    return
-                if node.kind == "entrywise":
-                    count = node.size // math.prod(self.shapes[node.name][1:])
-                    sides = [side.reshape(count, -1) for side in (*self.prover.slopes(node), self._sigma(node))]
-                    if not all((side == side[:1]).all() for side in sides):
-                        return
-            self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
+        while self._slice_once():
+            pass
+
+    def _slice_once(self) -> bool:
+        """Go over to one slice of the first dimension, if every node does the same to all of them."""
+        if len({shape[:1] for shape in self.shapes.values()}) != 1 or min(map(len, self.shapes.values())) < 2:
+            return False
+        maps: dict[str, tuple[Map, ...]] = {}
+        for node in self.order:
+            sliced = [linear.slice() for linear in self.maps[node.name]]
+            if node.kind not in ("linear", "entrywise") or any(linear is None for linear in sliced):
+                return False
+            maps[node.name] = tuple(linear for linear in sliced if linear is not None)
+            if node.kind == "entrywise" and self.step.auto:
+                return False
+            if node.kind == "entrywise":
+                count = node.size // math.prod(self.shapes[node.name][1:])
+                sides = [side.reshape(count, -1) for side in (*self.prover.slopes(node), self._sigma(node))]
+                if not all((side == side[:1]).all() for side in sides):
+                    return False
+        self.maps, self.shapes = maps, {name: shape[1:] for name, shape in self.shapes.items()}
+        return True
 
     def _sigma(self, node: Node) -> Array:
         """Return the multipliers of a node, one per entry: spread out like a tensor, or a list that is repeated."""
@@ -2129,13 +2327,19 @@ class Ellipsoid:
         return (
             top,
             top + factor,
-            {name: power10(2.0 * (claimed[name] - top)) if moving[name] else 0.0 for name in claimed},
+            {name: power10(2.0 * (claimed[name] - top)) + LOST if moving[name] else 0.0 for name in claimed},
         )
 
     def _linear(self, node: Node) -> dict[str, Array | None]:
         """Write a linear value as matrices over the state's values."""
         found: dict[str, Array | None] = {}
-        for linear, name in zip(self.maps[node.name], node.operands):
+        pairs = list(zip(self.maps[node.name], node.operands))
+        self.leasts[node.name] = (
+            min(linear.least + self.leasts.get(name, 0.0) for linear, name in pairs) if pairs else 0.0
+        )
+        if self.leasts[node.name] < RANGE:
+            raise Unproven(f"the map to {node.name} leaves the range of float64")
+        for linear, name in pairs:
             for base, earlier in self.forms[name].items():
                 if earlier is None:
                     moved = linear.matrix()
@@ -2158,6 +2362,13 @@ class Ellipsoid:
         """Return F Q."""
         return matrix * self.diagonal if self.q is None else matrix @ self.q
 
+    def _sure(self, q: Array, form: Array, where: str) -> Array:
+        """Add an allowance for products that underflow; raises where nothing is known of them."""
+        if not (np.abs(form).max(initial=0.0) <= STEEPEST and np.abs(q).max(initial=0.0) <= WIDEST):
+            raise Unproven(f"the ellipsoid of {where} leaves the range of float64")
+        q[np.diag_indices_from(q)] += LOST
+        return q
+
     def _live(self, index: int) -> list[str]:
         return [name for name in self.forms if self.last.get(name, -1) > index]
 
@@ -2167,8 +2378,8 @@ class Ellipsoid:
         sizes = {name: math.prod(self.shapes[name]) for name in live}
         if sum(sizes.values()) < sum(self.bases.values()):
             matrix = np.concatenate([self._full(self.forms[name], sizes[name]) for name in live])
-            self.q, self.bases = _symmetric(self._times(matrix) @ matrix.T), sizes
-            self.forms = {name: {name: None} for name in live}
+            self.q, self.bases = self._sure(_symmetric(self._times(matrix) @ matrix.T), matrix, live[0]), sizes
+            self.forms, self.leasts = {name: {name: None} for name in live}, {}
         else:
             self.forms = {name: self.forms[name] for name in live}
 
@@ -2176,9 +2387,7 @@ class Ellipsoid:
         """Note the bound on a value: the largest eigenvalue of its ellipsoid, confirmed by a factorization."""
         size = math.prod(self.shapes[node.name])
         form = self._full(self.forms.get(node.name, {}), size)
-        moved = _symmetric(self._times(form) @ form.T)
-        if not np.isfinite(moved).all():
-            raise Unproven(f"the ellipsoid of {node.name} leaves the range of float64")
+        moved = self._sure(_symmetric(self._times(form) @ form.T), form, node.name)
         top = float(np.linalg.eigvalsh(moved)[-1])
         rho = max(top, 0.0) * (1.0 + 1e-10 + 8.0 * (size + 4.0) ** 2 * UNIT)
         if rho > 0.0 and factor(np.eye(size) - moved / rho) is None:
@@ -2201,7 +2410,7 @@ class Ellipsoid:
             self.prover.loose[f"the ellipsoid behind {node.name} is too large"] = None
             return False
         crossed = self._times(known.form)
-        own = _symmetric(crossed @ known.form.T)
+        own = self._sure(_symmetric(crossed @ known.form.T), known.form, node.name)
         lower, sigma = self._factor(own, self._multipliers(node, known, own, alone=count == 0), known, node)
         state = np.zeros((count + size, count + size))
         if count or known.middle is not None:
@@ -2222,9 +2431,7 @@ class Ellipsoid:
             fresh = np.where(known.spread > 0.0, known.spread**2 / sigma[known.outer], 0.0)
         inner = np.arange(count, len(state))
         state[inner, inner] += fresh
-        if not np.isfinite(state).all():
-            raise Unproven(f"the ellipsoid behind {node.name} leaves the range of float64")
-        self.q = state
+        self.q = self._sure(state, known.form, node.name)
         self.bases = {base: n for base, n in self.bases.items() if base in kept} | {node.name: size}
         self.forms = {name: self.forms[name] for name in live} | {node.name: {node.name: None}}
         return True
@@ -2341,6 +2548,665 @@ def factor(matrix: Array) -> Array | None:
     return found if np.isfinite(found).all() else None
 
 
+# ------------------------------------------------------------------------------------------------ on tori
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """Output o of every channel is the sum over taps t of weight[t] times the inputs at o stride + offsets[t].
+
+    Attributes:
+        weight: [taps, outputs, inputs/groups] of channels.
+        offsets: [taps, axes].
+        stride, size, outputs: steps, and entries of the two grids, per axis.
+        groups: of channels.
+        wraps: positions outside the grid are taken modulo its size; otherwise they hold zeros.
+    """
+
+    weight: Array
+    offsets: Array
+    stride: Shape
+    size: Shape
+    outputs: Shape
+    groups: int
+    wraps: bool = False
+
+    def reach(self, axis: int) -> int:
+        """Return how far windows go beyond the grid, on the side where they go further."""
+        last = (self.outputs[axis] - 1) * self.stride[axis] + int(self.offsets[:, axis].max())
+        return max(0, -int(self.offsets[:, axis].min()), last - (self.size[axis] - 1))
+
+    @property
+    def least(self) -> float:
+        """Log10 of a lower bound on the parts, other than zero, that its matrices are sums of: sin(2 pi/n) w."""
+        return _smallest(self.weight) - log10(float(WAVE_POINTS)) - log10(math.prod(self.stride)) / 2.0
+
+    def covers(self, axis: int, entries: int) -> bool:
+        """Say whether no window of an output outside its grid meets the grid of the input, on a torus."""
+        outside = np.arange(self.outputs[axis], entries // self.stride[axis]) * self.stride[axis]
+        offsets = np.unique(self.offsets[:, axis])
+        return not any(((outside + offset) % entries < self.size[axis]).any() for offset in offsets)
+
+    def at(self, points: Array, level: Shape, sizes: Shape) -> Array:
+        """Return its matrices [points, outputs, inputs] at frequencies of a torus, on unitary transforms.
+
+        Of the frequencies that the stride folds onto one another, each gives its own part.
+        """
+        turns = np.zeros((len(points), len(self.offsets)))
+        for axis, (step, size) in enumerate(zip(level, sizes)):
+            place = self.offsets[:, axis] % (size // step) * step
+            turns += (points[:, axis, None] % size) * place % size / size
+        flat = np.exp(2j * math.pi * turns) @ self.weight.reshape(len(self.offsets), -1).astype(complex)
+        rows, width = self.weight.shape[1:]
+        flat = flat.reshape(-1, self.groups, rows // self.groups, width) / math.sqrt(math.prod(self.stride))
+        found = np.zeros((len(flat), self.groups, rows // self.groups, self.groups, width), complex)
+        each = np.arange(self.groups)
+        found[:, each, :, each] = np.moveaxis(flat, 1, 0)
+        return found.reshape(len(flat), rows, self.groups * width)
+
+
+def stencil_of(linear: Map, axes: int) -> Stencil | None:
+    """Return a map between fields [channels, *grid] as a stencil, or None if it is not known to be one."""
+    if len(linear.inside) != axes + 1 or len(linear.outside) != axes + 1:
+        return None
+    if isinstance(linear, Chain) and len(linear.parts) == 1:
+        linear = linear.parts[0]
+    size, outputs, here, once = linear.inside[1:], linear.outside[1:], np.zeros((1, axes), int), (1,) * axes
+    if isinstance(linear, Convolution) and not linear.transposed and len(linear.axes) == axes:
+        shape = linear.weight.shape
+        weight = np.moveaxis(linear.weight.reshape(*shape[:2], -1), 2, 0)
+        ends = zip(np.indices(shape[2:]).reshape(axes, -1), linear.axes)
+        offsets = np.stack([tap * axis.dilation - axis.left for tap, axis in ends], axis=1)
+        stride = tuple(axis.stride for axis in linear.axes)
+        found = Stencil(weight, offsets, stride, size, outputs, linear.groups, linear.mode == "circular")
+        padded = any(found.reach(axis) for axis in range(axes))
+        return found if linear.mode in ("zeros", "circular") or not padded else None
+    if isinstance(linear, Identity) and linear.inside == linear.outside:
+        return Stencil(np.ones((1, linear.inside[0], 1)), here, once, size, outputs, linear.inside[0])
+    if isinstance(linear, Diagonal):
+        channels = _channels(linear)
+        return (
+            None if channels is None else Stencil(channels.reshape(1, -1, 1), here, once, size, outputs, len(channels))
+        )
+    if isinstance(linear, Repeated) and linear.leading == linear.inside[:1] and max(outputs) > 1:
+        return _pooling(linear.inner, linear.leading[0])
+    return None
+
+
+def _pooling(inner: Map, channels: int) -> Stencil | None:
+    """Return a map that every channel goes through on its own as a stencil: its entries must be those of one."""
+    size, outputs = inner.inside, inner.outside
+    if isinstance(inner, Sparse):
+        row, column, entry = inner.row, inner.column, inner.entry
+    elif isinstance(inner, Dense):
+        row, column = np.nonzero(inner.entries)
+        entry = inner.entries[row, column]
+    else:
+        return None
+    if not len(row) or len(np.unique(row * math.prod(size) + column)) < len(row):
+        return None
+    to, read = np.stack(np.unravel_index(row, outputs), axis=1), np.stack(np.unravel_index(column, size), axis=1)
+    stride = []
+    for axis, count in enumerate(outputs):
+        last = [int(read[to[:, axis] == place, axis].max(initial=-1)) for place in range(min(count, 2))]
+        stride.append(last[1] - last[0] if count > 1 else last[0] - int(read[:, axis].min()) + 1)
+    if min(stride) < 1:
+        return None
+    offsets, which = np.unique(read - to * np.array(stride), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    weight = np.zeros(len(offsets))
+    weight[which] = entry
+    if len(offsets) > 10_000 or (weight[which] != entry).any():
+        return None
+    expected = 0
+    for offset in offsets:
+        places = [np.arange(n) * s + int(o) for n, s, o in zip(outputs, stride, offset)]
+        expected += math.prod(int(((p >= 0) & (p < n)).sum()) for p, n in zip(places, size))
+    if expected != len(row):
+        return None
+    shared = np.broadcast_to(weight[:, None, None], (len(offsets), channels, 1))
+    return Stencil(shared, offsets, tuple(stride), size, outputs, channels)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value on a grid: entry o lies at o level of the finest torus. A clean one is zero outside its grid there."""
+
+    channels: int
+    grid: Shape
+    level: Shape
+    clean: bool
+
+
+class Torus:
+    """Frequencies of a torus: of every conjugate pair at least one, the last axis going up to half of its entries."""
+
+    def __init__(self, sizes: Shape) -> None:
+        self.sizes, self.half = sizes, (*sizes[:-1], sizes[-1] // 2 + 1)
+        self.points = np.indices(self.half).reshape(len(sizes), -1).T
+        alone = (self.points[:, -1] == 0) | (2 * self.points[:, -1] == sizes[-1])
+        self.weights = np.where(alone, 1.0, 2.0)
+
+    def find(self, points: Array) -> tuple[Array, Array]:
+        """Return where any frequencies are found, and whether as their conjugate."""
+        sizes = np.array(self.sizes)
+        points = points % sizes
+        flip = points[..., -1] >= self.half[-1]
+        points = np.where(flip[..., None], -points % sizes, points)
+        return np.ravel_multi_index(tuple(np.moveaxis(points, -1, 0)), self.half), flip
+
+
+Entry = dict[str, tuple[Map | None, Map]]
+"""A value as a sum of maps of fields: for each what every channel goes through first, if anything, and the rest."""
+
+
+class Waves:
+    """Runs the recursion on tori: fields of a convolutional network as one Hermitian matrix per frequency.
+
+    A change of the start is zero outside its grid. A stencil that reads a field beyond its grid needs it to be clean,
+    and the torus so large that no window meets the grid from the other side. Activations make a field clean: their
+    slopes are those of a mask too, 0 outside of the grid, unless the grid is the whole torus. Multipliers are shared by
+    all places of a channel, so the state stays block circulant. What follows the last field is carried by `Tail`.
+    """
+
+    def __init__(self, prover: Prover, step: Step) -> None:
+        assert step.torus is not None
+        self.prover, self.step, self.network, self.sizes = prover, step, prover.network, step.torus
+        self.axes, self.done, self.taps, self.widest = len(step.torus), 0.0, 1, 1
+        cone, names = prover.cone(step)
+        self.order = _linear_first([node for node in self.network.order if node.name in cone])
+        sources = [node for node in self.network.order if node.name in names]
+        if not sources or (len(sources) > 1 and any(node.kind != "input" for node in sources)):
+            raise Unproven(f"a torus up to {step.at} starts from several values: {_listed(names)}")
+        self.base = max(prover.best[node.name] for node in sources)
+        self.front = sources[0].shape[: -self.axes - 1]
+        self.slices = len(self.front) if math.prod(self.front) > 1 else 0
+        self.torus = Torus(self.sizes)
+        self.fields: dict[str, Field] = {}
+        self.readings: dict[str, list[tuple[Stencil, str]]] = {}
+        self.leasts: dict[str, float] = {}
+        self.reasons: dict[str, None] = {}
+        for node in sources:
+            shape = node.shape[len(self.front) :]
+            fits = len(shape) == self.axes + 1 and node.shape[: len(self.front)] == self.front
+            if not fits or any(n > size for n, size in zip(shape[1:], self.sizes)):
+                raise Unproven(f"{node.name} does not lie on a torus of {list(self.sizes)} entries")
+            self.fields[node.name] = Field(shape[0], shape[1:], (1,) * self.axes, clean=True)
+        self.bases = [node.name for node in sources]
+        width = self._width(self.bases)
+        self._spend(0.0, width)
+        self.q = np.broadcast_to(np.eye(width, dtype=complex), (len(self.torus.points), width, width))
+
+    def run(self) -> None:
+        """Carry the state over all fields, and record the bound on the end."""
+        if not math.isfinite(self.base):
+            raise Unproven(f"the start of the torus up to {self.step.at} has no bound")
+        for node in self.order:
+            masked = node.kind == "linear" and node.name in self.step.sigma
+            if node.kind == "linear":
+                self._linear(node)
+            if masked and node.name in self.fields:
+                self._bend(node, node.name, 0.0, 1.0)
+            elif masked or (node.kind not in LINEAR and not self._activation(node)):
+                break
+        best, end = self.prover.best, self.step.at
+        if end in self.fields:
+            best[end] = min(best[end], self._peak())
+            if self._entries(end) > SMALL_FIELD:
+                return
+        head = self._head()
+        if head is not None:
+            self._enter(*head)
+        elif end not in self.fields:
+            why = _listed(self.reasons) or f"it is no chain of convolutions up to {end}"
+            raise Unproven(f"a torus is not followed to its end: {why}")
+
+    def _spend(self, work: float, width: int) -> None:
+        """Count multiplications of real numbers, and the memory of a state, before they are spent."""
+        self.done += 4.0 * work
+        if self.done > WAVE_WORK or 16.0 * len(self.torus.points) * width**2 > WAVE_BYTES:
+            raise Unproven(f"the ellipsoid on a torus up to {self.step.at} is too large")
+
+    def _width(self, names: Iterable[str]) -> int:
+        return sum(self.fields[name].channels for name in names)
+
+    def _linear(self, node: Node) -> None:
+        """Note a linear value as a field, if it is one on this torus."""
+        found, results = [], []
+        for linear, name in zip(node.maps, node.operands):
+            field, inner = self.fields.get(name), _sliced(linear, len(self.front))
+            stencil = None if inner is None or field is None else stencil_of(inner, self.axes)
+            if field is None:
+                return
+            if stencil is None or stencil.size != field.grid or max(stencil.weight.shape) > STATE_SIDE:
+                self.reasons[f"{node.name} is not known to do the same everywhere"] = None
+                return
+            entries = [size // step for size, step in zip(self.sizes, field.level)]
+            if any(n % s or n // s < m for n, s, m in zip(entries, stencil.stride, stencil.outputs)):
+                self.reasons[f"the torus of {list(self.sizes)} entries does not fit the outputs of {node.name}"] = None
+                return
+            for axis, (n, size) in enumerate(zip(entries, field.grid)):
+                reach = stencil.reach(axis)
+                if reach and (n != size if stencil.wraps else n < size + reach):
+                    self.reasons[f"the torus of {list(self.sizes)} entries is too small for {node.name}"] = None
+                    return
+                if reach and not stencil.wraps and not field.clean:
+                    self.reasons[f"{node.name} reads {name} beyond its grid, where no mask is"] = None
+                    return
+            self.leasts[node.name] = min(self.leasts.get(node.name, 0.0), stencil.least + self.leasts.get(name, 0.0))
+            if self.leasts[node.name] < RANGE:
+                self.reasons[f"the map to {node.name} leaves the range of float64"] = None
+                return
+            level = tuple(step * s for step, s in zip(field.level, stencil.stride))
+            clean = field.clean and all(stencil.covers(axis, n) for axis, n in enumerate(entries))
+            results.append(Field(len(stencil.weight[0]), stencil.outputs, level, clean))
+            found.append((stencil, name))
+        if len({(result.channels, result.grid, result.level) for result in results}) == 1:
+            first = results[0]
+            clean = all(result.clean for result in results)
+            self.fields[node.name] = Field(first.channels, first.grid, first.level, clean)
+            self.readings[node.name] = found
+            self.taps = max([self.taps, *(len(stencil.offsets) for stencil, _ in found)])
+            self.widest = max([self.widest, first.channels, *(self.fields[name].channels for name in node.operands)])
+
+    def _activation(self, node: Node) -> bool:
+        """Carry the state over an activation; False if it is none, or of no field."""
+        if node.kind != "entrywise" or node.operands[0] not in self.fields:
+            return False
+        low, high = (float(side) for side in (self.prover.slopes(node)[0].min(), self.prover.slopes(node)[1].max()))
+        field = self.fields[node.operands[0]]
+        if any(n * step != size for n, step, size in zip(field.grid, field.level, self.sizes)):
+            low, high = min(low, 0.0), max(high, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return False
+        self._bend(node, node.operands[0], low, high)
+        return True
+
+    # ---- fields as maps of the state's
+
+    def _cone(self, name: str, found: set[str], seen: set[str]) -> set[str]:
+        """Add the bases that a field is a linear map of."""
+        if name in self.bases:
+            found.add(name)
+        elif name not in seen:
+            seen.add(name)
+            for _, operand in self.readings[name]:
+                self._cone(operand, found, seen)
+        return found
+
+    def _spanned(self, name: str, given: Sequence[str], known: dict[str, bool]) -> bool:
+        """Say whether a field is a linear map of the given ones."""
+        if name not in known:
+            read = [] if name in self.bases else self.readings.get(name, [])
+            known[name] = name in given or (bool(read) and all(self._spanned(x, given, known) for _, x in read))
+        return known[name]
+
+    def _paths(self, name: str, points: Array, found: dict[str, dict[str, Array]]) -> dict[str, Array]:
+        if name in self.bases:
+            return {name: np.eye(self.fields[name].channels, dtype=complex)[None]}
+        if name not in found:
+            paths: dict[str, Array] = {}
+            for stencil, operand in self.readings[name]:
+                matrix = stencil.at(points, self.fields[operand].level, self.sizes)
+                for base, earlier in self._paths(operand, points, found).items():
+                    moved = matrix @ earlier
+                    paths[base] = paths[base] + moved if base in paths else moved
+                    if not max(float(np.abs(moved).max()), float(np.abs(paths[base]).max())) <= STEEPEST:
+                        raise Unproven(f"the map to {name} leaves the range of float64")
+            found[name] = paths
+        return found[name]
+
+    def _rows(self, names: Sequence[str], points: Array) -> Array:
+        """Return fields as maps of the state at frequencies of the finest torus, [points, channels, state]."""
+        found: dict[str, dict[str, Array]] = {}
+        blocks = []
+        for name in names:
+            paths = self._paths(name, points, found)
+            shape = len(points), self.fields[name].channels
+            parts = [paths.get(base, np.zeros((1, 1, 1))) for base in self.bases]
+            wide = [np.broadcast_to(p, (*shape, self.fields[base].channels)) for p, base in zip(parts, self.bases)]
+            blocks.append(np.concatenate(wide, axis=2))
+        return np.concatenate(blocks, axis=1)
+
+    def _image(self, names: Sequence[str]) -> tuple[Torus, Array]:
+        """Return the ellipsoids of fields of one level, and the torus they lie on."""
+        if list(names) == self.bases:
+            return self.torus, self.q
+        there = Torus(tuple(size // step for size, step in zip(self.sizes, self.fields[names[0]].level)))
+        ratios = [fine // coarse for fine, coarse in zip(self.torus.sizes, there.sizes)]
+        aliases = np.indices(ratios).reshape(self.axes, -1).T * np.array(there.sizes)
+        rows, width = self._width(names), self._width(self.bases)
+        each = rows * width * (rows + width + self.taps)
+        self._spend(float(len(there.points)) * len(aliases) * each, rows)
+        found = np.empty((len(there.points), rows, rows), complex)
+        for part in _pieces(len(found), len(aliases) * ((rows + width + self.widest) ** 2 + self.taps)):
+            points = there.points[part, None] + aliases
+            index, flip = self.torus.find(points)
+            q = self.q[index]
+            q = np.where(flip[..., None, None], np.conj(q), q)
+            form = self._rows(names, points.reshape(-1, self.axes)).reshape(*points.shape[:2], rows, width)
+            found[part] = (form @ q @ _turned(form)).sum(1)
+        # rounding: of sums over the state, taps and aliases
+        return there, self._blurred(found, 16.0 * UNIT * rows * (width + self.taps + len(aliases)), names[0])
+
+    def _blurred(self, q: Array, blur: float, where: str) -> Array:
+        """Make matrices Hermitian and add an allowance for rounding, relative to the largest of each channel."""
+        q = (q + _turned(q)) / 2.0
+        sizes = np.diagonal(q, axis1=1, axis2=2).real.max(0)
+        if not np.isfinite(q).all() or sizes.max() > WIDEST:
+            raise Unproven(f"the ellipsoid of {where} leaves the range of float64")
+        index = np.arange(q.shape[1])
+        q[:, index, index] += blur * sizes + LOST
+        return q
+
+    # ---- activations
+
+    def _bend(self, node: Node, operand: str, low: float, high: float) -> None:
+        """Carry the state over an activation with these slopes; a mask has 0 and 1."""
+        field = self.fields[operand]
+        waiting = [other for other in self.order if other.name not in self.fields and other.name != node.name]
+        needed = {name for other in waiting for name in other.operands if name in self.fields}
+        needed |= {self.step.at} & set(self.fields)
+        needed = self._gathered(needed - {node.name}, field.level, node)
+        wanted = [name for name in self.fields if name in needed or name == operand]
+        chosen: list[str] = []
+        for name in wanted:
+            chosen += [] if self._spanned(name, chosen, {}) else [name]
+        if field.level != self.fields[self.bases[0]].level or self._width(chosen) < self._width(self.bases):
+            self.torus, self.q = self._image(chosen)
+            self.bases = chosen
+        kept: set[str] = set()
+        for name in needed:
+            self._cone(name, kept, set())
+        keeping = [base for base in self.bases if base in kept]
+        places = np.concatenate([np.full(self.fields[base].channels, base in kept) for base in self.bases])
+        sigma = self._sigma(node, field.channels, low, high)
+        found = self._advanced(node, operand, places, sigma, low, high)
+        if found is None:
+            found = self._advanced(node, operand, places, self._shrunk(node, operand, sigma), low, high)
+        if found is None:
+            raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        self.q, self.bases = found, [*keeping, node.name]
+        self.leasts |= dict.fromkeys(self.bases, 0.0)
+        self.fields[node.name] = Field(field.channels, field.grid, field.level, clean=True)
+        self.readings.pop(node.name, None)
+
+    def _gathered(self, names: set[str], level: Shape, node: Node) -> set[str]:
+        """Return fields of one level that others are linear maps of."""
+        found, stack, seen = set(), list(names), set(names)
+        while stack:
+            name = stack.pop()
+            if self.fields[name].level == level:
+                found.add(name)
+            elif name in self.readings and name not in self.bases:
+                fresh = {operand for _, operand in self.readings[name]} - seen
+                seen |= fresh
+                stack.extend(fresh)
+            else:
+                reasons = _listed([*self.reasons, f"fields on different tori are needed behind {node.name}"])
+                raise Unproven(f"a torus is not followed to its end: {reasons}")
+        return found
+
+    def _sigma(self, node: Node, channels: int, low: float, high: float) -> Array:
+        """Return the multipliers of a node, one per channel."""
+        sigma = self.step.sigma[node.name].reshape(-1)
+        if sigma.size != channels:
+            raise Refuted(f"{node.name} has {sigma.size} multipliers for {channels} channels")
+        if high > low and (sigma == 0.0).any():
+            raise Refuted(f"{node.name} has a multiplier of zero where its slope is not known")
+        return sigma
+
+    def _reduced(self, part: slice, operand: str, root: Array) -> tuple[Array, Array, Array]:
+        """Return F Q, F Q F^H and S F Q F^H S at some frequencies."""
+        q = self.q[part]
+        if self.bases == [operand]:
+            crossed, own = q, q
+        else:
+            form = self._rows([operand], self.torus.points[part])
+            crossed = form @ q
+            own = crossed @ _turned(form)
+            own = (own + _turned(own)) / 2.0
+        return crossed, own, root[:, None] * own * root
+
+    def _advanced(self, node: Node, operand: str, places: Array, sigma: Array, low: float, high: float) -> Array | None:
+        """Return the state over the kept values and the new one; None unless all factorizations go through."""
+        rows, width, count = len(sigma), len(places), int(places.sum())
+        middle, spread = (low + high) / 2.0, (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
+        forms = rows * width * (rows + width + self.taps)
+        self._spend(len(self.q) * (forms + 2.0 * rows**2 * (rows + count)), rows + count)
+        root, each = np.sqrt(sigma), np.arange(rows)
+        state, least = np.zeros((len(self.q), count + rows, count + rows), complex), 1.0
+        for part in _pieces(len(self.q), (width + rows + self.widest) ** 2 + self.taps):
+            crossed, own, reduced = self._reduced(part, operand, root)
+            rest = -reduced
+            rest[:, each, each] += 1.0
+            trace = np.abs(np.diagonal(rest, axis1=1, axis2=2)).sum(1)
+            rest[:, each, each] -= 16.0 * (rows + 4.0) * UNIT * trace[:, None]
+            try:
+                lower = np.linalg.cholesky(rest)
+            except np.linalg.LinAlgError:
+                return None
+            least = min(least, float(np.diagonal(lower, axis1=1, axis2=2).real.min()))
+            if not np.isfinite(lower).all() or least <= 0.0:
+                return None
+            pushed = np.linalg.solve(lower, root[:, None] * np.concatenate([crossed[:, :, places], own], axis=2))
+            left, right = pushed[:, :, :count], pushed[:, :, count:]
+            state[part, :count, :count] = self.q[part][:, places][:, :, places] + _turned(left) @ left
+            state[part, count:, count:] = middle**2 * (own + _turned(right) @ right)
+            state[part, count:, :count] = middle * (crossed[:, :, places] + _turned(right) @ left)
+            state[part, :count, count:] = _turned(state[part, count:, :count])
+        if spread > 0.0:
+            state[:, count + each, count + each] += spread**2 / sigma
+        blur = 16.0 * UNIT * (rows + count) * (rows + width + self.taps) / least**2
+        return self._blurred(state, blur, node.name)
+
+    def _shrunk(self, node: Node, operand: str, sigma: Array) -> Array:
+        """Return multipliers that lie at the very edge, shrunk a little."""
+        top, root = 0.0, np.sqrt(sigma)
+        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1] + self.widest) ** 2 + self.taps):
+            reduced = self._reduced(part, operand, root)[2]
+            top = max(top, float(np.linalg.eigvalsh(reduced)[:, -1].max())) if np.isfinite(reduced).all() else INF
+        if not top <= 1.0 + 1e-5:
+            raise Refuted(f"I - S Q S is not positive definite at {node.name}: its multipliers prove nothing")
+        return sigma * ((1.0 - 1e-9 - 32.0 * (len(sigma) + 4.0) ** 2 * UNIT) / max(top, 1.0))
+
+    # ---- the end
+
+    def _peak(self) -> float:
+        """Return log10 of the bound on a field at the end: the largest eigenvalue over all frequencies."""
+        _, q = self._image([self.step.at])
+        size = q.shape[1]
+        self._spend(10.0 * len(q) * size**3, size)
+        top = max(float(np.linalg.eigvalsh(q[part])[:, -1].max()) for part in _pieces(len(q), 4.0 * size**2))
+        return log10(max(top, 0.0) * (1.0 + 1e-10 + 32.0 * (size + 4.0) ** 2 * UNIT)) / 2.0 + self.base
+
+    def _head(self) -> tuple[str, Entry] | None:
+        """Return a value that all that is left goes through, the last there is, as maps of fields."""
+        heads = [node.name for node in self.order if node.name not in self.fields and self._cuts(node.name)]
+        heads = [self.step.at] if self.step.at in self.fields else heads
+        for head in reversed(heads):
+            found = self._traced(head)
+            if found:
+                return head, found
+        if heads:
+            self.reasons[f"the map from the last field to {heads[-1]} is too large"] = None
+        return None
+
+    def _traced(self, head: str) -> Entry:
+        """Return a value as a map of the state's fields, or of a later field; nothing if it is none, or too large."""
+        name, found = head, Entry()
+        maps: list[Map] = []
+        while True:
+            written = self._written(name, maps[::-1]) if self._carried(name) else None
+            found |= {} if written is None else {name: written}
+            node = self.network.nodes[name]
+            linear = _sliced(node.maps[0], self.slices) if node.kind == "linear" else None
+            if name in self.bases or linear is None or len(node.maps) != 1:
+                break
+            maps.append(linear)
+            name = node.operands[0]
+        if name in found and name in self.bases:
+            return {name: found[name]}
+        spread = self._spread(head, {})
+        fits = [linear.small and linear.sizes[1] == self._entries(base) for base, linear in (spread or {}).items()]
+        if spread and all(fits) and min(linear.least for linear in spread.values()) >= RANGE:
+            return {base: (None, linear) for base, linear in spread.items()}
+        return dict(list(found.items())[-1:])
+
+    def _entries(self, name: str) -> int:
+        return self.fields[name].channels * math.prod(self.fields[name].grid)
+
+    def _carried(self, name: str) -> bool:
+        return name in self.fields and self._spanned(name, self.bases, {})
+
+    def _spread(self, name: str, known: dict[str, dict[str, Map] | None]) -> dict[str, Map] | None:
+        """Return a value as maps of the state's fields; None if it is not linear in them."""
+        if name in known:
+            return known[name]
+        node = self.network.nodes[name]
+        if name in self.bases:
+            shape = self.fields[name].channels, *self.fields[name].grid
+            shape = shape if self.slices else node.shape
+            known[name] = {name: Identity(shape, shape)}
+            return known[name]
+        known[name] = None
+        found: dict[str, list[Map]] = {}
+        for linear, operand in zip(node.maps, node.operands) if node.kind == "linear" else ():
+            inner, earlier = _sliced(linear, self.slices), self._spread(operand, known)
+            if inner is None or earlier is None:
+                return None
+            for base, before in earlier.items():
+                found.setdefault(base, []).append(Chain([before, inner]))
+        known[name] = {base: _added(terms) for base, terms in found.items()} or None
+        return known[name]
+
+    def _cuts(self, name: str) -> bool:
+        """Say whether the end depends on fields through this value alone."""
+        seen, stack = {name}, [self.step.at]
+        while stack:
+            other = stack.pop()
+            if other in self.fields or (other not in seen and self.network.nodes[other].kind == "input"):
+                return False
+            if other not in seen:
+                seen.add(other)
+                stack.extend(self.network.nodes[other].operands)
+        return True
+
+    def _written(self, name: str, parts: list[Map]) -> tuple[Map | None, Map] | None:
+        """Return a map from a field as what every channel goes through first, and the rest; None if too large."""
+        field = self.fields[name]
+        count, size = field.channels, math.prod(field.grid)
+        inner = _sliced(parts[0], 1 if self.slices else len(self.front) + 1) if parts else None
+        whole: Map = Chain(parts) if parts else Identity((count, *field.grid), (count, *field.grid))
+        if inner is not None and inner.inside == field.grid and inner.small:
+            rest = Chain([Identity(parts[0].outside, parts[0].outside), *parts[1:]])
+            if rest.small and rest.sizes[1] == count * inner.sizes[0] and inner.least + rest.least >= RANGE:
+                return inner, rest
+        fits = whole.small and whole.sizes[1] == count * size and whole.least >= RANGE
+        return (None, whole) if fits else None
+
+    def _enter(self, head: str, entry: Entry) -> None:
+        """Leave the torus: sum the frequencies up to the ellipsoid of a value, and carry that to the end."""
+        names = [base for base in self.bases if base in entry] or list(entry)
+        torus, q = self._image(names)
+        channels, size = self._width(names), entry[names[0]][1].sizes[0]
+        if size > STATE_SIDE or 16.0 * size * channels * len(q) > WAVE_BYTES:
+            raise Unproven(f"the ellipsoid of {head} is too large")
+        self._spend(float(len(q)) * size * channels * (size + channels), channels)
+        waves = np.concatenate([self._waves(self.fields[name], *entry[name], torus) for name in names], axis=1)
+        total = np.zeros((size, size))
+        for part in _pieces(len(q), float(size) * channels + channels**2):
+            rows = np.conj(np.moveaxis(waves[:, :, part], 2, 0))
+            left = np.moveaxis((rows @ q[part]) * torus.weights[part, None, None], 0, 1).reshape(size, -1)
+            total += (left @ np.conj(np.moveaxis(rows, 0, 1).reshape(size, -1)).T).real
+        total = _symmetric(total)
+        total[np.diag_indices(size)] *= 1.0 + 16.0 * UNIT * size * (channels + math.log2(len(q) + 1.0) + 16.0)
+        total[np.diag_indices(size)] += LOST
+        if not (float(np.abs(waves).max()) <= STEEPEST and float(np.abs(total).max()) <= WIDEST):
+            raise Unproven(f"the ellipsoid of {head} leaves the range of float64")
+        if names[0] not in self.bases:
+            self.prover.loose[f"the end of the torus is taken from {names[0]}"] = None
+        Tail(self, head, total).run()
+
+    def _waves(self, field: Field, inner: Map | None, rest: Map, torus: Torus) -> Array:
+        """Return the transform of a map from a field, zero outside of its grid: [outputs, channels, frequencies]."""
+        matrix, axes = rest.matrix(), tuple(range(-self.axes, 0))
+        transform = functools.partial(np.fft.rfftn, s=torus.sizes, axes=axes, norm="ortho")
+        if inner is None:
+            return transform(matrix.reshape(-1, field.channels, *field.grid)).reshape(len(matrix), field.channels, -1)
+        seen = transform(inner.matrix().reshape(-1, *field.grid))
+        return matrix.reshape(len(matrix), field.channels, -1) @ seen.reshape(len(seen), -1)
+
+
+class Tail(Ellipsoid):
+    """Carries the ellipsoid of a value behind the fields to the end of a step."""
+
+    def __init__(self, waves: Waves, head: str, q: Array) -> None:
+        super().__init__(waves.prover, Step(waves.step.at, {head: 0.0}, waves.step.sigma, waves.step.weights))
+        if [node.name for node in self.sources] != [head]:
+            raise Unproven(f"the end of a torus depends on more than {head}")
+        self.head, self.start, self.above = head, q, waves.base
+        self.slices = waves.slices
+
+    def run(self) -> None:
+        """Bound the end."""
+        for _ in range(self.slices):
+            if not self._slice_once():
+                raise Unproven(f"what follows {self.head} does not do the same to every sample")
+        size = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        if size[self.head] != len(self.start) or max(size.values()) > STATE_SIDE:
+            raise Unproven(f"the ellipsoid from {self.head} to {self.step.at} is too large")
+        for node in self.order:
+            if node.kind == "entrywise" and self.step.sigma[node.name].size != size[node.name]:
+                raise Unproven(f"{node.name} has multipliers of channels, but is reached as no field")
+        self.claimed, self.base, self.q = 0.0, self.above, self.start
+        self.bases, self.forms = {self.head: size[self.head]}, {self.head: {self.head: None}}
+        if self.step.at == self.head:
+            self._record(self.network.nodes[self.head])
+        else:
+            self._walk()
+
+
+def _linear_first(nodes: list[Node]) -> list[Node]:
+    """Return nodes in an order that takes linear ones as soon as their operands are there."""
+    names = {node.name for node in nodes}
+    waiting = {node.name: names.intersection(node.operands) for node in nodes}
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in waiting[node.name]:
+            readers.setdefault(name, []).append(node)
+    found: dict[str, Node] = {}
+    queue = [node for node in nodes if node.kind in LINEAR and not waiting[node.name]]
+    for node in nodes:  # in an order in which operands come first
+        while queue or node.name not in found:
+            taken = queue.pop(0) if queue else node
+            found[taken.name] = taken
+            for reader in readers.get(taken.name, ()):
+                waiting[reader.name].discard(taken.name)
+                if reader.kind in LINEAR and not waiting[reader.name]:
+                    queue.append(reader)
+    return list(found.values())
+
+
+def _sliced(linear: Map, times: int) -> Map | None:
+    """Return what a map does to each slice of its first dimensions, if it does the same to each."""
+    inner: Map | None = linear
+    for _ in range(times):
+        same = inner is not None and inner.inside[:1] == inner.outside[:1] != ()
+        inner = inner.slice() if inner is not None and same else None
+    return inner
+
+
+def _turned(matrices: Array) -> Array:
+    return np.conj(np.swapaxes(matrices, -1, -2))
+
+
+def _pieces(count: int, entries: float) -> list[slice]:
+    """Cut frequencies into pieces of bounded memory."""
+    size = max(1, int(WAVE_PIECE / (16.0 * max(entries, 1.0))))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
 # ------------------------------------------------------------------------------------------------ claims
 
 VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
@@ -2413,8 +3279,11 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
         require(all(name in network.nodes for name in part), "a step speaks of unknown nodes")
     start = {name: reader.number(value) for name, value in parts["start"].items()}
     sigma = {name: reader.array(value) for name, value in parts["sigma"].items()}
+    torus = None if data.get("torus") is None else reader.shape(data["torus"], WAVE_POINTS)
+    require(torus is None or len(torus) >= 1, "a torus without axes")
+    idle = ("input", "constant", "linear") if torus is None else ("input", "constant")
     for name, value in sigma.items():
-        require(network.nodes[name].kind not in ("input", *LINEAR), f"{name} takes no multipliers")
+        require(network.nodes[name].kind not in idle, f"{name} takes no multipliers")
         shape = network.nodes[name].shape
         fits = bool(value.size) and network.nodes[name].size % value.size == 0
         require(fits or _broadcasts(value.shape, shape), f"the multipliers of {name} do not fit")
@@ -2423,7 +3292,7 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     for name, value in parts["weights"].items():
         require(isinstance(value, list), f"the weights of {name} are no list")
         weights[name] = tuple(reader.number(item) for item in value)
-    return Step(network.node(data.get("at")).name, start, sigma, weights)
+    return Step(network.node(data.get("at")).name, start, sigma, weights, torus=torus)
 
 
 def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:
@@ -2433,7 +3302,9 @@ def check_upper(claim: Claim, network: Network, norms: Norms) -> Verdict:
     plans.append({"fold": True, "loop": True, "steps": claim.steps})
     try:
         prover = Prover(network, norms)  # what holds for all inputs holds in a ball
-        own = _least(prover, plans if claim.ball is None or claim.steps else plans[:1], allowed)
+        own = prover.tori(claim.steps)
+        if own > allowed:
+            own = _least(prover, plans if claim.ball is None or claim.steps else plans[:1], allowed)
         if claim.ball is not None and (own > allowed or prover.jumps()):
             prover = BallProver(network, norms, claim.ball)
             more = {"fold": True, "loop": True, "steps": (*claim.steps, Step(network.output.name, {}, {}, {}, True))}

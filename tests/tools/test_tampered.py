@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from normscope.bounds.proofs.proof import Multipliers
 from normscope.bounds.work import Work
 
 from .proofs import File, ball_of, bracket_of, checker, drawn, seeded, tight
@@ -288,6 +289,36 @@ def test_a_jump_that_float64_can_see_is_not_verified(threshold, centre, code, tm
     assert ("without its jump of 2.1e-09" in capsys.readouterr().out) == (code == 3)
     bracket_of(Work(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(path)
     assert checker.main([str(path)]) == (3 if threshold == 20.0 else 0)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-120, 1e-40])
+def test_squares_that_underflow_prove_nothing(scale, tmp_path):
+    """Layers that undo each other's scale: the constant is 1, whatever the ellipsoid in between has lost."""
+    bent = nn.LeakyReLU(1.0)
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False), bent, nn.Linear(2, 2, bias=False), bent), nn.Linear(2, 2))
+    for layer, factor in zip(model[::2], (scale, 1.0, 1.0 / scale), strict=True):
+        layer.double().weight.data = factor * torch.eye(2, dtype=torch.float64)
+    work = Work(model.eval(), torch.zeros(1, 2, dtype=torch.float64))
+    sigma = {name: torch.zeros(2, dtype=torch.float64) for name in work.segments.atoms}
+    bracket_of(work, 0.0, [Multipliers(sigma=sigma)], method="tight").save(tmp_path / "proof.npz")
+    file = File.of(tmp_path / "proof.npz")
+    file.header["claims"] = [file.claim("upper")]
+    file.claim("upper")["log10"] = -5.0
+    assert checker.main([str(file.write(tmp_path / "proof.npz"))]) in (1, 3)
+
+
+@pytest.mark.parametrize("scales", [(1e-170, 1e-170, 1e170, 1e170), (1e-200, 1e-150, 1e50, 1e300), (1e-90,) * 4])
+def test_maps_whose_product_underflows_are_not_multiplied_out(scales, tmp_path):
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in scales)).double()
+    for layer, factor in zip(model, scales, strict=True):
+        layer.weight.data = factor * torch.eye(2, dtype=torch.float64)
+    path, true = tmp_path / "proof.npz", sum(map(math.log10, scales))
+    bracket_of(Work(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
+    file = File.of(path)
+    file.header["claims"] = [file.claim("upper")]
+    for by, codes in ((-1e-3, (1, 3)), (1e-3, (0,))):
+        file.claim("upper")["log10"] = true + by
+        assert checker.main([str(file.write(path))]) in codes
 
 
 def test_a_truncated_file_and_one_flipped_byte_are_refused(sound, tmp_path, capsys):

@@ -32,7 +32,7 @@ from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .proofs.proof import Multipliers, Proof, shares
 from .segments import Segments, segment
-from .torus.torus import torus_certificate
+from .torus.torus import CertifiedTorus, torus_certificate
 
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
@@ -157,9 +157,11 @@ class Work:
 
     def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""
-        if self.plan is None or certificate is not self.dense:
-            return replace(base, given=("ellipsoids per frequency of a torus",))
         weights = shares(self.segments, self.values)
+        if isinstance(certificate, CertifiedTorus):
+            runs = tuple(replace(run, weights=weights) for run in certificate.runs)
+            return replace(base, multipliers=runs, given=() if runs else ("ellipsoids per frequency of a torus",))
+        assert self.plan is not None
         return replace(
             base, multipliers=(Multipliers(sigma=certificate.sigma, start=self.plan.start, weights=weights),)
         )

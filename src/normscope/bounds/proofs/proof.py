@@ -18,7 +18,7 @@ from ...core.log10 import power10
 from ...core.rounding import Upper
 from ...graph.ir import Graph, Node, Unit, leaves
 from ...linalg.script import Unchanged, claims
-from ...rules.effects import Effect, Gain
+from ...rules.effects import Effect, Gain, Linear
 from ..segments import Segments, segment
 from .script import Script, scripted
 
@@ -37,6 +37,8 @@ class Multipliers:
         weights: of the operands of nodes that read several, as they were stacked.
         at: the value that is bounded (the operands of a node known by its gains); None for the output.
         into: the activation whose operand is bounded instead.
+        torus: entries per axis of the finest torus, of a run by frequencies; its multipliers are those of channels (of
+            linear values too, where a mask follows them), in units of the change of its only start, or of the inputs.
     """
 
     sigma: Mapping[str, Tensor]
@@ -45,6 +47,7 @@ class Multipliers:
     weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     at: str | None = None
     into: str | None = None
+    torus: tuple[int, ...] | None = None
 
 
 def shares(segments: Segments, values: Mapping[str, Upper]) -> dict[str, tuple[float, ...]]:
@@ -168,11 +171,14 @@ def _spread(weights: Sequence[float], script: Script, name: str) -> list[float]:
 
 def _steps(run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive) -> list[dict[str, Any]]:
     """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
-    cores, inputs = script.cores, {item.name for item in script.graph.inputs}
+    cores, inputs = dict(script.cores), {item.name for item in script.graph.inputs}
+    if run.torus is not None:
+        cores |= {name: name for name in run.sigma if isinstance(effects.get(name), Linear)}
     at = run.into or run.at or script.graph.output
     inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
     start = {(cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
-    step = {
+    step: dict[str, Any] = {} if run.torus is None else {"torus": list(run.torus)}
+    step |= {
         "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},
         "sigma": {cores[name]: archive.put(sigma) for name, sigma in run.sigma.items() if name in cores},
         "weights": {cores[name]: _spread(run.weights[name], script, name) for name in run.weights if name in cores},

@@ -16,17 +16,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.log10 import power10
 from ...core.progress import Progress
 from ...core.rounding import Upper
 from ..ellipsoids.ellipsoid import Uncertain, largest
 from ..ellipsoids.optimised import POWER_STEPS, Certified, Parameters
 from ..ellipsoids.plan import WIDEST, Plan, Step
+from ..proofs.proof import Multipliers
 from ..segments import Segments
 from .plan import stages
 from .ready import Ready, ready
 from .run import Passed, run
 from .search import Search
-from .stage import Bend, Close, Stage
+from .stage import Bend, Close, Stage, Tail
 from .stencil import Grid
 
 COARSE, FEWEST = (3, 2, 1), 8
@@ -46,7 +48,14 @@ _MEMORY = 4e9
 
 
 @dataclass(frozen=True, slots=True)
-class CertifiedField(Certified):
+class CertifiedTorus(Certified):
+    """A certificate on tori; `runs` are its stages as a checker needs them, none where it could not follow them."""
+
+    runs: tuple[Multipliers, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedField(CertifiedTorus):
     """A certificate of an output that is a field: of single outputs nothing is known but the constant of all."""
 
     def along(self, directions: Tensor) -> Tensor:
@@ -62,7 +71,7 @@ def torus_certificate(
     directions: Tensor | None = None,
     steps: int = 400,
     widest: int = WIDEST,
-) -> Certified | None:
+) -> CertifiedTorus | None:
     """Return the best certificate found before the deadline, or None where there is none.
 
     There is none where the graph is not a convolutional one of the kind that `torus_plan` describes, where it is too
@@ -97,13 +106,13 @@ class _Attempt:
     def __init__(
         self, plan: Sequence[Stage], device: torch.device, directions: Tensor | None, deadline: float | None
     ) -> None:
-        self.device, self.directions = device, directions
+        self.plan, self.device, self.directions = plan, device, directions
         self.deadline = math.inf if deadline is None else deadline
         self.full = [ready(stage, stage.sizes, device) for stage in plan]
         self.few = self._few(plan)
         steps = tuple(step for stage in self.full for step in stage.steps)
         self.exact = _Careful.of(Plan({}, steps, torch.empty(0)))
-        self.best: Certified | None = None
+        self.best: CertifiedTorus | None = None
         self.seconds = 0.0
 
     def _few(self, plan: Sequence[Stage]) -> list[Ready]:
@@ -123,7 +132,7 @@ class _Attempt:
         seconds = _OVERHEAD * _cost(stages) * (_GRADIENT if gradient else 1.0) / _speed(self.device)
         return held <= room and time.monotonic() + runs * seconds <= self.deadline
 
-    def run(self, steps: int) -> Certified | None:
+    def run(self, steps: int) -> CertifiedTorus | None:
         """Take the better of two starts, improve it on the smaller torus, then on the full one."""
         self._start()
         self._confirm()
@@ -148,7 +157,7 @@ class _Attempt:
         began = time.monotonic()
         found = run(self.full, self.exact.choose, self.exact.top)
         self.seconds = max(self.seconds, time.monotonic() - began)
-        certified = _certified(found)
+        certified = _certified(found, self.plan)
         if certified is not None and (self.best is None or self._value(certified) < self._value(self.best)):
             self.best = certified
 
@@ -205,16 +214,34 @@ def _objective(now: Passed, free: Parameters, directions: Tensor | None) -> Tens
     return value + ((directions @ now.q) * directions).sum(-1).log().mean() / 2
 
 
-def _certified(found: Passed) -> Certified | None:
+def _certified(found: Passed, plan: Sequence[Stage]) -> CertifiedTorus | None:
     """Return a run as a certificate; None unless every factorization went through."""
     scale = found.log10_scale + float(found.peaks) / math.log(10.0)
     if found.q is None:
         known = not math.isnan(scale) and scale < math.inf
-        return CertifiedField(scale, scale, torch.ones(1, 1), found.sigma) if known else None
+        runs = _runs(plan, found.sigma)
+        return CertifiedField(scale, scale, torch.ones(1, 1), found.sigma, runs) if known else None
     if math.isnan(scale) or not bool(found.q.isfinite().all()):
         return None
     top = float(largest(found.q))
-    return Certified(scale + math.log10(top) / 2 if top > 0 else -math.inf, scale, found.q, found.sigma)
+    log = scale + math.log10(top) / 2 if top > 0 else -math.inf
+    return CertifiedTorus(log, scale, found.q, found.sigma, _runs(plan, found.sigma))
+
+
+def _runs(plan: Sequence[Stage], sigma: Mapping[str, Tensor]) -> tuple[Multipliers, ...]:
+    """Return the stages for a proof, multipliers in units of their start; none if one starts afresh from several."""
+    runs = []
+    for stage in plan:
+        top = max(stage.start.values())
+        if len(stage.start) > 1 and top != 0.0:
+            return ()
+        names = [operation.name for operation in stage.operations if isinstance(operation, Bend)]
+        if isinstance(stage.end, Tail):
+            names += [step.name for step in stage.end.plan.steps]
+        own = {name: sigma[name] * power10(2.0 * top) for name in names}
+        at = stage.end.operand if isinstance(stage.end, Close) and stage is not plan[-1] else None
+        runs.append(Multipliers(sigma=own, start=dict.fromkeys(stage.start, 0.0), at=at, torus=stage.sizes))
+    return tuple(runs)
 
 
 class _Multipliers(Parameters):
