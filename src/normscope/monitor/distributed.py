@@ -11,6 +11,9 @@ from torch import Tensor
 
 Name = TypeVar("Name", bound=Hashable)
 
+LARGE = 1 << 15
+"""Entries of a tensor from which on calls cost little beside the sums."""
+
 
 def rank() -> int:
     """Return the number of this process; 0 where there is one alone."""
@@ -73,10 +76,23 @@ def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> 
 def _norms(tensors: list[Tensor]) -> list[Tensor]:
     """Return the norms of tensors on this process; those in half precision are summed in float32."""
     if all(tensor.dtype == torch.float32 for tensor in tensors):
-        return list(torch._foreach_norm(tensors)) if tensors else []
+        large = {index: _square(tensor) for index, tensor in enumerate(tensors) if _is_large(tensor)}
+        rest = [tensor for index, tensor in enumerate(tensors) if index not in large]
+        found = iter(torch._foreach_norm(rest) if rest else ())
+        return [large[index].sqrt() if index in large else next(found) for index in range(len(tensors))]
     half = (torch.float16, torch.bfloat16)
     wide = [torch.float32 if tensor.dtype in half else None for tensor in tensors]
     return [torch.linalg.vector_norm(t, dtype=dtype).float() for t, dtype in zip(tensors, wide, strict=True)]
+
+
+def _is_large(tensor: Tensor) -> bool:
+    """Whether a product of vectors is the fastest way to a norm: measured on CPUs, several times as fast."""
+    return tensor.numel() >= LARGE and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+def _square(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().reshape(-1)
+    return torch.dot(flat, flat)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .probes import normalizers
 from .probes.normalizers import Sets
 from .probes.weights import LATER, Geometry, power_norms
 
-PATIENCE = 20
+PATIENCE = 50
 """Measured steps after which a place has its turn whatever it costs."""
 
 

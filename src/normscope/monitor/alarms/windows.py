@@ -16,7 +16,7 @@ RECORDS = 5
 """Records that show a lasting state: the median of five is not moved by two odd batches."""
 STEPS = 40
 """Steps that a lasting state spans at least, however often is measured: four times the memory of momentum 0.9."""
-REACH = 150
+REACH = 400
 """Records that are looked through for those of a layer that has waited its turn."""
 FIRST = 3
 """Records at the start that say where a run came from."""
@@ -77,7 +77,13 @@ def window(history: History, kind: Kind, quantity: str, index: int) -> Sequence[
     now = latest(records)
     if all(number(record, kind, quantity, index) is not None for record in now):
         return now
-    return latest([record for record in records[-REACH:] if number(record, kind, quantity, index) is not None])
+    own: list[Record] = []
+    for record in reversed(records[-REACH:]):
+        if number(record, kind, quantity, index) is not None:
+            own.append(record)
+            if len(own) > RECORDS and own[0].step - record.step >= STEPS:
+                break
+    return latest(own[::-1])
 
 
 def then_and_now(history: History, kind: Kind, quantity: str) -> Iterator[tuple[int, Layer, float, float]]:

@@ -156,7 +156,10 @@ def measure_all(many: Sequence[Sets]) -> np.ndarray:
     pieces = Segments(flat)
     eps = np.repeat([sets.eps for sets in many], pieces.counts)
     free = np.repeat([sets.free for sets in many], pieces.counts)
-    divisor = np.concatenate([np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)])
+    divisor = pieces.values
+    if any(sets.stored for sets in many):
+        parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
+        divisor = np.concatenate(parts)
     scale = np.concatenate(
         [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
          for sets, v in zip(many, flat, strict=True)]
@@ -187,7 +190,9 @@ def figures(pieces: Segments, variance: Any, divisor: Any, *, eps: Any, free: An
         scale: the largest abs(gamma) of every set.
     """
     deviation = np.sqrt(divisor + eps)
-    constants = np.where(free >= 2, 1.0 / deviation, np.where(free == 1, eps / deviation**3, 0.0))
+    constants = 1.0 / deviation
+    if free.min() < 2:
+        constants = np.where(free >= 2, constants, np.where(free == 1, eps / deviation**3, 0.0))
     logs = np.log10(variance)
     return [
         pieces.mean(logs),
