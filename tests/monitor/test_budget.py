@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import pytest
 
 from normscope.monitor.budget import Budget
 from normscope.monitor.norms import PATIENCE, Turns
+from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -47,19 +49,22 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
     alone, _, _ = losses("mlp", 5)
     watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
-    _, first, *rest = [record.of("weight", "log10_folded") for record in run.records]
-    assert any(value is not None for value in first)
-    assert all(later == first for later in rest)
     turned = [bool(record.of("weight", "rotation")) for record in run.records]
     assert turned[0]
     assert not any(turned[2:])
-    for name, size in zip(
-        *([record.of("weight", q) for record in run.records[1:]] for q in ("log10_norm", "log10_size"))
-    ):
-        for one, two, then, now in zip(
-            run.records[1].of("weight", "log10_norm"), name, run.records[1].of("weight", "log10_size"), size
-        ):
-            assert two - one == pytest.approx(now - then, abs=1e-9)
+    then = run.records[1]
+    fed = {layer.name: i for i, layer in enumerate(run.history.of("normalizer"))}
+    for now in run.records[2:]:
+        for index, layer in enumerate(run.history.of("weight")):
+            grown = moved(then, now, "weight", "log10_size", index)
+            assert moved(then, now, "weight", "log10_norm", index) == pytest.approx(grown, abs=1e-9)
+            if layer.normalizer is not None:
+                spread = moved(then, now, "normalizer", "log10_variance", fed[layer.normalizer]) / 2.0
+                assert moved(then, now, "weight", "log10_folded", index) == pytest.approx(grown - spread, abs=1e-9)
+
+
+def moved(then: Record, now: Record, kind: Any, quantity: str, index: int) -> float:
+    return now.of(kind, quantity)[index] - then.of(kind, quantity)[index]
 
 
 def test_nobody_waits_for_ever() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,13 +34,13 @@ class Known:
 
     Attributes:
         norms: their warm vectors.
-        last: log10 of their last norms, alone and folded, and of their size at that time.
+        last: log10 of their last norms, alone and folded, of their size, and of the variance behind them at that time.
         turns: whose update is measured next.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: Norms = field(default_factory=Norms)
-    last: dict[Site, tuple[float, float, float | None]] = field(default_factory=dict)
+    last: dict[Site, tuple[float, float, float | None, float | None]] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -191,8 +191,10 @@ class Measurement:
         weights = self.subject.of("weight")
         large = [_joined(sizes.get("size", {}), layer.parameters) for layer in weights]
         normal = self._normalizers(found)
-        absent = {site for site, row in zip(places["normalizer"], normal, strict=True) if row is None}
-        pairs = [self._norm(site, found, size, absent) for site, size in zip(places["weight"], large, strict=True)]
+        levels = {
+            site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None
+        }
+        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], large, strict=True)]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
                 "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
@@ -245,26 +247,29 @@ class Measurement:
         return [rows[s] if s in rows else found.get(("normalizer", s)) for s in self.subject.places["normalizer"]]
 
     def _norm(
-        self, site: Site, found: Found, size: float | None, absent: Collection[Site]
+        self, site: Site, found: Found, size: float | None, levels: Mapping[Site, float]
     ) -> tuple[float, float] | None:
         """Return log10 of the norms of a layer; one that was not in turn has grown as its size has.
+
+        Folded with a normalizer it has also shrunk as the typical deviation there has grown.
 
         Args:
             site: of the layer.
             found: what has arrived.
             size: log10 of its l2 norm.
-            absent: normalizers of which nothing is known: nothing is folded with them.
+            levels: the mean of log10 of the variances of every normalizer that was seen.
         """
+        level = levels.get(self.subject.feeds.get(site, site))
         if ("norm", site) in found:
             bare, folded = (*found[("norm", site)].tolist(), math.nan)[:2]
-            folded = math.nan if self.subject.feeds.get(site) in absent else folded
-            self._known.last[site] = (bare, folded, size)
+            folded = math.nan if level is None else folded
+            self._known.last[site] = (bare, folded, size, level)
             return bare, folded
         if site not in self._known.last:
             return None
-        bare, folded, then = self._known.last[site]
-        grown = 0.0 if size is None or then is None or not math.isfinite(size - then) else size - then
-        return bare + grown, folded
+        bare, folded, size_then, level_then = self._known.last[site]
+        grown = _growth(size_then, size)
+        return bare + grown, folded + grown - _growth(level_then, level) / 2.0
 
     def _updates(self, found: Found) -> list[np.ndarray | None]:
         """Return the figures of the scale-invariant weights whose turn it was."""
@@ -327,6 +332,11 @@ def _columns(rows: Sequence[np.ndarray | None], names: Sequence[str]) -> dict[st
         elif len(known) < len(rows):
             columns[name] = [None if row is None else value for row, value in zip(rows, column)]
     return {name: tuple(column) for name, column in columns.items()}
+
+
+def _growth(then: float | None, now: float | None) -> float:
+    """Return by how much a logarithm has grown; 0 where either is not known."""
+    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
 
 
 def _joined(sizes: Mapping[str, float], names: Sequence[str] | None) -> float | None:
