@@ -219,14 +219,17 @@ from normscope.monitor.history import History
 from normscope.monitor.log import LogWriter
 writer = LogWriter({str(tmp_path)!r})
 History().resume({str(tmp_path)!r})
+ended, end = os.pipe()
 if os.fork() == 0:
+    os.close(end)
     writer.write("step", {{"of": "the child"}})
     print("open", flush=True)
-    sys.stdin.read()
+    os.read(ended, 1)  # until the other process is gone
     os._exit(0)
 sys.stdin.readline()
 writer.close()
 print("closed", flush=True)
+sys.stdin.readline()
 """
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
