@@ -65,6 +65,8 @@ WAVE_WORK, WAVE_BYTES, WAVE_PIECE, WAVE_POINTS, SMALL_FIELD = 1e12, 1e9, 1e8, 10
 """Multiplications on the tori of one step, bytes of a state and of a piece of it, frequencies, outputs written out."""
 LOST, STEEPEST, WIDEST = 1e-150, 1e45, 1e100
 """Added to ellipsoids: products that underflow, of maps and ellipsoids up to these sizes, come to less."""
+LOOSEST = 1e140
+"""Multipliers are cut down to it: where an ellipsoid vanishes they have no limit of their own."""
 RANGE, GROWTH, FLOOR = -290.0, 100.0, -150.0
 """Maps are multiplied out if no product of their entries gets below 10^RANGE, where it could underflow, or if what is
 lost there grows by no more than 10^GROWTH behind it: their norms are then at least 10^FLOOR."""
@@ -2834,6 +2836,13 @@ class Waves:
                 self._cone(operand, found, seen)
         return found
 
+    def _load(self, names: Sequence[str]) -> float:
+        """Return the entries, at one frequency, of all maps between the state and some fields."""
+        seen: set[str] = set()
+        for name in names:
+            self._cone(name, set(), seen)
+        return float(self._width(seen)) * self._width(self.bases)
+
     def _spanned(self, name: str, given: Sequence[str], known: dict[str, bool]) -> bool:
         """Say whether a field is a linear map of the given ones."""
         if name not in known:
@@ -2876,10 +2885,11 @@ class Waves:
         ratios = [fine // coarse for fine, coarse in zip(self.torus.sizes, there.sizes)]
         aliases = np.indices(ratios).reshape(self.axes, -1).T * np.array(there.sizes)
         rows, width = self._width(names), self._width(self.bases)
-        each = rows * width * (rows + width + self.taps)
+        load = self._load(names)
+        each = rows * width * (rows + width + self.taps) + load * (self.widest + self.taps)
         self._spend(float(len(there.points)) * len(aliases) * each, rows)
         found = np.empty((len(there.points), rows, rows), complex)
-        for part in _pieces(len(found), len(aliases) * ((rows + width + self.widest) ** 2 + self.taps)):
+        for part in _pieces(len(found), len(aliases) * ((rows + width + self.widest) ** 2 + self.taps + load)):
             points = there.points[part, None] + aliases
             index, flip = self.torus.find(points)
             q = self.q[index]
@@ -2920,7 +2930,8 @@ class Waves:
             self._cone(name, kept, set())
         keeping = [base for base in self.bases if base in kept]
         places = np.concatenate([np.full(self.fields[base].channels, base in kept) for base in self.bases])
-        sigma = self._sigma(node, field.channels, low, high)
+        # where Q vanishes multipliers may be as large as one likes; any other choice is sound, too
+        sigma = np.minimum(self._sigma(node, field.channels, low, high), LOOSEST)
         found = self._advanced(node, operand, places, sigma, low, high)
         if found is None:
             found = self._advanced(node, operand, places, self._shrunk(node, operand, sigma), low, high)
@@ -2972,11 +2983,12 @@ class Waves:
         """Return the state over the kept values and the new one; None unless all factorizations go through."""
         rows, width, count = len(sigma), len(places), int(places.sum())
         middle, spread = (low + high) / 2.0, (high - low) / 2.0 * (1.0 + 4.0 * UNIT)
-        forms = rows * width * (rows + width + self.taps)
+        load = self._load([operand])
+        forms = rows * width * (rows + width + self.taps) + load * (self.widest + self.taps)
         self._spend(len(self.q) * (forms + 2.0 * rows**2 * (rows + count)), rows + count)
         root, each = np.sqrt(sigma), np.arange(rows)
         state, least = np.zeros((len(self.q), count + rows, count + rows), complex), 1.0
-        for part in _pieces(len(self.q), (width + rows + self.widest) ** 2 + self.taps):
+        for part in _pieces(len(self.q), (width + rows + self.widest) ** 2 + self.taps + load):
             crossed, own, reduced = self._reduced(part, operand, root)
             rest = -reduced
             rest[:, each, each] += 1.0
@@ -3003,7 +3015,8 @@ class Waves:
     def _shrunk(self, node: Node, operand: str, sigma: Array) -> Array:
         """Return multipliers that lie at the very edge, shrunk a little."""
         top, root = 0.0, np.sqrt(sigma)
-        for part in _pieces(len(self.q), (len(sigma) + self.q.shape[1] + self.widest) ** 2 + self.taps):
+        each = (len(sigma) + self.q.shape[1] + self.widest) ** 2 + self.taps + self._load([operand])
+        for part in _pieces(len(self.q), each):
             reduced = self._reduced(part, operand, root)[2]
             top = max(top, float(np.linalg.eigvalsh(reduced)[:, -1].max())) if np.isfinite(reduced).all() else INF
         if not top <= 1.0 + 1e-5:
