@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
@@ -31,12 +29,12 @@ STEPS, KIND = 4, "layers"
 CLOSE = ("log10_size", "log10_gradient", "log10_norm", "log10_group", "rotation", "tangential", "log10_moved")
 
 
-def train(rank: int, world: int, kind: str, how: str, folder: str, port: int, begun: int = 0) -> None:
+def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
     """One process: every process has its half of each batch."""
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(world)}
+    kind = KIND
     if world > 1:
-        dist.init_process_group("gloo", rank=rank, world_size=world)
+        store = f"file://{folder}/store-{how}-{begun}"
+        dist.init_process_group("gloo", store, timeout=timedelta(seconds=60), rank=rank, world_size=world)
     model: Any = network(kind)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -67,33 +65,32 @@ def train(rank: int, world: int, kind: str, how: str, folder: str, port: int, be
         dist.destroy_process_group()
 
 
-def train_all(folder: str) -> None:
-    """Train on two processes with DDP, then FSDP2 twice, then on one; called in a process without threads."""
+def train_all(rank: int, folder: str) -> None:
+    """Train as one of two processes with DDP, with FSDP2, go on with that; the first then trains alone."""
+    torch.set_num_threads(1)
     watching.SHARE = None  # as for the other tests: every layer at every measured step
-    for how in ("ddp", "fsdp"):
-        mp.start_processes(train, args=(2, KIND, how, folder, port()), nprocs=2, start_method="fork")
-    mp.start_processes(train, args=(2, KIND, "fsdp", folder, port(), STEPS), nprocs=2, start_method="fork")
-    train(0, 1, KIND, "alone", folder, port())
-
-
-def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    train(rank, 2, "ddp", folder)
+    train(rank, 2, "fsdp", folder)
+    train(rank, 2, "fsdp", folder, STEPS)
+    if rank == 0:
+        train(0, 1, "alone", folder)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what was measured, in a process of its own: threads and locks of this one survive no fork."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with what was measured, by two processes of their own."""
     folder = tmp_path_factory.mktemp("distributed")
-    code = f"from tests.monitor.test_distributed import train_all; train_all({str(folder)!r})"
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as process:
-        try:
-            assert process.wait(120) == 0
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return folder
+    code = "from tests.monitor.test_distributed import train_all; train_all({}, {!r})"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    commands = [[sys.executable, "-c", code.format(rank, str(folder))] for rank in range(2)]
+    processes = [subprocess.Popen(command, cwd=ROOT, env=environment) for command in commands]
+    try:
+        assert [process.wait(150) for process in processes] == [0, 0]
+        yield folder
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
