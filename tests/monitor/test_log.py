@@ -210,6 +210,7 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
     assert lines == ["end", "end"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_nor_can_two_processes_and_a_fork_writes_nothing(tmp_path: Path) -> None:
     written(tmp_path)
