@@ -93,7 +93,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             process.wait()
 
 
-@pytest.mark.slow  # rarely, on a busy machine, the two do not find each other
+@pytest.mark.slow  # it has hung, rarely, and it is not known why
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:
     """Without BatchNorm the gradient of the mean loss is the mean over the processes."""

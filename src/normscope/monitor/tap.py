@@ -159,8 +159,11 @@ class Tap(TorchFunctionMode):
         result = func(*args, **kwargs)
         began = time.perf_counter()
         if self._made and name not in NORMALIZERS:
-            with contextlib.suppress(Exception):  # what cannot be followed never stops the model
+            try:
                 self._follow(name, (args, kwargs), result)
+            except Exception:  # never stops the model; whatever was made may have been read here
+                for site, _ in self._made.values():
+                    self.seen.readers[site].append(None)
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and _is_matrix(args[1])):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
