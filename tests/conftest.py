@@ -1,13 +1,16 @@
 """What every test shares: hypothesis profiles, the meaning of the `gpu` and `slow` marks."""
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
-from torch._export import utils as export_utils
+from torch._subclasses import fake_impls
+from torch.export import exported_program
 
 from normscope.graph import export
 
@@ -54,40 +57,49 @@ SLOWLY = export._export
 def _quickly(*args: Any) -> Any:
     """Export in half the time.
 
-    For each export torch enters ten thousand functions into the tables of its operators and takes them out again: it
-    evaluates the annotations of a nested function for each, lists the operators of the dispatcher once per namespace,
-    and keeps the garbage collector busy.
+    For each export torch lists its operators, makes ten thousand functions, enters them into tables and takes them out
+    again. Here operators are listed and functions made once, and the garbage collector waits.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("torch._ops.Callable", _Callable, raising=False)
-            patch.setattr(export_utils, "_materialize_cpp_cia_ops", _once(export_utils._materialize_cpp_cia_ops))
+            patch.setattr(exported_program, "_override_composite_implicit_decomp", _entered)
+            patch.setattr(exported_program, "_collect_all_valid_cia_ops", _collected)
             return SLOWLY(*args)
     finally:
         if collecting:
             gc.enable()
 
 
-class _Callables(type):
-    def __getitem__(cls, parameters: Any) -> None:
-        return None
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return callable(value)
+_collected = functools.cache(exported_program._collect_all_valid_cia_ops)
+ENTER = exported_program._override_composite_implicit_decomp
+ENTERED: dict[Any, tuple[dict[Any, dict[Any, Any]], dict[Any, Any]]] = {}
+"""For each table of operators: what torch added to their kernels, and to the rules of fake tensors."""
 
 
-class _Callable(metaclass=_Callables):
-    """Stands for `collections.abc.Callable` in annotations that nobody reads."""
-
-
-def _once(function: Callable[[], None]) -> Callable[[], None]:
-    ran: list[bool] = []
-
-    def first_time() -> None:
-        if not ran:
-            function()
-            ran.append(True)
-
-    return first_time
+@contextmanager
+def _entered(table: dict[Any, Any]) -> Iterator[None]:
+    """Do what `_override_composite_implicit_decomp` does, with what it made the first time."""
+    fakes = fake_impls.op_implementations_dict
+    before = {op: dict(op.py_kernels) for op in table}
+    key = frozenset(table.items())
+    if key not in ENTERED:
+        with ENTER(table):
+            added = {op: {k: v for k, v in op.py_kernels.items() if before[op].get(k) is not v} for op in table}
+            ENTERED[key] = added, {op: fakes[op] for op in table if op in fakes}
+            yield
+        return
+    added, rules = ENTERED[key]
+    for op, kernels in added.items():
+        op.py_kernels.update(kernels)
+        op._dispatch_cache.clear()
+    fakes.update(rules)
+    try:
+        yield
+    finally:
+        for op, kernels in before.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+            fakes.pop(op, None)

@@ -14,6 +14,12 @@ from normscope.rules.registry import forget
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+HURRIED = {
+    "capture",
+    "ladder",
+    "weight_sensitivity",
+    "watch",
+}  # what the README does not show; all run in the slow tests
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +34,8 @@ def hurried(code: str) -> str:
     return re.sub(r"max_seconds=[0-9.]+", "max_seconds=0.25", code)
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_example_runs(script, capsys):
+@pytest.mark.parametrize("script", [s for s in EXAMPLES if s.stem in HURRIED], ids=lambda script: script.stem)
+def test_example_runs_in_a_hurry(script, capsys):
     exec(compile(hurried(script.read_text()), str(script), "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
 

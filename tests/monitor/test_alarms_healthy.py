@@ -38,8 +38,8 @@ QUICK = [
     ("mlp, LayerNorm", "SGD, low"),
     ("convolutions, BatchNorm", "SGD, high"),
     ("convolutions, GroupNorm", "AdamW"),
-    ("residual", "AdamW, high"),
-    ("transformer", "AdamW"),
+    pytest.param("residual", "AdamW, high", marks=pytest.mark.slow),
+    pytest.param("transformer", "AdamW", marks=pytest.mark.slow),
 ]
 
 

@@ -146,6 +146,7 @@ def test_a_run_stopped_by_an_error_is_closed_by_the_next(tmp_path: Path) -> None
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in made.model.modules())
 
 
+@pytest.mark.slow
 def test_a_model_that_the_trainer_compiles_is_measured(tmp_path: Path) -> None:
     compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
     alone = trainer(None, tmp_path, steps=5, **compiled)
