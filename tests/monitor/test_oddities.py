@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -296,3 +298,14 @@ def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pyte
     fit(batch_normed(), noise(8, 6), watched={}, steps=8)
     assert looked[-1]
     assert not all(looked)
+
+
+def test_a_run_that_is_kept_keeps_no_model_alive() -> None:
+    model: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    alive = weakref.ref(model), weakref.ref(model[0].weight)
+    _, run = fit(model, noise(64, 4), watched={"tier": "full"})
+    del model
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+    assert len(run.records) == 4
+    assert run.findings == ()

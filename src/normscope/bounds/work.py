@@ -177,19 +177,18 @@ class Work:
             most = until - 0.15 * (until - time.monotonic())
             waves = torus_certificate(self.segments, self.values, deadline=most)
         self.dense = None if self.plan is None else optimise(self.plan, deadline=until)
-        found = [certificate for certificate in (self.dense, waves) if certificate is not None]
-        self.certificate = min(found, key=lambda certificate: certificate.log10, default=None)
-        if self.certificate is None:
-            return None
-        if self.plan is not None and self.certificate is self.dense:
-            sure = accounted(self.plan, self.certificate)
-            if sure is None:
-                return None
-            known = Evidence.PROVEN if is_exact(self.plan) else Evidence.NUMERICAL
+        sure = None if self.plan is None or self.dense is None else accounted(self.plan, self.dense)
+        if sure is not None and (waves is None or sure.log10 <= waves.log10):
+            assert self.plan is not None
+            self.certificate = self.dense
+            known = Evidence.PROVEN if is_exact(self.plan, inputs) else Evidence.NUMERICAL
+            before = [self.values[name].evidence for name in self.plan.start if name not in inputs]
             effects = [self.segments.effects[step.name] for step in self.plan.steps]
-            return Upper(sure.log10, min([known, *map(slope_evidence, effects)]), "tight")
-        log = self.certificate.log10
-        return Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "tight")
+            return Upper(sure.log10, min([known, *before, *map(slope_evidence, effects)]), "tight")
+        self.certificate = waves
+        if waves is None:
+            return None
+        return Upper(waves.log10 + 1e-10 if waves.log10 > -math.inf else waves.log10, Evidence.NUMERICAL, "tight")
 
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device

@@ -201,6 +201,8 @@ class Watch:
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
+        self._light, self._known = None, Known()
+        del self.outer, self.model, self.optimizer  # who keeps the run for its findings does not keep them alive
 
     def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:
         """Watch another module instead, before the first forward is measured; `call` has one that has begun."""

@@ -10,6 +10,7 @@ definiteness by a Cholesky factorization with Rump's allowance (`core.rounding`)
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 import torch
 from torch import Tensor
@@ -24,10 +25,15 @@ ROOM = 1.0 + 1e-6
 """Room for the rounding of the allowances themselves."""
 
 
-def is_exact(plan: Plan) -> bool:
-    """Say whether every map of a plan was written out with a known error, from the inputs on."""
+def is_exact(plan: Plan, inputs: Container[str]) -> bool:
+    """Say whether every map of a plan was written out with a known error, from the inputs on.
+
+    Args:
+        plan: of the certificate.
+        inputs: of the graph; a plan that starts elsewhere rests on what is known of the values there.
+    """
     known = plan.output_slack is not None and all(operation.slack is not None for operation in plan.operations)
-    return known and all(value == 0.0 for value in plan.start.values())
+    return known and all(name in inputs and value == 0.0 for name, value in plan.start.items())
 
 
 def accounted(plan: Plan, found: Certified) -> Certified | None:
