@@ -13,7 +13,8 @@ from normscope.monitor.budget import Budget
 from normscope.monitor.norms import Norms
 from normscope.monitor.probes import normalizers, updates
 from normscope.monitor.schedule import Tier
-from normscope.monitor.tap import Seen, Tap
+from normscope.monitor.seen import Seen
+from normscope.monitor.tap import Tap
 from normscope.theory.normalizers import layer_norm_jacobian, rms_norm_jacobian
 
 

@@ -255,9 +255,8 @@ class _Watcher(TorchFunctionMode):
         tally.add(given, made)
 
     def _relu(self, site: Site, made: Tensor) -> None:
-        first, final = made.shape[1] == self._width, made.shape[-1] == self._width
-        last = made.ndim == 2 or (final if first != final else self._channel_last)
-        self.units.setdefault(site, UnitsTally(site, made.ndim - 1 if last else 1)).add(made.detach())
+        axis = unit_axis(made, self._width, last=self._channel_last)
+        self.units.setdefault(site, UnitsTally(site, axis)).add(made.detach())
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         path = self.names.get(id(module))
@@ -282,6 +281,18 @@ class _Watcher(TorchFunctionMode):
             spoiled = [path for (path, _), flag in zip(self._flags, fine, strict=True) if not flag]
             if spoiled and last in spoiled:
                 self.not_finite = (spoiled[0], "NaN or infinite values in its output")
+
+
+def unit_axis(made: Tensor, width: int | None, *, last: bool) -> int:
+    """Return the dimension of an activation that counts its units: where the weight layer before it has its channels.
+
+    Args:
+        made: its output, with a batch.
+        width: channels of that layer's output.
+        last: whether they were along its last dimension.
+    """
+    first, final = made.shape[1] == width, made.shape[-1] == width
+    return made.ndim - 1 if made.ndim == 2 or (final if first != final else last) else 1
 
 
 def bound_arguments(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:

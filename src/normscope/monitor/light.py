@@ -22,7 +22,7 @@ from ..theory.normalizers import rms_epsilon
 from .distributed import is_sharded
 from .probes.normalizers import row_variance
 from .probes.running import SLOWEST, BatchNorms
-from .tap import NormalizerSeen, Seen
+from .seen import NormalizerSeen, Seen
 
 ROWS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_norm": nn.RMSNorm}
 

@@ -24,8 +24,8 @@ from .probes.running import BatchNorms
 from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
+from .seen import Seen
 from .subject import Subject, effective_power
-from .tap import Seen
 
 
 @dataclass(slots=True)

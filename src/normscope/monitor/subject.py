@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -20,7 +21,7 @@ from ..diagnosis.examined import Site
 from .log import SCHEMA_VERSION
 from .record import Layer
 from .schedule import Schedule
-from .tap import Seen
+from .seen import Seen, WeightSeen
 
 ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam")
 """Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
@@ -103,21 +104,24 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
         optimizer: of the run.
     """
     subject = Subject(notes=[f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)])
+    subject.notes += _unfollowed(model, seen)
     pairs = _pairs(seen)
+    weights = _titles({site: weight.parameters for site, weight in seen.weights.items()})
+    normalizers, units = _titles(dict.fromkeys(seen.normalizers, ())), _titles(dict.fromkeys(seen.dead, ()))
     subject.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
     decay = _decay(model, optimizer)
     layers: list[Layer] = []
     for site, weight in seen.weights.items():
         pair = pairs.get(site)
-        groups = 0 if pair is None else _groups(model, pair, weight.parameters, weight.axis)
+        groups = 0 if pair is None else _groups(model, pair, weight)
         known = [decay[name] for name in weight.parameters[:1] if name in decay]
         layers.append(
             Layer(
-                name=_title(site, weight.parameters),
+                name=weights[site],
                 kind="weight",
                 family=site[1],
                 parameters=weight.parameters,
-                normalizer=None if pair is None else _title(pair.normalizer),
+                normalizer=None if pair is None else normalizers[pair.normalizer],
                 invariant=pair.unit if pair is not None and groups else None,
                 groups=groups,
                 weight_decay=known[0][0] if known else None,
@@ -129,7 +133,7 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
     for site, normalizer in seen.normalizers.items():
         layers.append(
             Layer(
-                name=_title(site),
+                name=normalizers[site],
                 kind="normalizer",
                 family=normalizer.family,
                 groups=normalizer.groups,
@@ -138,7 +142,7 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
                 samples=normalizer.samples,
             )
         )
-    layers += [Layer(name=_title(site), kind="units", family=site[1]) for site in seen.dead]
+    layers += [Layer(name=name, kind="units", family=site[1]) for site, name in units.items()]
     modules = dict(model.named_modules())
     layers += [Layer(name=p, kind="block", family=type(modules[p]).__name__) for p in blocks(model)]
     subject.layers = tuple(layers)
@@ -168,22 +172,40 @@ def _pairs(seen: Seen) -> dict[Site, Pair]:
     return pairs
 
 
-def _groups(model: nn.Module, pair: Pair, parameters: tuple[str, ...], axis: int) -> int:
-    """Return how many groups of a weight are scale invariant; 0 if none is, or its parameters are not known."""
-    weight = dict(model.named_parameters()).get(parameters[0]) if pair.invariant and parameters else None
-    if weight is None or weight.ndim < 2 or len(parameters) > 2 or not weight.requires_grad:
+def _groups(model: nn.Module, pair: Pair, seen: WeightSeen) -> int:
+    """Return how many groups of a weight are scale invariant; 0 if none is, or they are no rows of known parameters."""
+    names = seen.parameters
+    weight = dict(model.named_parameters()).get(names[0]) if pair.invariant and names else None
+    if weight is None or weight.ndim < 2 or len(names) > 2 or not weight.requires_grad:
         return 0
-    return int(weight.shape[axis]) if pair.unit == "channel" else pair.groups
+    if weight.shape[seen.axis] != seen.geometry.channels:  # a transposed convolution in groups
+        return 0
+    return seen.geometry.channels if pair.unit == "channel" else pair.groups
+
+
+def _unfollowed(model: nn.Module, seen: Seen) -> list[str]:
+    """Return a note on the matrices that are trained but used by no layer that is followed."""
+    used = {name for weight in seen.weights.values() for name in weight.parameters}
+    made = tuple(f"{site[0]}.".lstrip(".") for site, weight in seen.weights.items() if weight.made is not None)
+    left = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and not is_lazy(parameter) and parameter.ndim > 1
+        if name not in used and not name.startswith(made)
+    ]
+    several = f"{', '.join(left[:5])}{f' and {len(left) - 5} more' if len(left) > 5 else ''}"
+    return [f"no operator norm, in no product of norms: {several}"] if left else []
 
 
 def _decay(model: nn.Module, optimizer: Optimizer) -> dict[str, tuple[float, bool]]:
     """Return the weight decay of every parameter, and whether it is rescaled with the gradient."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    adaptive = bool(_kinds(optimizer) & set(ADAPTIVE)) and not _kinds(optimizer) & set(DECOUPLED)
     found = {}
     for name, parameter in model.named_parameters():
         group = groups.get(id(parameter))
         if group is not None and "weight_decay" in group:
-            coupled = type(optimizer).__name__ in ADAPTIVE and not group.get("decoupled_weight_decay", False)
+            coupled = adaptive and not group.get("decoupled_weight_decay", False)
             value = float(group["weight_decay"] or 0.0)
             found[name] = (value, coupled and value > 0)
     return found
@@ -191,8 +213,20 @@ def _decay(model: nn.Module, optimizer: Optimizer) -> dict[str, tuple[float, boo
 
 def effective_power(optimizer: Optimizer) -> int | None:
     """Return the power of the norm in the effective learning rate; None for an optimizer that is not known."""
-    names = {cls.__name__ for cls in type(optimizer).__mro__}
-    return 1 if names & set(ROTATING) else 2 if "SGD" in names else None
+    kinds = _kinds(optimizer)
+    return 1 if kinds & set(ROTATING) else 2 if "SGD" in kinds else None
+
+
+def _kinds(optimizer: Optimizer) -> set[str]:
+    """Return the name of its class and of those it is made of."""
+    return {cls.__name__ for cls in type(optimizer).__mro__}
+
+
+def _titles(sites: Mapping[Site, tuple[str, ...]]) -> dict[Site, str]:
+    """Return a name for each place where a layer of one kind runs, given its parameters; no name twice."""
+    plain = {site: _title(site, parameters) for site, parameters in sites.items()}
+    often = Counter(plain.values())
+    return {site: name if often[name] == 1 else f"{name} ({site[1]})" for site, name in plain.items()}
 
 
 def _title(site: Site, parameters: tuple[str, ...] = ()) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,84 +19,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ..diagnosis.examined import Site
-from ..diagnosis.streaming import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments, set_count, set_positions
+from ..diagnosis.streaming import (
+    NORMALIZERS,
+    PRODUCTS,
+    RELUS,
+    WEIGHTS,
+    bound_arguments,
+    set_count,
+    set_positions,
+    unit_axis,
+)
 from ..theory.normalizers import rms_epsilon
 from .probes.normalizers import Sets, channel_variance, row_variance
-from .probes.running import Moved
 from .probes.weights import Geometry
 from .schedule import Tier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizerSeen:
-    """A normalizer on one batch.
-
-    Attributes:
-        family: `batch_norm`, `layer_norm`, ...
-        sets: what it normalizes.
-        samples: of the batch, or sets of the other normalizers.
-        groups: sets of one sample with scales of their own.
-    """
-
-    family: str
-    sets: Sets
-    samples: int
-    groups: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSeen:
-    """A weight layer on one batch.
-
-    Attributes:
-        parameters: the names of its weight and bias, as far as they are parameters.
-        axis: of the weight, counting output channels.
-        channels: the dimension of its output that counts them.
-        geometry: how it was called.
-        made: its weight, if that is no parameter but was made of some.
-    """
-
-    parameters: tuple[str, ...]
-    axis: int
-    channels: int
-    geometry: Geometry
-    made: Tensor | None = None
-
-
-@dataclass(slots=True)
-class Seen:
-    """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
-
-    Attributes:
-        normalizers, weights: by site.
-        batch_norms: sites whose running variances were read instead, and what the forward did to them.
-        activations: the gain of every block.
-        gradients: the sizes of the gradients of a block's output and input, as they come.
-        dead: the share of units behind a ReLU that fired for no sample.
-        readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
-        moved: weight layers whose output was reshaped or transposed on its way.
-        lost: sites that could not be measured.
-        seconds: spent on listening inside the forward.
-    """
-
-    normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
-    weights: dict[Site, WeightSeen] = field(default_factory=dict)
-    batch_norms: tuple[Sequence[Site], Moved] | None = None
-    activations: dict[str, Tensor] = field(default_factory=dict)
-    gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
-    dead: dict[Site, Tensor] = field(default_factory=dict)
-    readers: dict[Site, list[Site | None]] = field(default_factory=dict)
-    moved: set[Site] = field(default_factory=set)
-    lost: set[Site] = field(default_factory=set)
-    seconds: float = 0.0
-
-    def sets(self, normalizer: Site) -> Sets | None:
-        """Return what a normalizer normalized, on the device; None if it was not seen."""
-        if normalizer in self.normalizers:
-            return self.normalizers[normalizer].sets
-        sites, moved = self.batch_norms or ((), None)
-        return None if moved is None or normalizer not in sites else moved.norms.sets(moved, sites.index(normalizer))
-
+from .seen import NormalizerSeen, Seen, WeightSeen
 
 MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",
          "squeeze", "unsqueeze", "t", "swapaxes", "swapdims", "dropout", "to", "clone", "_to_copy")  # fmt: skip
@@ -133,6 +69,7 @@ class Tap(TorchFunctionMode):
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
         self._inputs: list[float | Tensor | None] = []
+        self._width, self._last = 0, True
         self.seen = Seen()
         hooks = [
             register_module_forward_pre_hook(self._enter_module),
@@ -167,17 +104,25 @@ class Tap(TorchFunctionMode):
         if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and _is_matrix(args[1])):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
+        elif name == "multi_head_attention_forward":
+            self._attention(bound_arguments(func, args, kwargs), result[0])
         elif name in RELUS and self._tier is not Tier.ECONOMY and isinstance(result, Tensor) and result.ndim > 1:
             with self._measuring("relu") as site:
-                others = [0, *range(2, result.ndim)] if result.ndim > 3 else [*range(result.ndim - 1)]
+                axis = unit_axis(result, self._width, last=self._last)
+                others = [dim for dim in range(result.ndim) if dim != axis]
                 self.seen.dead[site] = (result.detach().amax(others) <= 0).float().mean()
         self.seen.seconds += time.perf_counter() - began
         return result
 
+    @property
+    def _path(self) -> str:
+        """The module that runs."""
+        return self._stack[-1] if self._stack else ""
+
     @contextlib.contextmanager
-    def _measuring(self, family: str) -> Iterator[Site]:
-        """Count one run of a layer; what cannot be measured is left out and never stops the model."""
-        key = (self._stack[-1] if self._stack else "", family)
+    def _measuring(self, family: str, part: str = "") -> Iterator[Site]:
+        """Count one run of a layer, or of a part of one; what cannot be measured is left out, never stops the model."""
+        key = (f"{self._path}.{part}".strip("."), family)
         self._runs[key] += 1
         site = (*key, self._runs[key] - 1)
         try:
@@ -219,18 +164,39 @@ class Tap(TorchFunctionMode):
         geometry, tensors = geometry_of(func, name, args, kwargs, result)
         if tensors[0].is_complex() or tensors[0].ndim < 2:
             raise TypeError("no matrix of real numbers")
-        module = self.modules.get(self._stack[-1] if self._stack else "")
-        named = [self._name(module, tensor) for tensor in tensors]
+        axis = 1 if "transpose" in name or name in PRODUCTS else 0
+        channels = result.ndim - (tensors[0].ndim - 1 if "conv" in name else 1)
+        self._width, self._last = result.shape[channels], "conv" not in name
+        self._keep(site, geometry, tensors, axis, channels, result)
+
+    def _keep(
+        self, site: Site, geometry: Geometry, tensors: list[Tensor], axis: int, channels: int, result: Tensor | None
+    ) -> None:
+        """Note a weight layer, its weight and bias, and the output that will be read, if anybody asks for that."""
+        named = [self._name(tensor) for tensor in tensors]
         self.seen.weights[site] = WeightSeen(
             parameters=tuple(found for found in named if found is not None),
-            axis=1 if "transpose" in name or name in PRODUCTS else 0,
-            channels=result.ndim - (tensors[0].ndim - 1 if "conv" in name else 1),
+            axis=axis,
+            channels=channels,
             geometry=geometry,
             made=tensors[0].detach() if named[0] is None else None,
         )
         if self._made is not None:
-            self._made[_key(result)] = (site, result)
-            self.seen.readers[site] = []
+            self.seen.readers[site] = [] if result is not None else [None]
+            if result is not None:
+                self._made[_key(result)] = (site, result)
+
+    def _attention(self, given: Mapping[str, Any], result: Tensor) -> None:
+        """Note the projections of torch's attention, which is one call to those who listen."""
+        parts = {"in_proj": "in_proj_weight", "q_proj": "q_proj_weight", "k_proj": "k_proj_weight",
+                 "v_proj": "v_proj_weight", "out_proj": "out_proj_weight"}  # fmt: skip
+        for part, name in parts.items():
+            weight, bias = given.get(name), given.get(name.replace("weight", "bias"))
+            if weight is not None:
+                with self._measuring("linear", part) as site:
+                    geometry = Geometry(kind="linear", shape=(1, weight.shape[1]), channels=weight.shape[0])
+                    tensors = [weight] if bias is None else [weight, bias]
+                    self._keep(site, geometry, tensors, 0, result.ndim - 1, result if part == "out_proj" else None)
 
     def _follow(self, name: str, arguments: Any, result: Any) -> None:
         """Note where the output of a weight layer goes: entries that are only moved are still it."""
@@ -253,16 +219,13 @@ class Tap(TorchFunctionMode):
                 if _key(leaf) in self._made:
                     self.seen.readers[self._made[_key(leaf)][0]].append(reader)
 
-    def _name(self, module: nn.Module | None, tensor: Tensor) -> str | None:
+    def _name(self, tensor: Tensor) -> str | None:
         """Return the name of the parameter that a layer used."""
         if id(tensor) in self.parameters:
             return self.parameters[id(tensor)]
-        path = self._stack[-1] if self._stack else ""
-        if module is not None:  # sharded parameters are gathered into others while their module runs
-            for name, parameter in module._parameters.items():
-                if parameter is tensor:
-                    return f"{path}.{name}" if path else name
-        return None
+        module = self.modules.get(self._path)  # sharded parameters are gathered into others while their module runs
+        held = [] if module is None else module.named_parameters()
+        return next((f"{self._path}.{name}".strip(".") for name, p in held if p is tensor), None)
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         began = time.perf_counter()
@@ -273,6 +236,8 @@ class Tap(TorchFunctionMode):
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
         began = time.perf_counter()
         with torch._C.DisableTorchFunction():
+            if self.names.get(id(module)) == "":
+                self._read(None, _tensors(made))  # what the model returns is read by the loss
             self._left(made)
         self.seen.seconds += time.perf_counter() - began
 

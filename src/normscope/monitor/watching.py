@@ -29,9 +29,10 @@ from .measuring import Known, Measurement
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
+from .seen import Seen
 from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
 from .subject import blocks as blocks_of
-from .tap import Seen, Tap
+from .tap import Tap
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
