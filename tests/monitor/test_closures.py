@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -54,3 +55,43 @@ def test_a_closure_that_is_run_many_times_is_measured_once() -> None:
     assert [record.step for record in records] == [0, 1, 2, 3, 4]
     assert [record.loss for record in records] == pytest.approx(found)
     assert all(record.total["log10_gradient"] is not None for record in records)
+
+
+class HandsOn(torch.optim.SGD):
+    """Hands its closure on to its base class, whose step torch hooks too."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_a_closure_that_is_handed_on_is_one_step(every: int) -> None:
+    torch.optim.SGD(network("mlp").parameters(), lr=0.1)
+    assert torch.optim.SGD.step.hooked
+    found, records = closed(lambda p: HandsOn(p, lr=0.05), every=every)
+    assert found == closed(lambda p: torch.optim.SGD(p, lr=0.05), every=every)[0]
+    assert [record.step for record in records] == list(range(0, 5, every))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, HandsOn])
+def test_a_closure_that_raises_is_no_step(kind: Any) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = kind(model.parameters(), lr=0.01)
+    x = torch.ones(8, 3)
+    failing = [3, 4]
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        failing[:] = [count - 1 for count in failing]
+        if 0 in failing:
+            raise MemoryError
+        loss.backward()
+        return loss
+
+    with watch(model, optimizer, every=2) as run:
+        for _ in range(10):
+            with suppress(MemoryError):
+                optimizer.step(closure)
+    assert run.step == 8
+    assert [record.step for record in run.records] == [0, 2, 4, 6]

@@ -164,6 +164,8 @@ class Twice(torch.optim.SGD):
 
 def test_a_step_that_calls_that_of_its_base_class_is_one() -> None:
     model = nn.Linear(6, 4)
+    torch.optim.SGD(model.parameters(), lr=0.1)  # torch hooks the step of a class when one is made
+    assert torch.optim.SGD.step.hooked
     optimizer = Twice(model.parameters(), lr=0.1)
     with watch(model, optimizer, every=1) as run:
         for step in range(3):

@@ -127,7 +127,7 @@ def test_no_torus_and_no_multipliers_prove_less_than_a_jacobian_shows(seed, tmp_
     segments = drawn_network(seed)
     found = torus_certificate(segments, bounds(segments), steps=2, widest=8)
     if found is None or not found.runs:
-        return
+        pytest.skip("no torus carries this network")
     generator = torch.Generator().manual_seed(seed)
     least = attack(segments)
     for run in found.runs:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 from weakref import WeakMethod
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]
@@ -67,6 +70,20 @@ def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]
         module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
         module.register_forward_hook(after, always_call=True),
     ]
+
+
+HOOKED = Optimizer.profile_hook_step(lambda self: None).__code__
+"""What torch runs around a step, and calls the hooks."""
+
+
+def steps_under_way(optimizer: Optimizer) -> int:
+    """Return how many steps of an optimizer have begun and not ended: two where one calls that of its base class."""
+    frame: FrameType | None = sys._getframe()
+    count = 0
+    while frame is not None:
+        count += frame.f_code is HOOKED and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return max(count, 1)
 
 
 def after_closure(

@@ -64,6 +64,7 @@ class Measurement:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
         self.losses: list[Tensor] = []
+        self._used: set[int] = set()
         self._lr: list[float | Tensor] = []
         self._contents: dict[Key, Tensor] = {}
         self._names: dict[str, list[str]] = {}
@@ -79,9 +80,22 @@ class Measurement:
         self._seconds = 0.0
 
     @property
-    def gathers(self) -> bool:
-        """Whether batches of its step may follow; not once the optimizer has its gradients."""
-        return "size" not in self._contents
+    def abandoned(self) -> bool:
+        """Whether the batch of the forward that was seen was left out: it has a loss but left no gradient."""
+        groups = self.optimizer.param_groups
+        return bool(self.losses) and not self._used and all(p.grad is None for g in groups for p in g["params"])
+
+    def observe(self, loss: Tensor | float) -> None:
+        """Add the loss of a batch; not once the optimizer has its gradients and there is one."""
+        if "size" in self._contents and self.losses:
+            return
+        number = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+        self.losses.append(number.reshape(1).clone())
+        index, used = len(self.losses) - 1, self._used
+        if isinstance(loss, Tensor) and loss.requires_grad and not loss.is_leaf:
+            loss.register_hook(lambda grad: used.add(index))
+        else:
+            used.add(index)
 
     @torch.no_grad()
     def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: Budget) -> None:
@@ -148,7 +162,8 @@ class Measurement:
         self._seconds = seconds
         contents = self._contents
         if self.losses:
-            alike = [loss.to(self.losses[0].device, torch.float64) for loss in self.losses]
+            chosen = [loss for index, loss in enumerate(self.losses) if index in self._used] or self.losses
+            alike = [loss.to(chosen[0].device, torch.float64) for loss in chosen]
             contents["loss"] = torch.cat(alike).mean(0, keepdim=True)
         contents |= {("lr", i): rate for i, rate in enumerate(self._lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in self._rates.items() if isinstance(rate, Tensor)}

@@ -17,7 +17,7 @@ class Tier(enum.StrEnum):
     STANDARD = "standard"
     """Also gains of activations and gradients by block, dead units, updates of every weight."""
     FULL = "full"
-    """Also more power steps, so that every norm is settled at each measurement."""
+    """The same, with twelve power steps for every norm."""
 
     @property
     def rank(self) -> int:

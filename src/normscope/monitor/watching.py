@@ -23,7 +23,7 @@ from .budget import Budget
 from .clock import Clock
 from .distributed import agreed, is_sharded, rank
 from .history import History
-from .hooking import Ear, after_closure, around_forward
+from .hooking import Ear, after_closure, around_forward, steps_under_way
 from .light import Light
 from .measuring import Known, Measurement
 from .record import Record
@@ -56,7 +56,7 @@ def watch(
 
     Steps are those of the optimizer. On a measured step the forward is listened to, norms of gradients and weights are
     taken before the optimizer's step and the update after it; other steps cost a counter. Nothing waits for the device:
-    figures are read when they have arrived, at the next measured step.
+    figures are read once they have arrived, at a later step.
 
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
@@ -94,7 +94,8 @@ class Watch:
     """A run that is being watched; made by `watch`.
 
     Attributes:
-        step: how many steps the optimizer has taken.
+        step: how many steps the optimizer has taken. A log that goes on counts from its last record: a run that starts
+            from a checkpoint sets `run.step` to its step, right after entering.
         records: what was measured so far and has arrived.
         findings: the alarms so far, in the order they were raised.
         overhead: the share of the run's time that watching took, without the first measured step.
@@ -137,7 +138,7 @@ class Watch:
         self._hearing: Seen | None = None
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
-        self._stepping, self._closing, self._forwards = 0, False, 0
+        self._stepping, self._forwards = 0, 0
         self._unseen, self.busy, self._entered = 0, False, False
         self._clock = Clock()
 
@@ -220,7 +221,7 @@ class Watch:
 
         Args:
             loss: a tensor with one entry, or a number. Of several in one step (accumulated gradients) the mean is kept,
-                of the runs of a closure the first.
+                less those that no gradient came from (batches left out); of the runs of a closure the first.
 
         Raises:
             InputError: it is something else.
@@ -230,9 +231,8 @@ class Watch:
                 raise InputError(f"loss is a {loss.dtype} tensor of shape {tuple(loss.shape)}: pass one real number")
         elif not isinstance(loss, Real):
             raise InputError(f"loss is a {type(loss).__name__}: pass a tensor with one entry, or a number")
-        if self._pending is not None and (self._pending.gathers or not self._pending.losses):
-            number = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
-            self._pending.losses.append(number.reshape(1).clone())
+        if self._pending is not None:
+            self._pending.observe(loss)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
@@ -252,7 +252,6 @@ class Watch:
         if not self.model.training or self._listening is not None:
             return
         self._unseen = 0
-        self._stepping = self._stepping if self._closing else 0  # a step that raised does not end
         self._forwards += 1
         if self._forwards == STUCK:
             self._recorder.complain(
@@ -263,7 +262,8 @@ class Watch:
         if self._pending is not None and self._pending.step != self.step:
             self._send()
         tier = self.schedule.due(self.step)
-        if tier is None or (self._pending is not None and self._pending.seen is not None):
+        heard = self._pending is not None and self._pending.seen is not None and not self._pending.abandoned
+        if tier is None or heard:
             return
         with self._clock.watching():
             try:
@@ -324,12 +324,11 @@ class Watch:
             self._pending.seen = seen
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        self._stepping += 1
+        self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
         tier = self.schedule.due(self.step)
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
-        self._closing = changed is not None
         if changed is None:
             self._measure_before(optimizer, tier)
         return changed
@@ -351,7 +350,7 @@ class Watch:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._closing, self._forwards, pending = False, 0, self._pending
+        self._forwards, pending = 0, self._pending
         if pending is not None and pending.step == self.step:
             with self._clock.watching():
                 try:

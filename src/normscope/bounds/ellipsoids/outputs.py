@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ...core.bracket import Bracket, Evidence
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref
 from ..attack import lower_bound
+from ..torus.torus import torus_certificate
 from ..work import ATTACK_SECONDS, TIGHT_SECONDS, Work
 from .optimised import optimise
 from .plan import plan
@@ -55,18 +57,7 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
         raise InputError(
             f"per= needs one row of outputs for each sample; the output has shape {work.graph.output_shape}"
         )
-    left = work.left()
-    began = time.monotonic()
-    found = plan(work.segments, work.values)
-    along = torch.full((len(rows),), math.inf, dtype=torch.float64)
-    if found is not None:
-        until = began + (TIGHT_SECONDS if left is None else left / 2)
-        certificate = optimise(
-            found, deadline=until, directions=rows.to(found.output.device), steps=1 if effort == "fast" else 400
-        )
-        if certificate is not None:
-            certificate = accounted(found, certificate) or certificate
-            along = certificate.along(rows.to(found.output.device)).cpu() + 1e-10
+    along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *_along(work, rows, effort)]).amin(0)
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
     left = work.left()
     seconds = (ATTACK_SECONDS if left is None else left) / len(rows)
@@ -90,6 +81,24 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
             )
         )
     return tuple(results)
+
+
+def _along(work: Work, rows: Tensor, effort: str) -> Iterator[Tensor]:
+    """Give log10 of the constants along the rows by every certificate there is."""
+    left, began = work.left(), time.monotonic()
+    until = began + (TIGHT_SECONDS if left is None else left / 2)
+    found = plan(work.segments, work.values)
+    inputs = {item.name for item in work.graph.inputs}
+    if effort != "fast" and (found is None or not inputs.issuperset(found.start)):  # too wide to write out
+        wanted = rows.to(work.double.inputs[0].value.device)
+        waves = torus_certificate(work.segments, work.values, deadline=(began + until) / 2, directions=wanted)
+        if waves is not None:
+            yield waves.along(wanted).cpu() + 1e-10
+    if found is not None:
+        wanted = rows.to(found.output.device)
+        dense = optimise(found, deadline=until, directions=wanted, steps=1 if effort == "fast" else 400)
+        if dense is not None:
+            yield (accounted(found, dense) or dense).along(wanted).cpu() + 1e-10
 
 
 def directed(graph: Graph, row: Tensor) -> Graph:

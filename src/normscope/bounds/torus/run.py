@@ -11,15 +11,12 @@ from torch import Tensor
 
 from ...core.log10 import power10
 from ..ellipsoids.ellipsoid import advance, image
-from ..ellipsoids.optimised import Choose
+from ..ellipsoids.optimised import VANISHED, Choose
 from ..ellipsoids.plan import Step, Turn
 from .ready import Peak, Pool, Ready, Rows, Shift, Sink, Wave
 
 _PIECE = {"cpu": 6e7, "cuda": 2e9}
 """Bytes of the largest intermediate value where no gradient is taken."""
-
-_VANISHED = 1e-240
-"""Entries of a state that are this small beside the others may have lost their squares: no certificate then."""
 
 Top = Callable[[Tensor, str], Tensor]
 """The largest eigenvalue over all frequencies of `[F, n, n]`, for the named node."""
@@ -91,7 +88,7 @@ class _Walk:
             found.append(image(q, rows).sum(1))
         result = torch.cat(found)
         sizes = result.detach().diagonal(dim1=-2, dim2=-1).real.amax(0)
-        lost = bool(((sizes <= _VANISHED * sizes.amax()) & (read > 0)).any())  # squares may have gone below all floats
+        lost = bool(((sizes <= VANISHED * sizes.amax()) & (read > 0)).any())  # squares may have gone below all floats
         return result * math.nan if lost else result
 
     def seen(self, rows: Rows) -> Tensor:

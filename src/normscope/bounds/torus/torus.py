@@ -1,7 +1,7 @@
 """The optimised certificate of convolutional networks too wide to write out: the ellipsoid engine per frequency.
 
 A state that treats all places of a torus alike is one small Hermitian matrix per frequency, and multipliers shared by
-all places of a channel leave it so (see `torus_plan`). Multipliers are found by Adam, on a smaller torus first, which
+all places of a channel leave it so (see `plan.py`). Multipliers are found by Adam, on a smaller torus first, which
 samples the frequencies; a figure is taken only from a run over all frequencies of the full torus whose Cholesky
 factorizations all went through in complex128.
 """
@@ -74,7 +74,7 @@ def torus_certificate(
 ) -> CertifiedTorus | None:
     """Return the best certificate found before the deadline, or None where there is none.
 
-    There is none where the graph is not a convolutional one of the kind that `torus_plan` describes, where it is too
+    There is none where the graph is not a convolutional one of the kind that `plan.py` describes, where it is too
     large for one run within the time or the memory there is, or where not even the start is feasible.
 
     Args:

@@ -1,0 +1,220 @@
+"""What the first forward finds: which layers there are, how they are called, what of them is scale invariant."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.monitor.run import Run
+from normscope.monitor.watching import Watch, watch
+
+from .training import losses, network
+
+
+def stepped(model: nn.Module, x: Tensor, optimizer: Any = torch.optim.SGD, **options: Any) -> Watch:
+    """One step on the mean squares of everything that the model returns."""
+    decay = options.pop("weight_decay", 0.0)
+    trained = optimizer(model.parameters(), lr=1e-6, weight_decay=decay)
+    with watch(model, trained, every=1, **options) as run:
+        made = model(x)
+        sum(part.square().mean() for part in (made if isinstance(made, tuple) else (made,))).backward()
+        trained.step()
+    return run
+
+
+def weights(run: Watch) -> dict[str, Any]:
+    return {layer.name: layer for layer in run.history.layers if layer.kind == "weight"}
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+# ---- attention
+
+
+def test_the_projections_of_attention_are_weight_layers() -> None:
+    _, _, run = losses("transformer", 3, watched=lambda m, o: watch(m, o, every=1))
+    parts = ("self_attn.in_proj", "self_attn.out_proj", "linear1", "linear2")
+    assert list(weights(run)) == [*(f"1.layers.{i}.{part}" for i in (0, 1) for part in parts), "3"]
+    attention = network("transformer")[1].layers[0].self_attn
+    first = run.records[0]
+    found = dict(zip(weights(run), first.of("weight", "log10_norm"), strict=True))
+    for part, matrix in (("in_proj", attention.in_proj_weight), ("out_proj", attention.out_proj.weight)):
+        norm = float(torch.linalg.matrix_norm(matrix.detach(), 2))
+        assert 0.8 * norm <= 10 ** found[f"1.layers.0.self_attn.{part}"] <= norm * (1 + 1e-5)
+    assert weights(run)["1.layers.0.self_attn.in_proj"].parameters == (
+        "1.layers.0.self_attn.in_proj_weight",
+        "1.layers.0.self_attn.in_proj_bias",
+    )
+    assert all(value is not None for value in first.of("weight", "log10_gradient"))
+
+
+def test_attention_of_other_sizes_has_three_projections() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, kdim=4, vdim=6, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x[..., :4], x[..., :6])[0]
+
+    run = stepped(Crossed(), noise(3, 5, 8))
+    assert list(weights(run)) == [f"attention.{part}_proj" for part in ("q", "k", "v", "out")]
+
+
+# ---- what is not followed
+
+
+def test_matrices_that_no_layer_uses_are_named(tmp_path: Any) -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixed, self.turned = nn.Parameter(noise(6, 6)), nn.Parameter(noise(6, 6))
+            self.last = nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last((self.turned @ torch.einsum("bi,ij->bj", x, self.mixed).T).T)
+
+    stepped(Other(), noise(8, 6), log=tmp_path)
+    run = Run(tmp_path)
+    assert run.metadata["notes"] == ["no operator norm, in no product of norms: mixed, turned"]
+
+
+# ---- names
+
+
+class TwoFamilies(nn.Module):
+    """One module that calls two kinds of layers of each sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.matrix = nn.Parameter(0.3 * noise(4, 4, 3)), nn.Parameter(30 * noise(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(F.conv1d(x, self.kernel, padding=1), (8,))
+        return F.group_norm(F.linear(x.mT, self.matrix).mT, 2)
+
+
+def test_no_name_is_given_twice_and_curves_are_those_of_their_layers(tmp_path: Any) -> None:
+    run = stepped(nn.Sequential(TwoFamilies(), nn.Flatten(), nn.Linear(32, 1)), noise(5, 4, 8), log=tmp_path)
+    assert list(weights(run)) == ["0 (convolution)", "0 (linear)", "2"]
+    read = Run(tmp_path)
+    for kind, quantity in (("weight", "log10_norm"), ("normalizer", "log10_variance")):
+        course = read.course(kind, quantity)
+        assert [points[0][1] for points in course.values()] == pytest.approx(
+            run.records[0].of(kind, quantity), rel=1e-5
+        )  # six digits are written
+    assert list(read.course("normalizer", "log10_variance")) == ["0 (layer_norm)", "0 (group_norm)"]
+
+
+# ---- units
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ((nn.Conv1d(2, 8, 3, padding=1), nn.ReLU()), (16, 2, 10)),
+        ((nn.Conv2d(2, 8, 3, padding=1), nn.ReLU()), (16, 2, 5, 4)),
+        ((nn.Linear(2, 8), nn.ReLU()), (16, 2)),
+        ((nn.Linear(2, 8), nn.ReLU()), (16, 10, 2)),
+        ((nn.Linear(2, 8), nn.ReLU()), (16, 3, 10, 2)),
+    ],
+)
+def test_dead_units_are_counted_along_the_channels(layers: tuple[nn.Module, ...], shape: tuple[int, ...]) -> None:
+    with torch.no_grad():
+        layers[0].bias[:6] = -100.0
+        layers[0].bias[6:] = 1.0
+    assert stepped(nn.Sequential(*layers), noise(*shape), tier="standard").records[0].of("units", "dead") == (0.75,)
+
+
+# ---- scale invariance
+
+
+class Both(nn.Module):
+    """Returns what it normalizes too, if asked to."""
+
+    def __init__(self, *, both: bool) -> None:
+        super().__init__()
+        self.fc, self.bn, self.both = nn.Linear(3, 8), nn.BatchNorm1d(8), both
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.fc(x)
+        return (self.bn(y), y) if self.both else self.bn(y)
+
+
+def test_what_the_model_returns_is_not_scale_invariant() -> None:
+    assert weights(stepped(Both(both=False), noise(16, 3)))["fc"].invariant == "channel"
+    assert weights(stepped(Both(both=True), noise(16, 3)))["fc"].invariant is None
+
+
+def test_transposed_convolutions_in_groups_are_not_cut_into_rows() -> None:
+    for groups, invariant in ((1, "channel"), (4, None)):
+        model = nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=groups), nn.BatchNorm2d(8))
+        layer = weights(stepped(model, noise(8, 4, 5, 5)))["0"]
+        assert (layer.invariant, layer.groups) == (invariant, 8 if invariant else 0)
+
+
+class MyAdam(torch.optim.Adam):
+    pass
+
+
+class MyAdamW(torch.optim.AdamW):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "coupled"),
+    [(torch.optim.Adam, True), (MyAdam, True), (torch.optim.AdamW, False), (MyAdamW, False), (torch.optim.SGD, False)],
+)
+def test_decay_that_is_rescaled_is_known_by_the_classes_of_the_optimizer(optimizer: Any, coupled: bool) -> None:
+    run = stepped(Both(both=False), noise(16, 3), optimizer=optimizer, weight_decay=0.1)
+    assert weights(run)["fc"].coupled is coupled
+    assert weights(run)["fc"].weight_decay == pytest.approx(0.1)
+
+
+# ---- losses
+
+
+def test_a_batch_that_is_left_out_counts_for_nothing() -> None:
+    model = Both(both=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    with watch(model, optimizer, every=1) as run:
+        for step in range(6):
+            optimizer.zero_grad()
+            x = noise(32, 3) + step
+            loss = model(x * math.nan if step == 2 else x).sigmoid().mean()
+            run.observe(loss=loss)
+            if not loss.isfinite():
+                model.bn.reset_running_stats()
+                continue
+            expected.append(float(loss.detach()))
+            loss.backward()
+            optimizer.step()
+    assert [record.loss for record in run.records] == pytest.approx(expected)
+    assert all(math.isfinite(record.of("normalizer", "log10_variance")[0]) for record in run.records)
+    assert not [finding for finding in run.findings if finding.code == "loss-not-finite"]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_losses_of_accumulated_gradients_are_averaged(early: bool) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    with watch(model, optimizer, every=1) as run:
+        for batch in range(4):
+            loss = model(noise(8, 3) + batch).square().mean()
+            seen.append(float(loss.detach()))
+            if early:
+                run.observe(loss=loss)
+            loss.backward()
+            if not early:
+                run.observe(loss=loss)
+        optimizer.step()
+    assert run.records[0].loss == pytest.approx(sum(seen) / 4)
