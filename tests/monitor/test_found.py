@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,6 +86,80 @@ def test_matrices_that_no_layer_uses_are_named(tmp_path: Any) -> None:
     stepped(Other(), noise(8, 6), log=tmp_path)
     run = Run(tmp_path)
     assert run.metadata["notes"] == ["no operator norm, in no product of norms: mixed, turned"]
+
+
+# ---- weights that are made of others
+
+
+WRAPPERS = [
+    nn.utils.parametrizations.weight_norm,
+    nn.utils.parametrizations.spectral_norm,
+    lambda layer: torch.nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_sizes_and_gradients_are_of_all_that_a_weight_is_made_of(wrap: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(wrap(nn.Linear(6, 8)), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    run = stepped(model, noise(16, 6), tier="standard")
+    size, gradient = (run.records[0].of("weight", name)[0] for name in ("log10_size", "log10_gradient"))
+    parameters = dict(model[0].named_parameters())
+    assert len(parameters) >= 2
+    held = torch.cat([p.detach().flatten() for p in parameters.values()])
+    grads = torch.cat([p.grad.flatten() for p in parameters.values()])
+    assert 10**size == pytest.approx(float(held.norm()), rel=1e-4)  # the step was of 1e-6
+    assert 10**gradient == pytest.approx(float(grads.norm()), rel=1e-5)
+    assert set(weights(run)["0"].parameters) == {f"0.{name}" for name in parameters}
+
+
+def test_a_layer_that_is_changed_midway_ends_what_cannot_be_followed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1, tier="full") as run, warnings.catch_warnings(record=True) as told:
+        for step in range(5):
+            if step == 2:
+                torch.nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+            optimizer.zero_grad()
+            model(noise(64, 4) + step).square().mean().backward()
+            optimizer.step()
+    assert ["0: other parameters" in str(warning.message) for warning in told] == [True]
+    for quantity in ("log10_size", "log10_gradient", "log10_moved"):
+        known = [[value is not None for value in record.of("weight", quantity)] for record in run.records]
+        assert known == [[True] * 3] * 2 + [[False, True, True]] * 3
+    norm = float(torch.linalg.matrix_norm(model[0].weight_orig.detach() * model[0].weight_mask, 2))
+    assert 10 ** run.records[-1].of("weight", "log10_norm")[0] == pytest.approx(norm, rel=0.1)
+
+
+class Wrapped(nn.Module):
+    """Adds something to a layer that stays as it is."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.down, self.up = base, nn.Linear(4, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("tier", ["economy", "full"])
+def test_the_norm_of_a_layer_that_runs_no_more_ends(tier: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1, tier=tier) as run, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(3):
+            if step == 1:
+                model[0] = Wrapped(model[0])
+            optimizer.zero_grad()
+            model(noise(16, 4)).square().mean().backward()
+            optimizer.step()
+    norms = [record.of("weight", "log10_norm") for record in run.records]
+    assert [value is not None for value in norms[0]] == [True, True]
+    assert [value is not None for value in norms[1]] == [False, True]
 
 
 # ---- names

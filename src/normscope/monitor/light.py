@@ -38,6 +38,7 @@ class Light:
     def __init__(self, model: nn.Module, seen: Seen) -> None:
         self._modules = dict(model.named_modules())
         self._tree = [(m._modules, name, child) for m in self._modules.values() for name, child in m._modules.items()]
+        self._held = [(m._parameters, name) for m in self._modules.values() for name in m._parameters]
         self._weights = {site: replace(weight, made=None) for site, weight in seen.weights.items()}
         batch = {site: n for site, n in seen.normalizers.items() if n.family == "batch_norm"}
         self._sites = list(batch)
@@ -55,8 +56,9 @@ class Light:
         return layers and fit and not seen.lost
 
     def ready(self) -> bool:
-        """Whether its modules are still there, and its BatchNorms use and move their statistics as they did."""
+        """Whether modules and parameters are still there, and BatchNorms use and move their statistics as they did."""
         same = all(held.get(name) is child for held, name, child in self._tree)
+        same = same and all(name in held for held, name in self._held)
         return same and (self._norms is None or self._norms.ready())
 
     @property

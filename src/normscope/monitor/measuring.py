@@ -65,6 +65,8 @@ class Measurement:
         self.seen: Seen | None = None
         self.losses: list[Tensor] = []
         self._used: set[int] = set()
+        self.lost: list[str] = []
+        self._ran: set[Site] = set()
         self._lr: list[float | Tensor] = []
         self._contents: dict[Key, Tensor] = {}
         self._names: dict[str, list[str]] = {}
@@ -107,6 +109,8 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
+        weights = self.subject.of("weight")
+        self.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
         graded = {("gradient", name): _dense(p.grad) for (_, name), p in held.items() if p.grad is not None}
         found = l2_norms({**held, **graded}, careful=known.careful)  # all in a few kernels
@@ -118,7 +122,8 @@ class Measurement:
         if scale is not None and graded:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
         self._lr = [_rate(group) for group in self.optimizer.param_groups]
-        for site in known.turns.affordable(self.subject.rows, budget):
+        rows = [site for site, (names, *_) in self.subject.rows.items() if all(name in parameters for name in names)]
+        for site in known.turns.affordable(rows, budget):
             with budget.spending(("update", site)):
                 self._rows[site] = self._grouped(site).clone()
         if self.tier is not Tier.ECONOMY:
@@ -140,6 +145,7 @@ class Measurement:
 
         found = self._known.norms.measure(seen.weights, layer, tier=self.tier, budget=self._budget)
         self._contents |= {("norm", site): value for site, value in found.items()}
+        self._ran = set(seen.weights)
         seen.weights = {}  # some were made for this forward alone
 
     @torch.no_grad()
@@ -204,7 +210,8 @@ class Measurement:
         self._known.careful = {(what, n) for what in sizes for n, size in sizes[what].items() if _extreme(size)}
         places = self.subject.places
         weights = self.subject.of("weight")
-        large = [_joined(sizes.get("size", {}), layer.parameters) for layer in weights]
+        own = [() if layer.name in self.lost else layer.parameters for layer in weights]
+        large = [_joined(sizes.get("size", {}), names) for names in own]
         normal = self._normalizers(found)
         levels = {
             site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None
@@ -215,13 +222,13 @@ class Measurement:
                 "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
                 "log10_folded": tuple(None if pair is None else _known(pair[1]) for pair in pairs),
                 "log10_size": tuple(large),
-                "log10_gradient": tuple(_joined(sizes.get("gradient", {}), layer.parameters) for layer in weights),
+                "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
                 **_columns(self._updates(found), updates.QUANTITIES),
             },
             "normalizer": _columns(normal, normalizers.QUANTITIES),
         }
         if self.tier is not Tier.ECONOMY:
-            values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), w.parameters) for w in weights)
+            values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
             values["units"] = {"dead": tuple(_one(found, ("dead", site)) for site in places["units"])}
             values["block"] = {
                 "log10_activation": tuple(_log(_one(found, ("activation", path))) for path in places["block"]),
@@ -280,10 +287,12 @@ class Measurement:
             folded = math.nan if level is None else folded
             self._known.last[site] = (bare, folded, size, level)
             return bare, folded
-        if site not in self._known.last:
+        if site not in self._known.last or site not in self._ran:
             return None
         bare, folded, size_then, level_then = self._known.last[site]
-        grown = _growth(size_then, size)
+        grown = (
+            0.0 if site in self.subject.made else _growth(size_then, size)
+        )  # the size of what it is made of says little
         return bare + grown, folded + grown - _growth(level_then, level) / 2.0
 
     def _updates(self, found: Found) -> list[np.ndarray | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -52,6 +52,7 @@ class Subject:
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
         feeds: where a weight layer's normalizer runs, if it feeds one.
+        made: weight layers whose weight is made of parameters.
         notes: what could not be measured.
     """
 
@@ -59,6 +60,7 @@ class Subject:
     places: dict[str, list[Any]] = field(default_factory=dict)
     rows: dict[Site, tuple[tuple[str, ...], int, int]] = field(default_factory=dict)
     feeds: dict[Site, Site] = field(default_factory=dict)
+    made: set[Site] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Layer]:
@@ -104,7 +106,9 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
         optimizer: of the run.
     """
     subject = Subject(notes=[f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)])
-    subject.notes += _unfollowed(model, seen)
+    subject.made = {site for site, weight in seen.weights.items() if weight.made is not None}
+    owned = _owned(model, seen)
+    subject.notes += _unfollowed(model, {name for names in owned.values() for name in names})
     pairs = _pairs(seen)
     weights = _titles({site: weight.parameters for site, weight in seen.weights.items()})
     normalizers, units = _titles(dict.fromkeys(seen.normalizers, ())), _titles(dict.fromkeys(seen.dead, ()))
@@ -114,13 +118,13 @@ def describe(model: nn.Module, seen: Seen, optimizer: Optimizer) -> Subject:
     for site, weight in seen.weights.items():
         pair = pairs.get(site)
         groups = 0 if pair is None else _groups(model, pair, weight)
-        known = [decay[name] for name in weight.parameters[:1] if name in decay]
+        known = [decay[name] for name in owned[site][:1] if name in decay]
         layers.append(
             Layer(
                 name=weights[site],
                 kind="weight",
                 family=site[1],
-                parameters=weight.parameters,
+                parameters=owned[site],
                 normalizer=None if pair is None else normalizers[pair.normalizer],
                 invariant=pair.unit if pair is not None and groups else None,
                 groups=groups,
@@ -183,15 +187,26 @@ def _groups(model: nn.Module, pair: Pair, seen: WeightSeen) -> int:
     return seen.geometry.channels if pair.unit == "channel" else pair.groups
 
 
-def _unfollowed(model: nn.Module, seen: Seen) -> list[str]:
+def _owned(model: nn.Module, seen: Seen) -> dict[Site, tuple[str, ...]]:
+    """Return the parameters of every weight layer; of one whose weight is made of others all that its module has."""
+    direct = {name for weight in seen.weights.values() for name in weight.parameters}
+    paths = Counter(site[0] for site in seen.weights)
+    found = {}
+    for site, weight in seen.weights.items():
+        own = weight.parameters
+        if weight.made is not None and site[0] and paths[site[0]] == 1:
+            inner = [name for name, _ in model.named_parameters() if name.startswith(f"{site[0]}.")]
+            own = (*(name for name in inner if name not in direct), *own)
+        found[site] = own
+    return found
+
+
+def _unfollowed(model: nn.Module, used: Container[str]) -> list[str]:
     """Return a note on the matrices that are trained but used by no layer that is followed."""
-    used = {name for weight in seen.weights.values() for name in weight.parameters}
-    made = tuple(f"{site[0]}.".lstrip(".") for site, weight in seen.weights.items() if weight.made is not None)
     left = [
         name
         for name, parameter in model.named_parameters()
-        if parameter.requires_grad and not is_lazy(parameter) and parameter.ndim > 1
-        if name not in used and not name.startswith(made)
+        if parameter.requires_grad and not is_lazy(parameter) and parameter.ndim > 1 and name not in used
     ]
     several = f"{', '.join(left[:5])}{f' and {len(left) - 5} more' if len(left) > 5 else ''}"
     return [f"no operator norm, in no product of norms: {several}"] if left else []

@@ -343,6 +343,9 @@ class Watch:
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
                     self._pending.before(dict(self.model.named_parameters()), self._known, budget)
+                    if self._pending.lost:
+                        names = ", ".join(self._pending.lost[:3])
+                        self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
 

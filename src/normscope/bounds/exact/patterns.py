@@ -61,13 +61,21 @@ class Pattern:
 
 @dataclass(slots=True)
 class Found:
-    """Where the search stands: log10 of the bounds, a point whose cell attains the lower one, and how much was done."""
+    """Where the search stands.
+
+    Attributes:
+        log10_upper, log10_lower: the bounds.
+        point: whose cell attains the lower one.
+        nodes, ruled_out: how much was done.
+        late: whether time ended it.
+    """
 
     log10_upper: float
     log10_lower: float
     point: Tensor | None = None
     nodes: int = 0
     ruled_out: int = 0
+    late: bool = False
 
     def closed(self, rtol: float) -> bool:
         """Say whether the two sides have met."""
@@ -115,7 +123,12 @@ def _advice(found: Found, rtol: float) -> str:
     """Say why the sides did not meet."""
     if found.closed(rtol):
         return "the tree closed on a cell in which no pair of inputs confirms its slope: it is very thin or far away"
-    return "the search over activation patterns was cut short, or could not rule out a pattern: raise max_seconds"
+    if found.late:
+        return "the search over activation patterns was cut short: raise max_seconds"
+    return (
+        "a pattern could be neither reached nor ruled out in floating point, and more time does not help; in networks "
+        "without biases all cells meet in one point and many are like that"
+    )
 
 
 def _inside(graph: Graph, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
@@ -204,6 +217,7 @@ class Search:
                 self._update()
                 progress.step(f"{self.found.nodes} nodes, 10^{self.found.log10_upper:.5f}")
         self._update()
+        self.found.late = time.monotonic() >= deadline
         return self.found
 
     def _sample(self, deadline: float) -> None:
