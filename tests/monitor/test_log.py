@@ -256,3 +256,12 @@ def test_a_line_of_endless_brackets_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{"type":"step","a":' + b"[" * 200_000 + b"\n")
     with pytest.raises(InputError, match="is no JSON"):
         list(read_log(tmp_path))
+
+
+def test_a_file_that_is_no_log_is_refused_but_one_cut_short_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match="is no log"):
+        list(read_log(tmp_path / "notes.txt"))
+    for kept in ("", "{", '{"type": "ru'):
+        (tmp_path / FILE).write_text(kept)
+        assert list(read_log(tmp_path)) == []

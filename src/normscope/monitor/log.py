@@ -133,6 +133,8 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             for number, raw in enumerate(file, 1):
                 if raw.endswith(b"\n"):
                     yield _line(raw, f"{path}, line {number}")
+                elif number == 1 and not raw.startswith(b'{"type"'[: len(raw)]):
+                    raise InputError(f"{path} is no log of a run")
     except OSError as error:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}") from error
 
