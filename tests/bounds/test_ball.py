@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -264,3 +265,18 @@ class TestMargins:
             margin = balls.values.gather(1, top[:, None]) - balls.values - 0.3 * apart
             assert torch.allclose(over.differences(top), apart, rtol=1e-6)
             assert torch.allclose(over.margins(top), margin.scatter(1, top[:, None], 0.0), atol=1e-6)
+
+
+def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    search = module.strongest_pairs
+
+    def noted(*args: Any, seconds: float, **options: Any) -> Any:
+        given.append(seconds)
+        return search(*args, seconds=0.01, **options)
+
+    monkeypatch.setattr(module, "strongest_pairs", noted)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    ball_bracket(Work(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
+    assert given
+    assert max(given) <= 6.0

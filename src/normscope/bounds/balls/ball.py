@@ -287,7 +287,7 @@ def ball_bracket(
     balls = Balls(work)
     over = balls.over(float(radius), effort=effort)
     left = work.left()
-    seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
+    seconds = ATTACK_SECONDS if left is None else min(0.3 * left, ATTACK_SECONDS)  # the rest is for the upper side
     pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=seed)
     brackets = []
     for i, (lower, pair) in enumerate(pairs):
