@@ -114,6 +114,21 @@ def test_figures_that_raise_an_alarm(change, expected):
     assert all(f.step is not None and f.seen and f.why and f.advice and f.numbers for f in found.findings)
 
 
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_weight_that_shrinks_to_nothing_is_told_with_its_cause(coupled):
+    free = [
+        replace(x, normalizer=None, invariant=None, groups=0, coupled=coupled) for x in LAYERS if x.kind == "weight"
+    ]
+    found = History()
+    found.begin((*free, *(layer for layer in LAYERS if layer.kind != "weight")))
+    for index in range(30):
+        found.add(record(50 * index, at=1, weight__log10_norm=0.3 - 0.3 * index))
+    [told] = [finding for finding in found.findings if finding.code == "dead-layer"]
+    assert told.where == "conv1"
+    assert ("AdamW" in told.advice) is coupled
+    assert ("coupled" in told.why) is coupled
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

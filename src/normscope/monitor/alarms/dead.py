@@ -96,9 +96,14 @@ def _small_weights(history: History) -> Iterator[Finding]:
                 where=layer.name,
                 seen=f"The operator norm of {layer.name} fell to {power(max(values))}; that of a typical weight layer "
                 f"here is {power(typical_norm)}.",
-                why="Nothing of the input passes this layer any more.",
-                advice="Lower its weight decay, and look whether a gradient reaches it.",
-                numbers=figures(log10_norm=max(values), log10_typical=typical_norm),
+                why="Nothing of the input passes this layer any more."
+                + (
+                    " Its decay is coupled: where gradients are small it is rescaled with them."
+                    if layer.coupled
+                    else ""
+                ),
+                advice=DECOUPLE if layer.coupled else "Lower its weight decay, and look whether a gradient reaches it.",
+                numbers=figures(log10_norm=max(values), log10_typical=typical_norm, coupled=int(layer.coupled)),
                 step=step(history),
             )
 
