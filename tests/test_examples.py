@@ -14,12 +14,7 @@ from normscope.rules.registry import forget
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
-HURRIED = {
-    "capture",
-    "ladder",
-    "weight_sensitivity",
-    "watch",
-}  # what the README does not show; all run in the slow tests
+HURRIED = {"audit", "capture", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +47,8 @@ def test_there_is_one_example_per_measurement():
     assert {script.stem for script in EXAMPLES} == measurements | {"weight_sensitivity", "certificates", "watch"}
 
 
-@pytest.mark.parametrize("change", [hurried, pytest.param(str, marks=pytest.mark.slow, id="as_it_stands")])
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [hurried, pytest.param(str, id="as_it_stands")])
 def test_the_quick_start_of_the_readme_runs(change, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it writes a report
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)

@@ -70,7 +70,7 @@ def steep(activation) -> nn.Module:
 
 @pytest.mark.parametrize(
     "activation",
-    [nn.ReLU, pytest.param(nn.Tanh, marks=SLOW), pytest.param(nn.GELU, marks=SLOW)],
+    [pytest.param(kind, marks=SLOW) for kind in (nn.ReLU, nn.Tanh, nn.GELU)],
     ids=lambda a: a.__name__,
 )
 def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activation):

@@ -52,10 +52,10 @@ def by_path(audit, role):
 
 
 def once_per_mode():
-    """BatchNorm in either mode, GroupNorm in train mode; the rest is slow."""
+    """BatchNorm in either mode; the rest is slow."""
     for kind, conv in CASES:
         for mode in ("train", "eval"):
-            quick = conv and (kind, mode) in {("batch", "train"), ("batch", "eval"), ("group", "train")}
+            quick = conv and kind == "batch"
             yield pytest.param(kind, conv, mode, marks=[] if quick else pytest.mark.slow)
 
 

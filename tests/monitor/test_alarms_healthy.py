@@ -35,7 +35,7 @@ OPTIMIZERS = {
 QUICK = [
     ("mlp", "SGD"),
     ("mlp, BatchNorm", "Adam"),
-    ("mlp, LayerNorm", "SGD, low"),
+    pytest.param("mlp, LayerNorm", "SGD, low", marks=pytest.mark.slow),
     ("convolutions, BatchNorm", "SGD, high"),
     ("convolutions, GroupNorm", "AdamW"),
     pytest.param("residual", "AdamW, high", marks=pytest.mark.slow),

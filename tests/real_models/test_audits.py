@@ -9,7 +9,7 @@ import normscope as ns
 
 from .families import FAMILIES
 
-QUICK = ("resnet_basic", "gpt2")
+QUICK = ("gpt2",)
 NORMALIZERS = (nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 

@@ -68,7 +68,9 @@ def block(norm: nn.Module, stride: int) -> tuple[nn.Module, nn.Module]:
     return Residual(body, nn.Conv2d(4, 4, 1, 2) if stride > 1 else nn.Identity()), nn.ReLU()
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "circular" else n for n in NETWORKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if index % 2 else []) for index, name in enumerate(NETWORKS)]
+)
 def test_the_torus_of_a_captured_network_is_verified(name, tmp_path):
     model = seeded(NETWORKS[name])
     for layer in model.modules():
