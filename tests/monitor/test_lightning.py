@@ -60,7 +60,8 @@ class Module(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         if self.calls == "two":
-            return [torch.optim.SGD(part.parameters(), lr=0.05) for part in (self.net[:4], self.net[4:])]
+            parts = ((self.net[:4], 0.05), (self.net[4:], 0.02))
+            return [torch.optim.SGD(part.parameters(), lr=lr) for part, lr in parts]
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 

@@ -311,3 +311,4 @@ def test_a_run_that_is_kept_keeps_no_model_alive() -> None:
     assert [reference() for reference in alive] == [None, None]
     assert len(run.records) == 4
     assert run.findings == ()
+    run.__exit__(None, None, None)  # once more does no harm

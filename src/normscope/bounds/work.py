@@ -182,9 +182,8 @@ class Work:
             assert self.plan is not None
             self.certificate = self.dense
             known = Evidence.PROVEN if is_exact(self.plan, inputs) else Evidence.NUMERICAL
-            before = [self.values[name].evidence for name in self.plan.start if name not in inputs]
             effects = [self.segments.effects[step.name] for step in self.plan.steps]
-            return Upper(sure.log10, min([known, *before, *map(slope_evidence, effects)]), "tight")
+            return Upper(sure.log10, min([known, *map(slope_evidence, effects)]), "tight")
         self.certificate = waves
         if waves is None:
             return None

@@ -105,7 +105,8 @@ class Tap(TorchFunctionMode):
             with self._measuring(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, func, name, args, kwargs, result)
         elif name == "multi_head_attention_forward":
-            self._attention(bound_arguments(func, args, kwargs), result[0])
+            with contextlib.suppress(Exception):  # never stops the model
+                self._attention(bound_arguments(func, args, kwargs), result[0])
         elif name in RELUS and self._tier is not Tier.ECONOMY and isinstance(result, Tensor) and result.ndim > 1:
             with self._measuring("relu") as site:
                 axis = unit_axis(result, self._width, last=self._last)
@@ -236,8 +237,9 @@ class Tap(TorchFunctionMode):
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
         began = time.perf_counter()
         with torch._C.DisableTorchFunction():
-            if self.names.get(id(module)) == "":
-                self._read(None, _tensors(made))  # what the model returns is read by the loss
+            if self._made and self.names.get(id(module)) == "":
+                with contextlib.suppress(Exception):
+                    self._read(None, _tensors(made))  # what the model returns is read by the loss
             self._left(made)
         self.seen.seconds += time.perf_counter() - began
 

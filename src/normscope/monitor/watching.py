@@ -204,7 +204,8 @@ class Watch:
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
         self._light, self._known = None, Known()
-        del self.outer, self.model, self.optimizer  # who keeps the run for its findings does not keep them alive
+        for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
+            self.__dict__.pop(name, None)
 
     def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:
         """Watch another module instead, before the first forward is measured; `call` has one that has begun."""
