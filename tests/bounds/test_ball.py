@@ -276,6 +276,7 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
         return search(*args, seconds=0.01, **options)
 
     monkeypatch.setattr(module, "strongest_pairs", noted)
+    monkeypatch.setattr(module, "ATTACK_SECONDS", 10.0)  # other tests shorten it
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     ball_bracket(Work(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
     assert given
