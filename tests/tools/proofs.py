@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import io
 import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,24 +21,16 @@ from normscope.bounds.certificate import Certificate, ClosedForm
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.ellipsoids.plan import plan
 from normscope.bounds.folded import propagate
-from normscope.bounds.proofs.proof import Multipliers, Proof, shares
+from normscope.bounds.proofs.multipliers import Multipliers
+from normscope.bounds.proofs.proof import Proof
 from normscope.bounds.work import Work
 from normscope.core.bracket import Bracket, Evidence
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "verify.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "verify"
+sys.path.insert(0, str(SCRIPT))
 
-
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("normscope_checker", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-checker: Any = _loaded()
+from normscope_verify import arithmetic, functions, maps, network, reading  # noqa: E402, F401
+from normscope_verify import claims as checker  # noqa: E402, F401
 
 
 def closed_form(work: Work) -> tuple[float, tuple[Multipliers, ...]]:
@@ -85,7 +75,7 @@ def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     assert planned is not None
     found = optimise(planned, steps=steps)
     assert found is not None
-    run = Multipliers(sigma=found.sigma, start=planned.start, weights=shares(work.segments, values))
+    run = Multipliers(sigma=found.sigma, start=planned.start, log10=found.log10)
     return bracket_of(work, found.log10 + 1e-9, [run], method="tight")
 
 
@@ -126,7 +116,7 @@ class File:
 
     @classmethod
     def of(cls, path: Path) -> File:
-        header, arrays = checker.read(str(path))
+        header, arrays = reading.read(str(path))
         return cls(header, {name: value.copy() for name, value in arrays.items()})
 
     def copy(self) -> File:
@@ -140,7 +130,7 @@ class File:
         return next(claim for claim in self.header["claims"] if claim["side"] == side)
 
     def write(self, path: Path) -> Path:
-        digest = checker.fingerprint(self.header, self.arrays)
+        digest = reading.fingerprint(self.header, self.arrays)
         text = json.dumps({**self.header, "digest": digest})
         buffer = io.BytesIO()
         np.savez(buffer, header=np.frombuffer(text.encode(), np.uint8), **self.arrays)

@@ -10,7 +10,7 @@ import torch
 
 import normscope as ns
 from normscope import cli
-from normscope.cli.verify import script
+from normscope.cli.verify import checker_folder
 
 from .proofs import SCRIPT, File
 
@@ -35,7 +35,7 @@ def norm(tmp_path) -> Path:
 
 
 def test_the_command_runs_the_very_script(run, norm):
-    assert script() == SCRIPT
+    assert checker_folder() == SCRIPT
     code, out, err = run("verify", norm)
     assert (code, err) == (0, "")
     alone = subprocess.run([sys.executable, SCRIPT, norm], capture_output=True, text=True)
@@ -66,11 +66,11 @@ def test_a_missing_file_is_one_line(run, tmp_path):
 def test_help_teaches(run):
     code, out, _ = run("verify", "--help")
     assert code == 0
-    for word in ("bracket.save", "NumPy", "VERIFIED", "Exit codes", "normscope verify norm.npz", "tools/verify.py"):
+    for word in ("bracket.save", "NumPy", "VERIFIED", "Exit codes", "normscope verify norm.npz", "tools/verify"):
         assert word in out
 
 
 def test_the_wheel_carries_the_script():
     project = tomllib.loads((SCRIPT.parents[1] / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {"tools/verify.py": "normscope/tools/verify.py"}
+    assert included == {"tools/verify": "normscope/tools/verify"}

@@ -59,8 +59,8 @@ def test_what_is_not_there_or_not_a_proof(tmp_path, capsys):
     "text",
     [
         *(b"", b"{", b"[]", b"null", b'{"format": "normscope-proof"}', b"\xff\xfe", b'{"a": 1, "a": 2}'),
-        *(b'{"format": "normscope-proof", "version": 1, "claims": NaN}', b"[" * 100_000),
-        b'{"format": "normscope-proof", "version": 2}',
+        *(b'{"format": "normscope-proof", "version": 2, "claims": NaN}', b"[" * 100_000),
+        b'{"format": "normscope-proof", "version": 1}',
     ],
     ids=range(10),
 )

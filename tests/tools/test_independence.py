@@ -1,8 +1,9 @@
-"""The checker stands alone: NumPy and the standard library, nothing of what it checks."""
+"""The checker stands alone: NumPy, python-flint and the standard library, nothing of what it checks."""
 
 import ast
 import subprocess
 import sys
+import zipapp
 
 import torch
 
@@ -12,18 +13,20 @@ from .proofs import SCRIPT
 
 ALLOWED = {
     *("__future__", "argparse", "collections", "dataclasses", "functools", "hashlib", "itertools", "json", "math"),
-    *("numpy", "sys", "typing", "zipfile"),
+    *("flint", "normscope_verify", "numpy", "os", "sys", "typing", "zipfile"),
 }
 
 
-def test_the_script_imports_numpy_and_the_standard_library_alone():
+def test_it_imports_numpy_flint_and_the_standard_library_alone():
     imported = set()
-    for node in ast.walk(ast.parse(SCRIPT.read_text())):
+    files = sorted(SCRIPT.rglob("*.py"))
+    assert len(files) > 5
+    for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Import):
             imported |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0
-            imported.add(str(node.module).split(".")[0])
+            assert node.level <= 1
+            imported |= set() if node.level else {str(node.module).split(".")[0]}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("eval", "exec", "__import__", "compile")
     assert imported <= ALLOWED
@@ -39,9 +42,18 @@ class Refuse:
         if name.split(".")[0] in ("normscope", "torch", "scipy", "sympy"):
             raise ImportError(f"the checker asked for {{name}}")
 sys.meta_path.insert(0, Refuse())
-sys.argv = ["verify.py", {str(path)!r}]
+sys.argv = ["verify", {str(path)!r}]
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("VERIFIED") == 2
+
+
+def test_it_is_one_file_where_that_is_wanted(tmp_path):
+    path = tmp_path / "norm.npz"
+    ns.spectral_norm(torch.tensor([[3.0, 1.0], [0.0, 2.0]])).save(path)
+    zipapp.create_archive(SCRIPT, tmp_path / "verify.pyz")
+    command = [sys.executable, "-I", tmp_path / "verify.pyz", path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout.count("VERIFIED")) == (0, 2)

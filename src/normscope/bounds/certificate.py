@@ -20,7 +20,7 @@ from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate
-from .proofs.proof import Multipliers
+from .proofs.multipliers import Multipliers
 from .segments import Form
 
 WIDEST = 1024
@@ -179,11 +179,11 @@ class Certificate:
         else:
             log, following = state.through(segment.weight, slope)
             self.links[name] = Link(link.origin, source, segment.copies, lambda: following)
-        self._note(source, name, ends=slope is None, cores=cores)
+        self._note(source, name, log, ends=slope is None, cores=cores)
         bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, self.method)
         return bound.times(cores[link.origin])
 
-    def _note(self, source: str, name: str, *, ends: bool, cores: dict[str, Upper]) -> None:
+    def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
         """Keep the multipliers of the chain into `name`; a chain that goes on holds the one up to there."""
         last, origin, sigma = source, self.links[source].origin, {}
         shift = cores[origin].log10
@@ -196,7 +196,9 @@ class Certificate:
             source = self.links[source].previous
         self.runs = {key: run for key, run in self.runs.items() if key[0] != origin or run.into not in sigma}
         at, into = (name, None) if ends else (None, name)
-        self.runs[origin, last, name] = Multipliers(sigma=sigma, start={origin: shift}, cores=True, at=at, into=into)
+        self.runs[origin, last, name] = Multipliers(
+            sigma=sigma, log10=log10 + shift, start={origin: shift}, cores=True, at=at, into=into
+        )
 
     def proof(self) -> tuple[Multipliers, ...]:
         """Return the multipliers of every chain that was carried, for a proof; none for LipLT, which needs none."""

@@ -30,7 +30,8 @@ from .exact.patterns import closer
 from .folded import Norm, propagate
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
-from .proofs.proof import Multipliers, Proof, shares
+from .proofs.multipliers import Multipliers
+from .proofs.proof import Proof
 from .segments import Segments, segment
 from .torus.torus import CertifiedTorus, torus_certificate
 
@@ -157,14 +158,13 @@ class Work:
 
     def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""
-        weights = shares(self.segments, self.values)
         if isinstance(certificate, CertifiedTorus):
-            runs = tuple(replace(run, weights=weights) for run in certificate.runs)
-            return replace(base, multipliers=runs, given=() if runs else ("ellipsoids per frequency of a torus",))
+            return replace(
+                base, multipliers=certificate.runs, given=("ellipsoids on a torus, where they are too wide",)
+            )
         assert self.plan is not None
-        return replace(
-            base, multipliers=(Multipliers(sigma=certificate.sigma, start=self.plan.start, weights=weights),)
-        )
+        run = Multipliers(sigma=certificate.sigma, start=self.plan.start, log10=certificate.log10)
+        return replace(base, multipliers=(run,))
 
     def tightened(self) -> Upper | None:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""

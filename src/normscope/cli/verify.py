@@ -15,9 +15,9 @@ from .lines import one_line
 HELP = """Check saved brackets without trusting Normscope.
 
 A file that `bracket.save(path)` wrote holds the network, both sides of the bracket, the certificate of the upper side
-and the pair of inputs that attains the lower one. `tools/verify.py`, a script that needs NumPy and imports nothing of
-Normscope or torch, evaluates the network with its own code and proves every claim anew; this command runs it in a
-process of its own. It prints one line per claim: VERIFIED, NOT RE-VERIFIED (why) or REJECTED (why).
+and the pair of inputs that attains the lower one. `tools/verify`, a small program that needs NumPy and python-flint
+and imports nothing of Normscope or torch, evaluates the network with its own code and checks every step; this command
+runs it in a process of its own. It prints one line per claim: VERIFIED, NOT RE-VERIFIED (why) or REJECTED (why).
 
 Exit codes: 0 all verified, 1 something rejected, 2 a file cannot be used, 3 something not re-verified.
 """
@@ -27,7 +27,7 @@ EXAMPLES = """**Examples**
 ```
 python -c "import torch, normscope as ns; ns.spectral_norm(torch.randn(8, 8)).save('norm.npz')"
 normscope verify norm.npz
-python tools/verify.py norm.npz        # the same, from a checkout, where Normscope is not installed
+python tools/verify norm.npz           # the same, from a checkout, where Normscope is not installed
 ```
 """
 
@@ -42,7 +42,7 @@ def verify(
     for path in files:
         if not path.exists():
             raise InputError(f"no file {path}")
-    command = [sys.executable, str(script()), "--", *map(str, files)]
+    command = [sys.executable, str(checker_folder()), "--", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     for line in done.stdout.splitlines():
         typer.echo(one_line(line))
@@ -51,14 +51,14 @@ def verify(
     raise typer.Exit(done.returncode if done.returncode in (0, 1, 3) else 2)
 
 
-def script() -> Path:
+def checker_folder() -> Path:
     """Return where the checker lies: in the installed package, or in the checkout the package runs from.
 
     Raises:
         InputError: it is in neither place.
     """
     package = Path(__file__).resolve().parents[1]
-    for place in (package / "tools" / "verify.py", package.parents[1] / "tools" / "verify.py"):
-        if place.is_file():
+    for place in (package / "tools" / "verify", package.parents[1] / "tools" / "verify"):
+        if (place / "__main__.py").is_file():
             return place
-    raise InputError("tools/verify.py is missing from this installation: take it from the source of Normscope")
+    raise InputError("tools/verify is missing from this installation: take it from the source of Normscope")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,23 +36,22 @@ def describe(linear: LinearMap, archive: Archive) -> dict[str, Any]:
         case Identity():
             return {"map": "identity", "shape": list(linear.out_shape)}
         case Diagonal():
-            return {"map": "diagonal", "scale": archive.put(linear.scale)}
+            scale = linear.scale
+            while scale.ndim and scale.shape[0] == 1:
+                scale = scale[0]
+            leading = linear.in_shape[: len(linear.in_shape) - scale.ndim]
+            return repeated(leading, {"map": "diagonal", "scale": archive.put(scale)})
         case Matrix():
-            return {"map": "matrix", "weight": archive.put(linear.weight)}
+            entries = {"map": "dense", "shape": [linear.weight.shape[0]], "entries": archive.put(linear.weight)}
+            return repeated(linear.in_shape[:-1], entries)
         case Reindex():
             return {"map": "index", "index": archive.put(linear.index.reshape(linear.out_shape))}
         case Centering():
-            dims = len(linear.in_shape)
-            return {
-                "map": "centering",
-                "view": list(linear.in_shape),
-                "axes": list(range(dims - linear.dims, dims)),
-            }
-        case Convolution():
+            return centering(linear.in_shape, range(len(linear.in_shape) - linear.dims, len(linear.in_shape)))
+        case Convolution() if not linear.transposed:
             return _convolution(linear, archive)
         case Repeated():
-            inner = describe(linear.inner, archive)
-            return {"map": "repeated", "leading": list(linear.leading), "inner": inner} if linear.leading else inner
+            return repeated(linear.leading, describe(linear.inner, archive))
         case Composite():
             return {"map": "chain", "parts": [describe(part, archive) for part in linear.parts]}
         case Sum():
@@ -60,16 +59,47 @@ def describe(linear: LinearMap, archive: Archive) -> dict[str, Any]:
     return _written(linear, archive)
 
 
+def repeated(leading: Sequence[int], inner: dict[str, Any]) -> dict[str, Any]:
+    """Return a map on every slice of leading dimensions, which a checker can then look at one by one."""
+    return {"map": "repeated", "leading": list(leading), "inner": inner} if leading else inner
+
+
+def centering(view: Sequence[int], axes: Iterable[int]) -> dict[str, Any]:
+    """Return the map that subtracts the mean over some axes of a view."""
+    axes, view = sorted(axes), list(view)
+    inner = {"map": "centering", "view": view[axes[0] :], "axes": [axis - axes[0] for axis in axes]}
+    return repeated(view[: axes[0]], inner)
+
+
 def _convolution(conv: Convolution, archive: Archive) -> dict[str, Any]:
+    """Return a convolution with zero padding, behind an index where the padding is another one, or negative."""
     names = ("size", "kernel", "stride", "dilation", "left", "right")
-    return {
-        "map": "convolution",
-        "weight": archive.put(conv.weight),
-        "axes": [{name: getattr(axis, name) for name in names} for axis in conv.axes],
-        "groups": conv.groups,
-        "padding": conv.padding_mode,
-        "transposed": conv.transposed,
-    }
+    axes = [{name: getattr(axis, name) for name in names} for axis in conv.axes]
+    plain = conv.padding_mode == "zeros" and all(min(axis["left"], axis["right"]) >= 0 for axis in axes)
+    shape = conv.in_shape
+    if not plain:
+        index = torch.arange(conv.in_size).reshape(shape)
+        for dim, axis in enumerate(conv.axes, start=1):
+            index = _padded(index, dim, axis.left, axis.right, conv.padding_mode)
+        shape = tuple(index.shape)
+        axes = [axis | {"size": n, "left": 0, "right": 0} for axis, n in zip(axes, shape[1:], strict=True)]
+    found = {"map": "convolution", "weight": archive.put(conv.weight), "axes": axes, "groups": conv.groups}
+    return found if plain else {"map": "chain", "parts": [{"map": "index", "index": archive.put(index)}, found]}
+
+
+def _padded(index: Tensor, dim: int, left: int, right: int, mode: str) -> Tensor:
+    """Return which entry every place along one padded dimension holds, -1 for none."""
+    size = index.shape[dim]
+    place = torch.arange(-left, size + right)
+    if mode == "circular":
+        place = place % size
+    elif mode == "replicate":
+        place = place.clamp(0, size - 1)
+    elif mode == "reflect":
+        place = (size - 1) - ((size - 1) - place.abs()).abs()
+    held = (place >= 0) & (place < size)
+    found = index.index_select(dim, place.clamp(0, size - 1))
+    return torch.where(held.reshape(-1, *(1,) * (index.ndim - dim - 1)), found, -1)
 
 
 def _written(linear: LinearMap, archive: Archive) -> dict[str, Any]:
@@ -78,7 +108,7 @@ def _written(linear: LinearMap, archive: Archive) -> dict[str, Any]:
         block = _slice(linear, depth)
         if block is not None:
             inner = _matrix(block, linear.out_shape[depth:], archive)
-            return {"map": "repeated", "leading": list(linear.in_shape[:depth]), "inner": inner}
+            return repeated(linear.in_shape[:depth], inner)
     _check_size(linear.in_size, linear.out_size)
     return _matrix(write_out(linear), linear.out_shape, archive)
 
@@ -176,10 +206,11 @@ class NormProof:
         shapes = {"in": list(self.linear.in_shape), "out": list(self.linear.out_shape)}
         node = {"name": "y", "kind": "linear", "from": ["x"], "shape": shapes["out"], "maps": maps}
         network = {"inputs": [{"name": "x", "shape": shapes["in"]}], "nodes": [node], "output": "y"}
+        steps = [{"do": "sum", "at": "y", "by": "operands"}]
         pair = None
         if bracket.witness is not None:
             pair = (bracket.witness.double().reshape(-1), torch.zeros(self.linear.in_size, dtype=torch.float64))
-        archive.write(path, {"network": network, "claims": claims(bracket, archive, pair)})
+        archive.write(path, {"network": network, "claims": claims(bracket, archive, pair, steps=steps)})
 
 
 def claims(

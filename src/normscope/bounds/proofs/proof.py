@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,61 +13,13 @@ from torch import Tensor
 from ...core.archive import Archive
 from ...core.bracket import Bracket
 from ...core.errors import InputError
-from ...core.log10 import power10
-from ...core.rounding import Upper
 from ...graph.ir import Graph, Node, Unit, leaves
 from ...linalg.script import Unchanged, claims
-from ...rules.effects import Effect, Gain, Linear
-from ..segments import Segments, segment
+from ...rules.effects import Effect
+from ..segments import segment
+from .multipliers import Multipliers
 from .script import Script, scripted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Multipliers:
-    """A run of the ellipsoid engine: its multipliers, where it starts and what it bounds.
-
-    Attributes:
-        sigma: by name of a nonlinear node, one number per entry (of one slice, where slices are treated alike; or in a
-            shape that broadcasts to the node's and has as many dimensions), or one for all where the node is known as
-            a whole; in units of the input's change.
-        start: the values the state starts from, with log10 of C_j such that the changes ds_j of these values obey
-            sum norm(ds_j)^2/C_j^2 <= norm(dx)^2; empty for the inputs.
-        cores: whether `start` names the cores of nonlinear nodes, before their scale, rather than their values.
-        weights: of the operands of nodes that read several, as they were stacked.
-        at: the value that is bounded (the operands of a node known by its gains); None for the output.
-        into: the activation whose operand is bounded instead.
-        torus: entries per axis of the finest torus, of a run by frequencies; its multipliers are those of channels (of
-            linear values too, where a mask follows them), in units of the change of its only start, or of the inputs.
-    """
-
-    sigma: Mapping[str, Tensor]
-    start: Mapping[str, float] = field(default_factory=dict)
-    cores: bool = False
-    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    at: str | None = None
-    into: str | None = None
-    torus: tuple[int, ...] | None = None
-
-
-def shares(segments: Segments, values: Mapping[str, Upper]) -> dict[str, tuple[float, ...]]:
-    """Return the weights of the operands of every node that reads several, by what each can move.
-
-    norm(du)^2 <= sum of (gain_j^2/p_j) norm(dv_j)^2 for any p that sum to 1; p is proportional to gain_j L_j.
-
-    Args:
-        segments: the graph with its effects.
-        values: a bound on the map from the input to every node.
-    """
-    found = {}
-    for node in segments.graph:
-        effect = segments.effects[node.name]
-        if not isinstance(effect, Gain) or len(effect.gains) < 2 or effect.joint:
-            continue
-        reach = [power10(g.log10 + values[ref].log10) for g, ref in zip(effect.gains, node.refs, strict=True)]
-        total = sum(reach)
-        if math.isfinite(total):
-            found[node.name] = tuple(r / total if total > 0 else 1.0 / len(reach) for r in reach)
-    return found
+from .steps import steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +101,8 @@ def _claims(
         if proof.radius is None:
             raise InputError("a proof about a ball needs its radius")
         ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
-    steps = [step for run in proof.multipliers for step in _steps(run, script, effects, archive)]
-    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=steps, given=proof.given)
+    told = steps(script, effects, archive, method=bracket.method, multipliers=proof.multipliers)
+    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=told, given=proof.given)
 
 
 def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
@@ -161,26 +112,3 @@ def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
     sides = [side if isinstance(side, tuple) else (side,) for side in witness]
     first, second = (torch.cat([part.detach().double().reshape(-1) for part in side]) for side in sides)
     return first, second
-
-
-def _spread(weights: Sequence[float], script: Script, name: str) -> list[float]:
-    """Return one weight per operand of the script's node; constants, which are no operands of the graph, have none."""
-    varying = iter(weights)
-    return [0.0 if operand in script.constants else float(next(varying)) for operand in script.read[name]]
-
-
-def _steps(run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive) -> list[dict[str, Any]]:
-    """Return a run in the script's names; nodes the script has no words for are left to their own constants."""
-    cores, inputs = dict(script.cores), {item.name for item in script.graph.inputs}
-    if run.torus is not None:
-        cores |= {name: name for name in run.sigma if isinstance(effects.get(name), Linear)}
-    at = run.into or run.at or script.graph.output
-    inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
-    start = {(cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
-    step: dict[str, Any] = {} if run.torus is None else {"torus": list(run.torus)}
-    step |= {
-        "start": {name: value for name, value in start.items() if name not in inputs and math.isfinite(value)},
-        "sigma": {cores[name]: archive.put(sigma) for name, sigma in run.sigma.items() if name in cores},
-        "weights": {cores[name]: _spread(run.weights[name], script, name) for name in run.weights if name in cores},
-    }
-    return [{"at": name, **step} for name in (script.read.get(at, ()) if inner else (at,))]

@@ -1,14 +1,14 @@
 """A graph as a script in a neutral vocabulary: what a proof says the network is.
 
 Linear nodes are maps and a constant, whatever operator they were. A normalizer becomes a centring, the division by the
-root mean square, and the scale and shift. What the vocabulary has no word for is `opaque`: its constant is taken as
-given, and the checker says so.
+root mean square, and the scale and shift; an attention becomes two products and a softmax. What the vocabulary has no
+word for is `opaque`: the checker does not follow it, and says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,9 @@ from torch import Tensor
 from ...core.archive import Archive
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref, Unit
-from ...linalg.linear_map import Identity, LinearMap, Reindex
-from ...linalg.norms import upper
-from ...linalg.script import TooLargeError, describe
-from ...rules.effects import Effect, Elementwise, Gain, Linear
+from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
+from ...linalg.script import TooLargeError, centering, describe
+from ...rules.effects import Effect, Elementwise, Linear
 from . import words as script_words
 from .words import compact
 
@@ -39,7 +38,7 @@ class Script:
         nodes: plain data.
         cores: by name of a nonlinear node of the graph, the script's node that holds its core.
         read: by the same name, the script's nodes that the core reads.
-        constants: the script's nodes that do not depend on the input.
+        apart: linear nodes whose operands land on different entries (a concatenation).
     """
 
     def __init__(self, graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> None:
@@ -47,13 +46,13 @@ class Script:
         self.nodes: list[dict[str, Any]] = []
         self.cores: dict[str, str] = {}
         self.read: dict[str, tuple[str, ...]] = {}
-        self.constants: set[str] = set()
+        self.apart: set[str] = set()
         for node in graph:
             effect = effects[node.name]
             if not isinstance(effect, Linear):
                 self._nonlinear(node, effect)
             elif not self._linear(node, effect):
-                self._opaque(node, effect)
+                self._opaque(node)
 
     def to_json(self) -> dict[str, Any]:
         """Return the network as plain data."""
@@ -74,32 +73,22 @@ class Script:
         except TooLargeError:
             return False
         self._add(node.name, "linear", node.shape, node.refs, maps=maps, **self._constant(constant))
+        if effect.disjoint and len(effect.maps) > 1:
+            self.apart.add(node.name)
         return True
 
     def _constant(self, value: Tensor | None) -> dict[str, str]:
         return {} if value is None or not bool(value.any()) else {"constant": self.archive.put(compact(value))}
 
-    def _opaque(self, node: Node, effect: Effect) -> None:
-        """A node whose constant is taken as given; unbounded without one."""
-        gains: list[float] | None = None
-        joint = False
-        if isinstance(effect, Linear):
-            gains, joint = [upper(linear).log10 for linear in effect.maps], effect.disjoint
-        elif isinstance(effect, Elementwise):
-            gains = [effect.gain.log10]
-        elif isinstance(effect, Gain):
-            around = [upper(linear).log10 for linear in (effect.before, effect.after) if linear is not None]
-            gains, joint = [gain.log10 + sum(around) for gain in effect.gains], effect.joint
-        if gains is not None and any(gain == math.inf for gain in gains):
-            gains = None
-        listed = None if gains is None else [gain if math.isfinite(gain) else None for gain in gains]
+    def _opaque(self, node: Node) -> None:
+        """A node that the checker has no words for."""
         what = f"{node.op} in {node.path or '(top level)'}"
-        self._add(node.name, "opaque", node.shape, node.refs, what=what, log10_gains=listed, joint=joint)
+        self._add(node.name, "opaque", node.shape, node.refs, what=what)
 
     def _nonlinear(self, node: Node, effect: Effect) -> None:
         made = self._known(node, effect) if node.dtype.is_floating_point and node.index in (None, 0) else None
         if made is None:
-            self._opaque(node, effect)
+            self._opaque(node)
             made = node.name, node.refs
         else:
             self.cores[node.name], self.read[node.name] = made
@@ -107,7 +96,7 @@ class Script:
     def _known(self, node: Node, effect: Effect) -> tuple[str, tuple[str, ...]] | None:
         """Add a node the vocabulary has words for; return its core and what that reads."""
         name = node.op.name if isinstance(node.op, Unit) else str(node.op).removeprefix("aten.")
-        if isinstance(effect, Elementwise) or name in ("exp.default", "pow.Tensor_Scalar"):
+        if isinstance(effect, Elementwise):
             said = script_words.activation(node)
             if said is None or len(node.operands) != 1 or node.operands[0].shape != node.shape:
                 return None
@@ -124,9 +113,7 @@ class Script:
                 self._add(node.name, name.removesuffix(".int"), node.shape, node.refs, axis=axis)
                 return node.name, node.refs
             if name == "glu.default":
-                axis = int(node.bound()["dim"]) % len(node.shape)
-                self._add(node.name, "glu", node.shape, node.refs, axis=axis)
-                return node.name, node.refs
+                return self._glu(node, int(node.bound()["dim"]) % len(node.shape))
             windows = script_words.windows(node)
             if windows is not None:
                 index, leading, lowest = windows
@@ -147,19 +134,33 @@ class Script:
 
     def _normalizer(self, node: Node, what: script_words.Normalizer) -> tuple[str, tuple[str, ...]]:
         """Centre, divide, and scale; what is centred before the division is centred behind it too."""
-        shape, sets = node.shape, {"view": list(what.view), "axes": list(what.axes)}
-        operand = node.refs[0]
+        shape, operand = node.shape, node.refs[0]
         maps: list[dict[str, Any]] = []
         if what.centred:
-            centering = {"map": "centering", **sets}
-            maps.append(centering)
-            operand = self._add(f"{node.name}/centred", "linear", shape, [operand], maps=[centering])
+            maps.append(centering(what.view, what.axes))
+            if what.view != shape:
+                sides = [{"map": "identity", "shape": list(side)} for side in (what.view, shape)]
+                maps = [{"map": "chain", "parts": [sides[0], *maps, sides[1]]}]
+            operand = self._add(f"{node.name}/centred", "linear", shape, [operand], maps=maps[:1])
+        sets = {"view": list(what.view), "axes": list(what.axes)}
         core = self._add(f"{node.name}/core", "normalize", shape, [operand], **sets, eps=what.eps)
         if what.scale is not None:
-            maps.append({"map": "diagonal", "scale": self.archive.put(what.scale)})
+            maps.append(describe(Diagonal(what.scale, shape), self.archive))
         whole = {"map": "chain", "parts": maps} if maps else {"map": "identity", "shape": list(shape)}
         self._add(node.name, "linear", shape, [core], maps=[whole], **self._constant(what.shift))
         return core, (operand,)
+
+    def _glu(self, node: Node, axis: int) -> tuple[str, tuple[str, ...]]:
+        """The first half along an axis times the sigmoid of the second."""
+        operand = node.operands[0]
+        sides = []
+        chunks: list[Callable[[Tensor], Tensor]] = [lambda x: x.chunk(2, axis)[0], lambda x: x.chunk(2, axis)[1]]
+        for chunk, side in zip(chunks, ("first", "second"), strict=True):
+            half = Reindex.of(chunk, operand.shape, node.device)
+            name = f"{node.name}/{side}"
+            sides.append(self._add(name, "linear", node.shape, node.refs, maps=[describe(half, self.archive)]))
+        gate = self._add(f"{node.name}/gate", "entrywise", node.shape, sides[1:], function="sigmoid", parameters={})
+        return self._add(node.name, "product", node.shape, [sides[0], gate]), node.refs
 
     def _value(self, name: str, value: Any, shape: tuple[int, ...], device: torch.device) -> str | None:
         """Return the name of an operand in the given shape: a value, spread out if need be, or a constant."""
@@ -167,8 +168,7 @@ class Script:
             constant = torch.as_tensor(value, dtype=torch.float64, device=device).expand(shape).contiguous()
             if not bool(torch.isfinite(constant).all()):
                 return None
-            self.constants.add(name)
-            return self._add(name, "constant", shape, [], value=self.archive.put(constant))
+            return self._add(name, "linear", shape, [], maps=[], constant=self.archive.put(compact(constant)))
         if value.shape == shape:
             return value.name
         spread: LinearMap = Reindex.of(lambda x: x.expand(shape), value.shape, device)
@@ -202,12 +202,17 @@ class Script:
         operands = tuple(name for name in named if name is not None)
         if len(operands) < 3:
             return None
-        scale = arguments.get("scale")
-        data: dict[str, Any] = {"scale": 1.0 / math.sqrt(shapes[0][-1]) if scale is None else float(scale)}
-        if bias is not None:
-            data["mask"] = self.archive.put(bias)
-        self._add(node.name, "attention", node.shape, operands, **data)
-        return node.name, operands
+        given = arguments.get("scale")
+        scale = 1.0 / math.sqrt(shapes[0][-1]) if given is None else float(given)
+        wide = (*shapes[0][:-1], shapes[1][-2])
+        turned = describe(Reindex.of(lambda x: x.transpose(-2, -1), shapes[1], node.device), self.archive)
+        add, name = self._add, node.name
+        add(f"{name}/turned", "linear", (*shapes[1][:-2], shapes[1][-1], shapes[1][-2]), operands[1:2], maps=[turned])
+        add(f"{name}/products", "matmul", wide, [operands[0], f"{name}/turned"])
+        scaled = describe(Diagonal(torch.tensor(scale, dtype=torch.float64), wide), self.archive)
+        add(f"{name}/scores", "linear", wide, [f"{name}/products"], maps=[scaled], **self._constant(bias))
+        add(f"{name}/weights", "softmax", wide, [f"{name}/scores"], axis=len(wide) - 1)
+        return add(name, "matmul", node.shape, [f"{name}/weights", operands[2]]), operands
 
 
 def scripted(graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> Script:

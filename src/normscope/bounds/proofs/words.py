@@ -48,7 +48,6 @@ def _prelu(weight: Tensor, shape: Sequence[int]) -> Said:
 _PLAIN = {
     "relu": "relu", "mish": "mish", "hardswish": "hardswish", "hardsigmoid": "hardsigmoid", "sigmoid": "sigmoid",
     "log_sigmoid": "logsigmoid", "tanh": "tanh", "sin": "sin", "cos": "cos", "erf": "erf", "atan": "atan", "abs": "abs",
-    "exp": "exp",
 }  # fmt: skip
 _WITH: dict[str, Callable[[dict[str, Any], Sequence[int]], Said]] = {
     "relu6": lambda a, shape: _clamp(0.0, 6.0),
@@ -69,8 +68,6 @@ _WITH: dict[str, Callable[[dict[str, Any], Sequence[int]], Said]] = {
     "clamp": lambda a, shape: _clamp(a.get("min"), a.get("max")),
     "clamp_min": lambda a, shape: _clamp(a.get("min"), None),
     "clamp_max": lambda a, shape: _clamp(None, a.get("max")),
-    "pow": lambda a, shape: ("power", {"exponent": float(a["exponent"])}),
-    "square": lambda a, shape: ("power", {"exponent": 2.0}),
 }
 
 
@@ -89,9 +86,10 @@ def activation(node: Node) -> Said | None:
         said = _WITH[name](node.bound(), node.shape)
     function, given = said
     unusual = {
-        "softplus": lambda: not (float(given["beta"]) > 0 and float(given["threshold"]) >= 20),
+        # below 37 torch's function jumps at its threshold by more than a float64 rounds
+        "softplus": lambda: not (1e-9 <= float(given["beta"]) <= 1e9 and float(given["threshold"]) >= 37),
         "elu": lambda: not 1e-9 <= float(given["input_scale"]) <= 1e9,
-        "power": lambda: not (float(given["exponent"]).is_integer() and 2 <= float(given["exponent"]) <= 64),
+        "clamp": lambda: bool((torch.as_tensor(given["low"]) > torch.as_tensor(given["high"])).any()),
     }
     return None if function in unusual and unusual[function]() else said
 
@@ -101,7 +99,7 @@ def _recognised(known: Activation) -> Said | None:
     name = known.name.partition("(")[0]
     given: dict[str, Any] = getattr(known.function, "keywords", {})
     match name:
-        case "gelu" | "gelu_tanh" | "mish" | "relu" | "tanhshrink" | "softsign" | "tanh" | "sigmoid" | "abs":
+        case "gelu" | "gelu_tanh" | "mish" | "relu" | "tanh" | "sigmoid" | "abs":
             return name, {}
         case "logsigmoid" | "erf" | "atan" | "sin" | "cos":
             return name, {}
@@ -121,8 +119,6 @@ def _recognised(known: Activation) -> Said | None:
             return _clamp(given["min"], given["max"])
         case "relu6":
             return _clamp(0.0, 6.0)
-        case "softshrink":
-            return "softshrink", {"by": float(given["lambd"])}
     return None
 
 

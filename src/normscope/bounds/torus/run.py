@@ -31,17 +31,19 @@ class Passed:
         peaks: natural logarithm of another, the part of stages that end in a field.
         q: the output's ellipsoid in that scale; None where the output is a field (then the factors are the constant).
         sigma: the multipliers by node, in units of the start of their stage.
+        reached: log10 of the constant of each field that a stage ends in, before its gain.
     """
 
     log10_scale: float
     peaks: Tensor
     q: Tensor | None
     sigma: Mapping[str, Tensor]
+    reached: tuple[float, ...] = ()
 
 
 def run(stages: Sequence[Ready], choose: Choose, top: Top) -> Passed:
     """Run stages with the multipliers that `choose` gives; `top` takes the largest eigenvalue over frequencies."""
-    log, sigmas = 0.0, {}
+    log, sigmas, reached = 0.0, {}, []
     peaks = torch.zeros((), dtype=torch.float64, device=stages[0].start.device)
     dense: Tensor | None = None
     for stage in stages:
@@ -49,12 +51,13 @@ def run(stages: Sequence[Ready], choose: Choose, top: Top) -> Passed:
         sigmas.update(walk.sigmas)
         if isinstance(stage.end, Peak):
             peaks = peaks + top(walk.seen(stage.end.rows), stage.end.name).log() / 2
+            reached.append(log + walk.log + float(peaks.detach()) / math.log(10.0))
             log += walk.log + stage.end.log10_gain
         else:
             dense, added = walk.sink(stage.end) if isinstance(stage.end, Sink) else walk.pool(stage.end)
             sigmas.update(walk.sigmas)
             log += added
-    return Passed(log, peaks, dense, sigmas)
+    return Passed(log, peaks, dense, sigmas, tuple(reached))
 
 
 class _Walk:

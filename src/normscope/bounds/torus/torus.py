@@ -22,7 +22,7 @@ from ...core.rounding import Upper
 from ..ellipsoids.ellipsoid import Uncertain, largest
 from ..ellipsoids.optimised import POWER_STEPS, Certified, Parameters
 from ..ellipsoids.plan import WIDEST, Plan, Step
-from ..proofs.proof import Multipliers
+from ..proofs.multipliers import Multipliers
 from ..segments import Segments
 from .plan import stages
 from .ready import Ready, ready
@@ -219,28 +219,38 @@ def _certified(found: Passed, plan: Sequence[Stage]) -> CertifiedTorus | None:
     scale = found.log10_scale + float(found.peaks) / math.log(10.0)
     if found.q is None:
         known = not math.isnan(scale) and scale < math.inf
-        runs = _runs(plan, found.sigma)
+        runs = _runs(plan, found, scale)
         return CertifiedField(scale, scale, torch.ones(1, 1), found.sigma, runs) if known else None
     if math.isnan(scale) or not bool(found.q.isfinite().all()):
         return None
     top = float(largest(found.q))
     log = scale + math.log10(top) / 2 if top > 0 else -math.inf
-    return CertifiedTorus(log, scale, found.q, found.sigma, _runs(plan, found.sigma))
+    return CertifiedTorus(log, scale, found.q, found.sigma, _runs(plan, found, log))
 
 
-def _runs(plan: Sequence[Stage], sigma: Mapping[str, Tensor]) -> tuple[Multipliers, ...]:
-    """Return the stages for a proof, multipliers in units of their start; none if one starts afresh from several."""
-    runs = []
-    for stage in plan:
+def _runs(plan: Sequence[Stage], found: Passed, log10: float) -> tuple[Multipliers, ...]:
+    """Return the stages for a proof; none if one starts afresh from several values."""
+    runs, start = [], 0.0
+    for number, stage in enumerate(plan):
         top = max(stage.start.values())
-        if len(stage.start) > 1 and top != 0.0:
+        if len(stage.start) > 1 and (top != 0.0 or number > 0):
             return ()
-        names = [operation.name for operation in stage.operations if isinstance(operation, Bend)]
+        bends = [operation for operation in stage.operations if isinstance(operation, Bend)]
+        names = [bend.name for bend in bends]
         if isinstance(stage.end, Tail):
             names += [step.name for step in stage.end.plan.steps]
-        own = {name: sigma[name] * power10(2.0 * top) for name in names}
-        at = stage.end.operand if isinstance(stage.end, Close) and stage is not plan[-1] else None
-        runs.append(Multipliers(sigma=own, start=dict.fromkeys(stage.start, 0.0), at=at, torus=stage.sizes))
+        last = stage is plan[-1]
+        ends = log10 if last else found.reached[number]
+        runs.append(
+            Multipliers(
+                sigma={name: found.sigma[name] * power10(2.0 * (top - start)) for name in names},
+                log10=ends,
+                start=dict.fromkeys(stage.start, start),
+                at=None if last or not isinstance(stage.end, Close) else stage.end.operand,
+                slopes={bend.name: bend.slope for bend in bends},
+            )
+        )
+        start = ends + (stage.end.log10_gain if isinstance(stage.end, Close) else 0.0)
     return tuple(runs)
 
 
