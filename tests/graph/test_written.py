@@ -1,4 +1,4 @@
-"""Activations written out in several operators: known by their formula, near misses are not, and none is bounded low."""
+"""Activations written out in several operators are known by their formula; near misses are not."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def test_a_formula_is_known_and_its_slopes_hold(function: Written, name: str) ->
     assert torch.allclose(values, found.function(x), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in KNOWN if "in float32" not in name])  # rounding makes its secants steep
+@pytest.mark.parametrize(
+    "name", [name for name in KNOWN if "in float32" not in name]
+)  # rounding makes its secants steep
 def test_a_unit_has_the_turns_of_its_own_constants(name: str) -> None:
     """Over small balls everywhere, the constant is never below the largest slope in the ball."""
     function, _ = KNOWN[name]

@@ -22,10 +22,8 @@ aten = torch.ops.aten
 CHOICES = {
     aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.masked_fill.Scalar, aten.masked_fill.Tensor,
 }  # fmt: skip
-ROOTS = {
-    aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor, aten.rsub.Tensor, aten.log.default,
-    aten.log1p.default,
-}  # fmt: skip
+LOGARITHMS = {aten.log.default, aten.log1p.default}
+ROOTS = {aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor, aten.rsub.Tensor} | LOGARITHMS
 """What a written-out activation ends in, if not in a choice; the logarithms end a softplus."""
 COMPARISONS = {getattr(getattr(aten, kind), kin): kind for kind in piecewise.COMPARED for kin in ("Scalar", "Tensor")}
 CALLED = {
@@ -36,9 +34,8 @@ CALLED = {
 
 def activation(reader: Reader, node: Node) -> Node | None:
     """A function of one entry written out in several operators, known by its formula."""
-    if not (node.op in CHOICES and len(node.refs) > 1 or node.op in ROOTS) or not node.dtype.is_floating_point:
-        return None
-    if node.op in ROOTS and len(node.refs) < 2 and "log" not in str(node.op):
+    least = 1 if node.op in LOGARITHMS else 2
+    if node.op not in CHOICES | ROOTS or len(node.refs) < least or not node.dtype.is_floating_point:
         return None
     allowed = READ | COMPARISONS.keys() | CHOICES if node.op in CHOICES else READ
     for region, source in regions(reader, node, allowed | SAME):
@@ -76,9 +73,7 @@ def _read(region: list[Node], source: Ref, kind: Any) -> dict[str, Any]:
         if node.op in SAME:
             values[node.name] = values[node.refs[0]]
             continue
-        given = {
-            name: values[value.name] if isinstance(value, Ref) else value for name, value in node.bound().items()
-        }
+        given = {name: values[value.name] if isinstance(value, Ref) else value for name, value in node.bound().items()}
         values[node.name] = _applied(node, given, kind)
     return values
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from ..core.bracket import Evidence
@@ -206,7 +207,7 @@ def _between(knots: tuple[Fraction, ...]) -> list[Fraction]:
     """Return one point inside every piece."""
     if not knots:
         return [Fraction(0)]
-    return [knots[0] - 1, *((a + b) / 2 for a, b in zip(knots, knots[1:], strict=False)), knots[-1] + 1]
+    return [knots[0] - 1, *((a + b) / 2 for a, b in pairwise(knots)), knots[-1] + 1]
 
 
 def _joined(functions: tuple[PiecewiseLinear, ...], combine: Callable[..., Line]) -> PiecewiseLinear:
@@ -241,4 +242,3 @@ def _down(value: Fraction) -> float:
 def _up(value: Fraction) -> float:
     near = float(value)
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
-

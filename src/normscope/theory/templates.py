@@ -156,14 +156,14 @@ Terms = dict[Monomial, Fraction]
 
 
 def _silu(given: Terms) -> Activation | None:
-    """x sigmoid(beta x)."""
+    """SiLU: x sigmoid(beta x)."""
     atom, (gain,) = _form(given, "sigmoid", (1, 1))
     beta = None if atom is None else _stretch(atom[1])
     return None if beta is None or gain is None else _stretched("silu", float(beta), gain)
 
 
 def _gelu(given: Terms) -> Activation | None:
-    """x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(a x + b x^3)), and SiLU as x/2 (1 + tanh(x/2))."""
+    """GELU: x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(a x + b x^3)), and SiLU as x/2 (1 + tanh(x/2))."""
     for name in ("erf", "tanh"):
         atom, (half, same) = _form(given, name, (1, 0), (1, 1))
         if atom is None or half is None or half != same:
@@ -184,7 +184,7 @@ def _gelu(given: Terms) -> Activation | None:
 
 
 def _mish(given: Terms) -> Activation | None:
-    """x tanh(softplus(x))."""
+    """Mish: x tanh(softplus(x))."""
     atom, (gain,) = _form(given, "tanh", (1, 1))
     if atom is None or gain is None:
         return None
@@ -194,7 +194,7 @@ def _mish(given: Terms) -> Activation | None:
 
 
 def _tanhshrink(given: Terms) -> Activation | None:
-    """x - tanh(k x)/k."""
+    """Tanhshrink: x - tanh(k x)/k."""
     atom, (gain, inner) = _form(given, "tanh", (1, 0), (0, 1))
     size = None if atom is None else _stretch(atom[1])
     if size is None or gain is None or inner is None or inner * size != -gain:
@@ -203,7 +203,7 @@ def _tanhshrink(given: Terms) -> Activation | None:
 
 
 def _softsign(given: Terms) -> Activation | None:
-    """x/(1 + abs(x))."""
+    """Softsign: x/(1 + abs(x))."""
     atom, (gain,) = _form(given, "reciprocal", (1, 1))
     if atom is None or gain is None:
         return None
@@ -214,7 +214,7 @@ def _softsign(given: Terms) -> Activation | None:
 
 
 def _hardswish(given: Terms) -> Activation | None:
-    """x clamp(x + 3, 0, 6)/6."""
+    """Hardswish: x clamp(x + 3, 0, 6)/6."""
     atom, (gain,) = _form(given, "clamp", (1, 1))
     if atom is None or gain is None:
         return None
@@ -226,14 +226,14 @@ def _hardswish(given: Terms) -> Activation | None:
 
 
 def _softplus(given: Terms) -> Activation | None:
-    """log(1 + exp(x))."""
+    """Softplus: log(1 + exp(x))."""
     atom, (gain,) = _form(given, "softplus", (0, 1))
     size = None if atom is None else _stretch(atom[1])
     return None if size is None or gain is None else _stretched("softplus", float(size), gain * size)
 
 
 def _elu(choice: Choice) -> Activation | None:
-    """s x on the right, s alpha (exp(i x) - 1) on the left."""
+    """ELU: s x on the right, s alpha (exp(i x) - 1) on the left."""
     scale = _stretch(choice.right)
     atom, (size, offset) = _form(choice.left.coefficients, "exp", (0, 1), (0, 0))
     rate = None if atom is None else _stretch(atom[1])
