@@ -66,7 +66,7 @@ def differences(function: Function, point: Tensor, direction: Tensor, root: floa
     of truncation meet, at 1/2 fewer bends and jumps are crossed.
     """
     unit = torch.finfo(point.dtype).eps
-    size = sizes(point)
+    size = reach_of(point)
     found, noise = [], torch.zeros(len(point), dtype=torch.float64, device=point.device)
     with torch.no_grad():
         for scale in (1.0, 0.25):
@@ -80,7 +80,7 @@ def differences(function: Function, point: Tensor, direction: Tensor, root: floa
     return found[1], TRUNCATION * (found[0] - found[1]).norm(dim=1) + noise
 
 
-def sizes(point: Tensor) -> Tensor:
+def reach_of(point: Tensor) -> Tensor:
     """Return the norm of every row; of rows much smaller than others a share of the largest, of zeros that of ones."""
     norms = point.norm(dim=1, keepdim=True).double()
     largest = float(norms.max()) or point.shape[1] ** 0.5
@@ -237,7 +237,7 @@ def _share(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         row = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start)
         return row / row.norm()
 
-    moved = start + MOVED * sizes(start).to(start) * drawn()
+    moved = start + MOVED * reach_of(start).to(start) * drawn()
     try:
         for direction in (drawn() for _ in range(DIRECTIONS)):
             for root in (1 / 2, 1 / 3):

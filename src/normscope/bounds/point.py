@@ -21,7 +21,7 @@ from ..core.log10 import log10
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
-from .backward import MOVED, disagrees, sizes
+from .backward import MOVED, disagrees, reach_of
 from .derivative import Local, candidates, captured
 
 FEW_OUTPUTS = 32
@@ -125,7 +125,7 @@ def _compare(local: Local, largest: Tensor, seed: int) -> int:
         rows = torch.randn(point.shape, dtype=torch.float64, generator=generator).to(point)
         return rows / rows.norm(dim=1, keepdim=True)
 
-    moved = point + MOVED * sizes(point).to(point) * drawn()
+    moved = point + MOVED * reach_of(point).to(point) * drawn()
     blurred = torch.zeros(local.samples, dtype=torch.bool, device=point.device)
     for direction in (largest.to(point), *(drawn() for _ in range(DIRECTIONS))):
         off, hidden = disagrees(local.function, point, direction, _product(local, point, direction))
