@@ -249,6 +249,24 @@ def test_without_a_graph_an_input_on_a_bend_is_no_lie() -> None:
     assert bracket.evidence is Evidence.SAMPLED
 
 
+def test_a_model_that_is_another_when_traced_is_differentiated_itself() -> None:
+    bracket = ns.lipschitz(
+        Layer(lambda x: x if torch.compiler.is_exporting() else 100 * x).eval(), batch(), scope="point"
+    )
+    assert bracket.upper == pytest.approx(100)
+    assert bracket.evidence is Evidence.SAMPLED
+    lying = made(lambda x: 100 * x, lambda x, g: g)
+    with pytest.raises(JacobianError, match="not the derivative"):
+        ns.lipschitz(Layer(lambda x: x if torch.compiler.is_exporting() else lying(x)).eval(), batch(), scope="point")
+
+
+def test_where_rounding_hides_a_difference_a_note_says_so() -> None:
+    model = nn.Sequential(Layer(branching), Layer(lambda x: 1e-3 * x + 1e6)).eval()
+    bracket = ns.lipschitz(model, batch(), scope="point")
+    assert bracket.evidence is Evidence.SAMPLED
+    assert any("3 of 3 samples rounding or bends hide" in note for note in bracket.notes)
+
+
 class Masked(nn.Module):
     """Every sample has a mask of its own."""
 
@@ -328,7 +346,7 @@ class TestTeeth:
     def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def planted(model, batch, mode, forced, output, graph):
             call = derivative.settle(model, derivative.prepare(model, batch, output), mode)
-            yield dataclasses.replace(derivative._untraced(model, call), doubted=None)
+            yield dataclasses.replace(derivative._untraced(model, call, ""), doubted=None)
 
         monkeypatch.setattr(point, "candidates", planted)
         test_a_jacobian_is_that_of_the_forward("a true Function")

@@ -87,10 +87,11 @@ def candidates(
                 local = _replayed(capture_whole(model, batch, mode=forced, output=output), samples, call.notes)
                 if _gives(local, expected):
                     yield local
-    yield _untraced(model, settle(model, call, mode))
+    why = "the model cannot be traced" if graph is None else "the traced model cannot be differentiated in its stead"
+    yield _untraced(model, settle(model, call, mode), why)
 
 
-def _untraced(model: nn.Module, call: Call) -> Local:
+def _untraced(model: nn.Module, call: Call, why: str) -> Local:
     """The model itself, differentiated by autograd."""
     if not call.variables:
         raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
@@ -106,7 +107,7 @@ def _untraced(model: nn.Module, call: Call) -> Local:
         return ", ".join(paths(located(model, call))) or "the model"
 
     point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
-    return Local(function, point, samples, call.notes, "the model cannot be traced", blame)
+    return Local(function, point, samples, call.notes, why, blame)
 
 
 def _replayed(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
