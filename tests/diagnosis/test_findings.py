@@ -57,6 +57,76 @@ def test_non_finite_output_of_broken_weights_is_a_consequence():
     assert len(codes(model=model, not_finite=("0", "NaN"))) == 2
 
 
+# --------------------------------------------------------- gradients that are not the forward's
+
+
+class Reversed(torch.autograd.Function):
+    """Gradient reversal, as for domain adaptation."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -0.1 * gradient
+
+
+class Reversal(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Reversed.apply(x)
+
+
+class Frozen(nn.Module):
+    """A backbone without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class Rounding(nn.Module):
+    """A straight-through estimator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x.round() - x).detach()
+
+
+class Branching(nn.Module):
+    """What torch.export cannot trace."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if float(x.detach().sum()) > -1e9 else -x
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize(("layer", "factor"), [(Reversal(), -0.1), (Frozen(), 0.0), (Rounding(), None)])
+def test_gradient_mismatch(layer: nn.Module, factor: float | None, traced: bool):
+    first = nn.Identity() if traced else Branching()
+    model = nn.Sequential(first, nn.Linear(4, 4), layer, nn.Linear(4, 3)).eval()
+    (finding,) = audited(model, randn(64, 4), "gradient-mismatch")
+    assert (finding.where, finding.severity) == ("2", WARNING)
+    assert "`2`" in finding.seen
+    assert "on purpose" in finding.advice
+    if factor is not None:
+        assert finding.numbers["factor"] == pytest.approx(factor, abs=1e-3)
+    honest = nn.Sequential(first, nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 3)).eval()
+    assert not audited(honest, randn(64, 4), "gradient-mismatch")
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_gradients_of_ordinary_layers_match(mode: str):
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout(0.5),
+        nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3),
+    )  # fmt: skip
+    assert not audited(model, randn(16, 1, 4, 4), "gradient-mismatch", mode=mode)
+
+
 # ------------------------------------------------------------------------- sets and batches
 
 

@@ -69,7 +69,8 @@ def lipschitz(
         InputError: the model does not accept the batch, or holds NaN; or an option is not what it can be.
         CaptureError: the model cannot be traced (GLOBAL); POINT still works.
         MissingRuleError: operators without a rule, listed with module path and source line.
-        JacobianError: POINT through a `detach` or `no_grad` block.
+        JacobianError: POINT of a model without a derivative there, or that cannot be traced and whose backward is not
+            the derivative of its forward.
 
     Example:
         >>> import torch, normscope as ns

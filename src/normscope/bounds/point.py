@@ -1,10 +1,13 @@
-"""POINT figures: the norm of the Jacobian at each given input, for every differentiable model, rule or no rule."""
+"""POINT figures: the norm of the Jacobian at each given input, for every differentiable model, rule or no rule.
+
+What is differentiated is the captured graph: what autograd gives of the model itself may be something else (custom
+backward passes, hooks, `detach`). Without a graph it is autograd's, compared with differences of the model's values.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,26 +16,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
-from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
+from ..core.errors import JacobianError, said
 from ..core.log10 import log10
 from ..core.untouched import mode_of, outside_inference_mode, untouched
-from ..graph.call import Call, prepare, run, settle
-from ..graph.export import capture
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
+from .backward import MOVED, disagrees, reach_of
+from .derivative import Local, candidates, captured
 
 FEW_OUTPUTS = 32
 """Up to this many outputs per sample the whole Jacobian is taken, row by row, and its norm is exact."""
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A differentiable function of a batch: `samples` independent blocks of inputs, as rows."""
-
-    function: Callable[[Tensor], Tensor]
-    point: Tensor
-    samples: int
-    notes: tuple[str, ...]
+DIRECTIONS = 2
+"""Random directions along which an unproven derivative is compared, beside the one with the largest gain."""
 
 
 @outside_inference_mode
@@ -50,28 +45,28 @@ def jacobian_norms(
     """Return the Jacobian norm at each sample of a batch, by Lanczos on products with the Jacobian and its transpose.
 
     In eval mode with independent samples there is one figure per sample (`per_sample`), and the bracket spans the
-    largest; otherwise the batch is one input. With few outputs the Jacobian is exact and the evidence NUMERICAL;
-    otherwise the upper side is the Lanczos value plus its residual, SAMPLED. `graph` is the captured graph if there is
-    one already.
+    largest; otherwise the batch is one input. The derivative is that of the captured graph. With few outputs the
+    Jacobian is exact and the evidence NUMERICAL; otherwise the upper side is the Lanczos value plus its residual,
+    SAMPLED. `graph` is the captured graph if there is one already.
+
+    A model that cannot be traced is differentiated by autograd, and its products with the Jacobian are compared with
+    central differences: the evidence is SAMPLED at best.
 
     Raises:
-        JacobianError: a `detach` or `no_grad` block lies on the path: autograd does not see the whole function there.
+        JacobianError: there is no derivative, or what autograd gives is not the derivative of the model.
     """
     forced, mode = mode, mode_of(model, mode)
-    graph = graph or _captured(model, batch, forced, output)
-    if graph is not None and graph.detached:
-        raise JacobianError(
-            f"gradients are cut on the path ({'; '.join(graph.detached)}): the Jacobian that autograd sees is not the "
-            "function's. Remove the detach or no_grad for the measurement; GLOBAL bounds still work."
-        )
+    graph = graph or captured(model, batch, forced, output)
     with untouched(model, forced), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        local = _local(model, batch, mode, output, graph)
-        value = local.function(local.point)
-        outputs = value.numel() // local.samples
-        if outputs <= FEW_OUTPUTS:
-            brackets = _exact(local, outputs, mode)
+        for local in candidates(model, batch, mode, forced, output, graph):
+            try:
+                brackets, notes = _measured(local, mode, rtol, steps, seed)
+            except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
+                unfit = error
+                continue
+            break
         else:
-            brackets = _iterated(local, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
+            raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit
     top = max(brackets, key=lambda b: b.log10_upper)
     return Bracket(
         log10_lower=max(b.log10_lower for b in brackets),
@@ -85,7 +80,7 @@ def jacobian_norms(
         advice=next((b.advice for b in brackets if b.advice), None),
         input_shape=brackets[0].input_shape,
         per_sample=tuple(brackets),
-        notes=local.notes,
+        notes=notes,
     )
 
 
@@ -97,59 +92,76 @@ def first_samples(batch: Any, samples: int) -> Any:
     return tree_map(lambda v: v[:samples] if isinstance(v, Tensor) else v, batch)
 
 
-def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> Graph | None:
-    """Return the graph, or None for a model that cannot be traced."""
-    try:
-        return capture(model, batch, mode=mode, output=output)
-    except RandomOperatorError:
-        raise
-    except CaptureError:
-        return None
+def _measured(local: Local, mode: str, rtol: float, steps: int, seed: int) -> tuple[list[Bracket], tuple[str, ...]]:
+    """Return one bracket per sample, and what the reader must know."""
+    value = local.function(local.point)
+    outputs = value.numel() // local.samples
+    if outputs <= FEW_OUTPUTS:
+        brackets = _exact(local, outputs, mode)
+    else:
+        brackets = _iterated(local, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
+    if local.doubted is None:
+        return brackets, local.notes
+    blurred = _compare(local, torch.stack([bracket.witness.reshape(-1) for bracket in brackets]), seed)
+    note = f"{local.doubted}: autograd's derivative, compared with differences along {DIRECTIONS + 1} directions"
+    if blurred:
+        note += f" (at {blurred} of {local.samples} samples rounding or bends hide what a difference would tell)"
+    return [replace(bracket, evidence=Evidence.SAMPLED) for bracket in brackets], (*local.notes, note)
 
 
-def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, graph: Graph | None) -> Local:
-    """The model as a function of its float inputs; token models start at their embeddings, through the graph."""
-    call = settle(model, prepare(model, batch, output), mode)
-    if not call.variables:
-        if graph is not None and graph.inputs[0].value.dtype in (torch.float16, torch.bfloat16):
-            return _widened(graph)
-        if graph is None:
-            raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
-        notes = ("measured at the first sample, from the token embeddings",) if graph.per_sample else ()
+def _compare(local: Local, largest: Tensor, seed: int) -> int:
+    """Compare products with the Jacobian, along the directions of the largest gains and others, with differences.
 
-        def replay(rows: Tensor) -> Tensor:
-            return graph.run(*graph.split(rows[0])).reshape(1, -1)
+    A disagreement on a bend of the function is none: the input is moved a little before it counts. Returns the number
+    of samples where a difference tells nothing.
 
-        return Local(replay, graph.flat()[None], 1, notes)
-    if graph is not None and call.variables[0][1].dtype in (torch.float16, torch.bfloat16):
-        return _widened(graph)
-    tensors = [tensor for _, tensor in call.variables]
-    samples = tensors[0].shape[0] if call.per_sample else 1
-    sizes = [tensor.numel() // samples for tensor in tensors]
+    Raises:
+        JacobianError: the two disagree.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    point = local.point.detach()
 
-    def function(rows: Tensor) -> Tensor:
-        parts = [part.reshape(t.shape) for part, t in zip(rows.split(sizes, dim=1), tensors, strict=True)]
-        return run(model, _substitute(call, tensors, parts)).reshape(samples, -1)
+    def drawn() -> Tensor:
+        rows = torch.randn(point.shape, dtype=torch.float64, generator=generator).to(point)
+        return rows / rows.norm(dim=1, keepdim=True)
 
-    point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
-    return Local(function, point, samples, call.notes)
-
-
-def _widened(graph: Graph) -> Local:
-    """A half-precision model as the same function in float64: its own precision would drown the derivatives."""
-    double = graph.double()
-    rows = graph.samples if graph.samples is not None else graph.flat()[None]
-
-    def replay(points: Tensor) -> Tensor:
-        return torch.stack([double.run(*double.split(point)).reshape(-1) for point in points])
-
-    return Local(replay, rows.double(), rows.shape[0], ("half precision, measured in float64",))
+    moved = point + MOVED * reach_of(point).to(point) * drawn()
+    blurred = torch.zeros(local.samples, dtype=torch.bool, device=point.device)
+    for direction in (largest.to(point), *(drawn() for _ in range(DIRECTIONS))):
+        off, hidden = disagrees(local.function, point, direction, _product(local, point, direction))
+        blurred = blurred | hidden
+        if bool(off.any()):
+            off = off & disagrees(local.function, moved, direction, _product(local, moved, direction))[0]
+        if bool(off.any()):
+            raise JacobianError(
+                f"what autograd gives is not the derivative: along a direction in which it was compared with a "
+                f"difference of values the two disagree, because of {local.blame()}. A custom backward, a hook or a "
+                "value taken out of the tensors (.item(), .numpy()) can do this. Mend it, or make the model one that "
+                "torch.export can trace: then the traced operators are differentiated."
+            )
+    return int(blurred.sum())
 
 
-def _substitute(call: Call, tensors: list[Tensor], parts: list[Tensor]) -> Call:
-    replaced = {id(old): new for old, new in zip(tensors, parts, strict=True)}
-    args, kwargs = tree_map(lambda leaf: replaced.get(id(leaf), leaf), (call.args, call.kwargs))
-    return Call(args=args, kwargs=kwargs, output=call.output)
+def _product(local: Local, point: Tensor, direction: Tensor) -> Tensor:
+    """Return the Jacobian times one direction per sample."""
+    x = point.detach().requires_grad_(True)
+    value = local.function(x)
+    outputs = value.shape[1]
+    if outputs <= FEW_OUTPUTS:
+        return torch.einsum("smn,sn->sm", _jacobian(value, x, outputs)[0], direction.double())
+    dual = torch.zeros_like(value, requires_grad=True)
+    (pulled,) = torch.autograd.grad(value, x, dual, create_graph=True)
+    return torch.autograd.grad(pulled, dual, direction)[0] if pulled.requires_grad else torch.zeros_like(value)
+
+
+def _jacobian(value: Tensor, x: Tensor, outputs: int) -> tuple[Tensor, bool]:
+    """Return every row of the Jacobian in float64, and whether any gradient reached the input."""
+    rows, reached = [], False
+    for index in range(outputs):
+        (grad,) = torch.autograd.grad(value[:, index].sum(), x, retain_graph=index + 1 < outputs, allow_unused=True)
+        reached = reached or grad is not None
+        rows.append(torch.zeros_like(x) if grad is None else grad.detach())
+    return torch.stack(rows, dim=1).double(), reached
 
 
 def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
@@ -158,14 +170,9 @@ def _exact(local: Local, outputs: int, mode: str) -> list[Bracket]:
     value = local.function(x)
     if not value.requires_grad:
         raise JacobianError("the output is not differentiable in the input")
-    rows, reached = [], False
-    for index in range(outputs):
-        (grad,) = torch.autograd.grad(value[:, index].sum(), x, retain_graph=index + 1 < outputs, allow_unused=True)
-        reached = reached or grad is not None
-        rows.append(torch.zeros_like(x) if grad is None else grad.detach())
+    jacobian, reached = _jacobian(value, x, outputs)
     if not reached:
         raise JacobianError("no gradient reaches the input: the path leads through operators without a derivative")
-    jacobian = torch.stack(rows, dim=1).double()
     if not bool(torch.isfinite(jacobian).all()):
         raise JacobianError("the Jacobian holds NaN or infinite values at this input")
     _, values, right = torch.linalg.svd(jacobian, full_matrices=False)

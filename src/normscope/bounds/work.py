@@ -239,7 +239,7 @@ class Work:
         return jacobian_norms(self.model, batch, seed=seed, **options)
 
     def observed_if_any(self, seed: int) -> Bracket | None:
-        """Return the Jacobian norms at the batch, or None where gradients are cut."""
+        """Return the Jacobian norms at the batch, or None where there are none."""
         try:
             return self.observed(seed)
         except JacobianError:

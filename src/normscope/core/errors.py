@@ -26,7 +26,7 @@ class RandomOperatorError(CaptureError):
 
 
 class JacobianError(NormscopeError):
-    """A Jacobian figure was asked for through a `detach` or `no_grad` block."""
+    """There is no derivative at the input, or what autograd gives of an untraceable model is not its derivative."""
 
 
 class SoundnessError(NormscopeError):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..bounds.backward import Mismatch, mismatches
 from ..bounds.point import first_samples, jacobian_norms
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
@@ -133,6 +134,7 @@ def audit(
         feeds=fed,
         graph=None if work is None else work.double,
         effects={} if work is None else work.segments.effects,
+        mismatches=() if broken or data.not_finite is not None else _mismatches(work, model, batch, asked, output),
     )
     notes = () if work is None else work.graph.notes
     return Audit(
@@ -191,6 +193,16 @@ def _observed(
     except (JacobianError, CaptureError, InputError) as error:
         skipped.append(("Jacobian norms at the batch", str(error)))
     return None
+
+
+def _mismatches(
+    work: Work | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None
+) -> tuple[Mismatch, ...]:
+    """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
+    try:
+        return mismatches(model, batch, None if work is None else work.graph, mode=mode, output=output)
+    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+        return ()
 
 
 def _written(work: Work | None) -> dict[str, float]:

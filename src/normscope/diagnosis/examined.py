@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from ..bounds.backward import Mismatch
 from ..core.log10 import log10
 from ..graph.invariance import Feed
 from ..graph.ir import Graph, Node
@@ -154,6 +155,7 @@ class Examined:
         feeds: which weights feed which normalizers.
         graph: what was captured; `None` if the model cannot be traced.
         effects: every node's effect by name.
+        mismatches: modules whose backward is not the derivative of their forward.
     """
 
     model: nn.Module
@@ -163,6 +165,7 @@ class Examined:
     feeds: tuple[Feed, ...] = ()
     graph: Graph | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
+    mismatches: tuple[Mismatch, ...] = ()
 
     def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
         """Yield the normalizers that saw data."""

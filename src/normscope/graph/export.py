@@ -69,15 +69,26 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         >>> [str(node.op) for node in graph]
         ['aten.linear.default']
     """
+    return _captured(model, batch, mode, output)
+
+
+@outside_inference_mode
+def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into the graph of the whole batch as one input, whether its samples are independent or not."""
+    return _captured(model, batch, mode, output, whole=True)
+
+
+def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None, whole: bool = False) -> Graph:
+    """Return the graph of one sample, where samples are independent and it is asked for, or of the batch."""
     forced, mode = mode, mode_of(model, mode)
     dropped = mode == "train" and any(drops(module) for module in model.modules())
     with untouched(model, forced):
-        call = settle(model, prepare(model, batch, output), mode)
+        call = prepare(model, batch, output) if whole else settle(model, prepare(model, batch, output), mode)
     with untouched(model, forced):  # anew: a run in train mode moves buffers that the next one reads
-        program, cuts = _export(model, call.sample() if call.per_sample else call)
+        program = _export(model, call.sample() if call.per_sample else call)
         try:
             with torch.no_grad():
-                return recognise(_translate(program, call, mode, cuts, ["dropout counts as off"] if dropped else []))
+                return recognise(_translate(program, call, mode, ["dropout counts as off"] if dropped else []))
         except NormscopeError:
             raise
         except Exception as error:
@@ -87,36 +98,18 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
             ) from error
 
 
-def _export(model: nn.Module, call: Call) -> tuple[ExportedProgram, list[str]]:
-    """Trace the model into functional operators; also say where no_grad blocks cut the path."""
+def _export(model: nn.Module, call: Call) -> ExportedProgram:
+    """Trace the model into functional operators; blocks without gradients are opened."""
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints its graph there when it fails
             warnings.simplefilter("ignore")
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
-            cuts = _no_grad_blocks(program)
-            return program.run_decompositions({}), cuts
+            return program.run_decompositions({})
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot trace this model: {said(error)}. Bounds need a traceable model; "
             'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
         ) from error
-
-
-def _no_grad_blocks(program: ExportedProgram) -> list[str]:
-    """Source lines of no_grad blocks that lie between a user input and the output."""
-    user = set(program.graph_signature.user_inputs)
-    reached, found = set(), []
-    for node in program.graph.nodes:
-        if (node.op == "placeholder" and node.name in user) or any(
-            source in reached for source in node.all_input_nodes
-        ):
-            integer = isinstance(node.meta.get("val"), Tensor) and not node.meta["val"].is_floating_point()
-            if not integer or node.op == "placeholder":
-                reached.add(node)
-            grad = node.target is torch.ops.higher_order.wrap_with_set_grad_enabled
-            if grad and node.args[0] is False and any(_floats(a) for a in node.all_input_nodes if a in reached):
-                found.append(f"torch.no_grad block at {_source(node.meta) or 'unknown line'}")
-    return found
 
 
 def _moved_statistic(node: torch.fx.Node) -> Any:
@@ -133,7 +126,7 @@ def _floats(node: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str], notes: list[str]) -> Graph:
+def _translate(program: ExportedProgram, call: Call, mode: str, notes: list[str]) -> Graph:
     """Evaluate what does not depend on the input, keep the rest as nodes."""
     if call.per_sample and len(torch.utils._pytree.tree_leaves((call.args, call.kwargs))) > len(call.variables) > 0:
         notes = [*notes, "masks and other constant inputs are those of the first sample"]
@@ -144,7 +137,7 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
     tokens = _token_inputs(program, constants)
     variables: dict[str, Input] = {}
     made: dict[str, Node] = {}
-    notes, detached = [*notes, *call.notes], list(cuts)
+    notes = [*notes, *call.notes]
 
     def resolve(argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
@@ -224,9 +217,10 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         if node.target is aten.scaled_dot_product_attention.default:
             args, kwargs, dropping = _without_dropout(args, kwargs)
             notes += ["dropout counts as off"] if dropping else []
+        if node.target is aten.detach.default:  # it changes gradients, not the function
+            made[name] = _identity(node, args[0])
+            continue
         made[name] = _node(node, node.target, args, kwargs)
-        if node.target is aten.detach.default:
-            detached.append(f"detach in {made[name].where}")
 
     if not variables and has_floats:
         raise InputError("the output does not depend on the input: there is nothing to measure")
@@ -243,7 +237,6 @@ def _translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str],
         output=outputs[0],
         mode=mode,
         per_sample=call.per_sample,
-        detached=tuple(dict.fromkeys(detached)),
         notes=tuple(dict.fromkeys(notes)),
         samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
     )

@@ -137,7 +137,6 @@ class Graph:
         output: name of the node (or input) whose value is returned.
         mode: `"train"` or `"eval"`.
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
-        detached: where gradients are cut on the path; Jacobian figures are refused then.
         notes: what the reader must know.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
     """
@@ -147,7 +146,6 @@ class Graph:
     output: str
     mode: str
     per_sample: bool = False
-    detached: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     samples: Tensor | None = field(default=None, repr=False)
 

@@ -1,8 +1,9 @@
-"""Units: several operators that are one function are put back together and checked numerically.
+"""Units: several operators that are one function are put back together.
 
-RMSNorm written out, activations written out (tanh-GELU, quick-GELU, SiLU, Mish), softmax attention written out,
-rotary embeddings, and convolutions behind a circular, reflecting or replicating pad. A unit replaces its last
-operator; operators nobody reads any more are dropped.
+RMSNorm written out, activations written out (`written.py`), softmax attention written out, rotary embeddings, and
+convolutions behind a circular, reflecting or replicating pad. Operators and constants must be those of the unit's
+formula; that both give the same numbers is checked as well, and proves nothing. A unit replaces its last operator;
+operators nobody reads any more are dropped.
 """
 
 from __future__ import annotations
@@ -15,30 +16,15 @@ import torch
 from torch import Tensor
 
 from ..linalg.linear_map import Bounded
-from ..theory.recognition import recognise as recognise_activation
 from .ir import Graph, Node, Ref, Unit
 from .regions import SAME, Reader, constants, evaluated, merged, pruned, regions, runner, scalars
+from .written import activation
 
 aten = torch.ops.aten
 
-ENTRYWISE = SAME | {
-    aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.rsub.Scalar,
-    aten.div.Tensor, aten.neg.default, aten.pow.Tensor_Scalar, aten.tanh.default, aten.sigmoid.default,
-    aten.erf.default, aten.exp.default,
-    aten.relu.default, aten.clamp.default, aten.clamp_min.default, aten.softplus.default, aten.log1p.default,
-    aten.hardtanh.default, aten.abs.default, aten.reciprocal.default,
-}  # fmt: skip
 ROW_LOCAL = SAME | {
     aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.slice.Tensor, aten.cat.default,
 }  # fmt: skip
-CHOICES = {aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther}
-BENDS = {
-    aten.tanh.default, aten.sigmoid.default, aten.erf.default, aten.exp.default, aten.relu.default, aten.clamp.default,
-    aten.clamp_min.default, aten.softplus.default, aten.log1p.default, aten.hardtanh.default, aten.abs.default,
-}  # fmt: skip
-MISH = ({aten.softplus.default, aten.tanh.default}, {aten.exp.default, aten.log1p.default, aten.tanh.default})
-ROOTS = {aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor} | CHOICES
-COMPARISONS = {aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.sign.default}
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
 PAD_MODES = ("circular", "reflect", "replicate")
 PRODUCTS = {aten.matmul.default, aten.bmm.default}
@@ -149,7 +135,7 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
         scores, mask = (
             (added.args[0], added.args[1]) if isinstance(added.args[0], Ref) else (added.args[1], added.args[0])
         )
-        if not isinstance(mask, Tensor):
+        if not isinstance(mask, Tensor) or not mask.is_floating_point():  # a mask of booleans is not added
             return None
     scaled = reader.find(scores, aten.mul.Tensor, aten.div.Tensor)
     if scaled is not None and len(scaled.refs) == 1 and isinstance(scaled.args[1], float | int):
@@ -172,39 +158,6 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
         kwargs={"scale": scale},
     )
     return turned, whole
-
-
-def activation(reader: Reader, node: Node) -> Node | None:
-    """A function of one entry written out in several operators, recognised on a grid."""
-    if (
-        node.op not in (aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor, *CHOICES)
-        or len(node.refs) < 2
-    ):
-        return None
-    allowed = ENTRYWISE | COMPARISONS if node.op in CHOICES else ENTRYWISE
-    for region, source in regions(reader, node, allowed):
-        bends = [member.op for member in region if member.op in BENDS]
-        if len(bends) > 1 and set(bends) not in MISH:  # a sum of bends could agree on a grid and differ elsewhere
-            return None
-        if any(abs(scalar) > 100 for member in region for scalar in scalars(member)):
-            return None
-        if any(isinstance(c, Tensor) and c.ndim > 0 for member in region for c in constants(member)):
-            return None
-        if source.shape != node.shape:
-            continue
-        function = runner(region, source, node.name)
-        found = recognise_activation(function)
-        if found is not None and (node.op not in CHOICES or _identical(function, found.function)):
-            return dataclasses.replace(
-                node, op=Unit("activation", function, {"activation": found}), args=(source,), kwargs={}
-            )
-    return None
-
-
-def _identical(function: Callable[[Tensor], Tensor], known: Callable[[Tensor], Tensor]) -> bool:
-    """Whether two functions agree to rounding on a fine grid: a choice between branches could jump in between."""
-    grid = torch.linspace(-8, 8, 32001, dtype=torch.float64)
-    return bool(((function(grid) - known(grid)).abs() <= 1e-14 * (1 + grid.abs())).all())
 
 
 def rotary(reader: Reader, node: Node) -> Node | None:

@@ -56,6 +56,8 @@ def merged(graph: Graph) -> Graph:
     def key(leaf: Any) -> Any:
         if isinstance(leaf, list | tuple):
             return tuple(key(item) for item in leaf)
+        if isinstance(leaf, float):
+            return float, repr(leaf)  # 0.0 is not -0.0
         return (id(leaf),) if isinstance(leaf, Tensor) else (type(leaf), leaf)
 
     for node in graph:

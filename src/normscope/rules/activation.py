@@ -137,7 +137,7 @@ entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), to
     ],
 )
 def recognised(node: Node, operands: Sequence[Range]) -> Effect:
-    """An activation written out in several operators, recognised numerically."""
+    """An activation written out in several operators, known by its formula."""
     return effect(node.op.data["activation"], node)
 
 

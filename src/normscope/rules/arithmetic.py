@@ -35,6 +35,18 @@ _JUMPS: list[Callable[[Tensor], Tensor]] = [
     lambda x: x + x.isnan() + x.isinf() + x.signbit(),
 ]  # fmt: skip
 
+JUMPING = (
+    aten.sign.default, aten.sgn.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default,
+    aten.frac.default, aten.fmod.Scalar, aten.remainder.Scalar, aten.div.Tensor_mode, aten.heaviside.default,
+    aten.argmax.default, aten.argmin.default, aten.argsort.default,
+    aten.gt.Scalar, aten.gt.Tensor, aten.lt.Scalar, aten.lt.Tensor, aten.ge.Scalar, aten.ge.Tensor, aten.le.Scalar,
+    aten.le.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, aten.logical_not.default,
+    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.__and__.Tensor,
+    aten.__or__.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
+    aten.isinf.default, aten.signbit.default,
+)  # fmt: skip
+"""Operators that are not continuous."""
+
 
 def _inside(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function where logarithms, roots and arcs are all defined."""
@@ -250,14 +262,7 @@ def steep(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.sign.default, aten.sgn.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default,
-    aten.frac.default, aten.fmod.Scalar, aten.remainder.Scalar, aten.div.Tensor_mode, aten.heaviside.default,
-    aten.argmax.default, aten.argmin.default, aten.argsort.default,
-    aten.gt.Scalar, aten.gt.Tensor, aten.lt.Scalar, aten.lt.Tensor, aten.ge.Scalar, aten.ge.Tensor, aten.le.Scalar,
-    aten.le.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, aten.logical_not.default,
-    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.__and__.Tensor,
-    aten.__or__.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
-    aten.isinf.default, aten.signbit.default,
+    *JUMPING,
     examples=[
         *((function, (2, 3)) for function in _JUMPS), (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3)),
     ],

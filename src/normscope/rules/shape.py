@@ -36,7 +36,7 @@ def moved(node: Node) -> tuple[LinearMap, ...]:
 
 
 @rule(
-    aten.alias.default, aten.clone.default, aten.detach.default, aten._to_copy.default, aten.reshape.default,
+    aten.alias.default, aten.clone.default, aten._to_copy.default, aten.reshape.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default,
     examples=[
         (lambda x: x.flatten(1).relu(), (2, 3, 4)), (lambda x: x.view(2, 12), (2, 3, 4)),

@@ -35,7 +35,8 @@ _GELU_TANH_MINIMUM = -0.1700407505712540506390674
 _MISH_SLOPES = (-0.1125261223894625564073279, 1.088498161251727861228294)
 _MISH_MINIMUM = -0.3088434130172504066287602
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-_QUICK_GELU = 1.702
+QUICK_GELU = 1.702
+"""The sharpness of the sigmoid in the GELU of CLIP."""
 # torch multiplies by 1.0f/6.0f even in float64 (forward on CUDA, hardsigmoid's backward): 3e-8 above 1/6.
 _SIXTH = 0.16666667163372039794921875
 
@@ -50,7 +51,9 @@ class Activation:
         slope: [a, b], rounded outward; an infinite end comes with a `reason`.
         bounded: the range (lo, hi) of the values, rounded outward, possibly infinite.
         reason: why the function is not Lipschitz; None if it is.
-        evidence: PROVEN for a function known by name, NUMERICAL for one found by `recognise`.
+        evidence: PROVEN for an operator of torch, NUMERICAL for a function that a model writes out in several.
+        inner, factor: the function is factor/inner times the one of that name at inner x: `factor` scales its slopes.
+        knots: where a piecewise linear function that a model writes out bends or jumps.
     """
 
     name: str
@@ -59,6 +62,9 @@ class Activation:
     bounded: Interval = REAL
     reason: str | None = None
     evidence: Evidence = Evidence.PROVEN
+    inner: float = 1.0
+    factor: float = 1.0
+    knots: tuple[float, ...] = ()
 
     @property
     def gain(self) -> Upper:
@@ -84,7 +90,7 @@ def _odd_slope(top: float) -> Interval:
 
 def quick_gelu(x: Tensor) -> Tensor:
     """Return x sigmoid(1.702 x), the GELU of CLIP and GPT-2's paper."""
-    return x * torch.sigmoid(_QUICK_GELU * x)
+    return x * torch.sigmoid(QUICK_GELU * x)
 
 
 def leaky_relu(negative_slope: float = 0.01, *, name: str = "leaky_relu") -> Activation:
@@ -345,7 +351,7 @@ def _table() -> dict[str, Activation]:
         replace(elu(_SELU_ALPHA, _SELU_SCALE), name="selu", function=F.selu),
         Activation("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM)),
         Activation("gelu_tanh", gelu_tanh, _odd_slope(_GELU_TANH_SLOPE), above(_GELU_TANH_MINIMUM)),
-        Activation("quick_gelu", quick_gelu, silu, above(_SILU_MINIMUM / _QUICK_GELU)),
+        Activation("quick_gelu", quick_gelu, silu, above(_SILU_MINIMUM / QUICK_GELU)),
         Activation("silu", F.silu, silu, above(_SILU_MINIMUM)),
         Activation("mish", F.mish, outward(*_MISH_SLOPES), above(_MISH_MINIMUM)),
         Activation("hardswish", F.hardswish, outward(-3.0 * _SIXTH, 9.0 * _SIXTH), above(-2.25 * _SIXTH)),

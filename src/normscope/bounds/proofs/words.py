@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node, Unit
-from ...theory.activations import Activation
+from ...theory.activations import QUICK_GELU, Activation
 
 Parameters = dict[str, float | Tensor]
 Said = tuple[str, Parameters]
@@ -98,15 +98,17 @@ def _recognised(known: Activation) -> Said | None:
     """Return a recognised activation in the checker's words; its parameters are those its function is called with."""
     name = known.name.partition("(")[0]
     given: dict[str, Any] = getattr(known.function, "keywords", {})
+    if name == "silu" and known.factor == 1.0 and known.inner > 0:
+        return "silu", {"beta": known.inner}
+    if (known.inner, known.factor) != (1.0, 1.0):
+        return None
     match name:
         case "gelu" | "gelu_tanh" | "mish" | "relu" | "tanh" | "sigmoid" | "abs":
             return name, {}
         case "logsigmoid" | "erf" | "atan" | "sin" | "cos":
             return name, {}
-        case "silu":
-            return "silu", {"beta": 1.0}
         case "quick_gelu":
-            return "silu", {"beta": 1.702}
+            return "silu", {"beta": QUICK_GELU}
         case "leaky_relu" | "rrelu":
             return "leaky_relu", {"slope": float(given["negative_slope"])}
         case "elu" | "celu":

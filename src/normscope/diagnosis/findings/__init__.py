@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...core.finding import Finding
 from ..examined import Examined
+from .backward import gradient_mismatch
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
@@ -22,6 +23,7 @@ from .spectral import spectral_norm_off
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
     non_finite_activations,
+    gradient_mismatch,
     tiny_sets,
     eps_scale,
     spectral_norm_off,

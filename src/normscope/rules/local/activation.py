@@ -17,8 +17,9 @@ from .local import Builder, local
 from .scalar import Scalar, Turn
 
 aten = torch.ops.aten
-SMOOTH, STRAIGHT, SIXTHS, RECOGNISED = 1e-12, 0.0, 4e-8, 1.1e-5
-"""How far a derivative may be off: rounding; nothing; torch's float32 1/6; a function recognised on a grid."""
+SMOOTH, STRAIGHT, SIXTHS, WRITTEN = 1e-12, 0.0, 4e-8, 1e-9
+"""How far a derivative may be off: rounding; nothing; torch's float32 1/6; a formula with its constants rounded, whose
+turns lie up to 1e-6 from the known ones: there the derivative is flat to second order."""
 
 _SILU = 2.39935728051546766783274  # 2t with t tanh(t) = 1
 _MISH = (-2.256376396360793120005749, 1.490571179485428459294419)
@@ -165,29 +166,19 @@ def clamp(node: Node, build: Builder) -> str | None:
 
 @local("activation")
 def recognised(node: Node, build: Builder) -> str | None:
-    """An activation written out in several operators: the turns of the one it was recognised as."""
-    found = node.op.data["activation"]
-    name = found.name.partition("(")[0]
-    if name == "hardshrink":
-        size = float(found.name.partition("(")[2].rstrip(")"))
-        jumps, reason = (Turn(-size), Turn(size)), f"hardshrink jumps within the ball, in {node.where}"
-        return scalar(node, build, Scalar(lambda x: node.evaluate([x]), jumps=jumps, margin=STRAIGHT, reason=reason))
+    """An activation written out in several operators: the turns of the one it is, or its own knots."""
+    found, name = node.op.data["activation"], node.op.data["activation"].name.partition("(")[0]
+    run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x])  # noqa: E731
+    knots = tuple(Turn(point) for point in found.knots)
     if found.reason is not None:
-        return None
-    if name in ("clamp", "hardtanh"):
-        points: tuple[float, ...] = tuple(limit for limit in found.bounded if math.isfinite(limit))
-        points = tuple(p for limit in points for p in (limit - RECOGNISED, limit, limit + RECOGNISED))
-    elif name == "softshrink":
-        size = float(found.name.partition("(")[2].rstrip(")"))
-        points = (-size, size)
-    elif name in ("sin", "cos"):
-        return _waves(node, build, name)
-    elif name in _TURNS:
-        points = _TURNS[name][0]
-    else:
-        return None
-    turns = tuple(Turn(point) for point in points)
-    return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, bounded=found.bounded, margin=RECOGNISED))
+        reason = f"{name} jumps within the ball, in {node.where}"
+        return scalar(node, build, Scalar(run, jumps=knots, margin=STRAIGHT, reason=reason)) if knots else None
+    if knots:
+        return scalar(node, build, Scalar(run, knots, bounded=found.bounded, margin=STRAIGHT))
+    points, margin = _TURNS[name]
+    turns = tuple(Turn(point / found.inner) for point in points)
+    margin = max(margin, WRITTEN) * max(1.0, abs(found.factor))
+    return scalar(node, build, Scalar(run, turns, bounded=found.bounded, margin=margin))
 
 
 @local(aten.sin.default)

@@ -1,0 +1,401 @@
+"""POINT figures are those of the forward, whatever autograd is made to say; and audits say where it says otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+import normscope as ns
+from normscope.bounds import backward, derivative, point
+from normscope.bounds.backward import mismatches
+from normscope.core.bracket import Evidence
+from normscope.core.errors import JacobianError
+from normscope.graph import export
+from normscope.graph.export import capture_whole
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def made(forward: Callable[[Tensor], Tensor], back: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Return an autograd.Function with that forward and that backward (of the input and the gradient)."""
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return back(*ctx.saved_tensors, gradient)
+
+    return Made.apply
+
+
+class Layer(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def hooked(factor: float) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        y = 3 * x
+        if y.requires_grad:
+            y.register_hook(lambda g: factor * g)
+        return y
+
+    return run
+
+
+def without_gradient(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = 2 * x
+    return y + x
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 0] *= 5
+    return y
+
+
+def in_place_slices(x: Tensor) -> Tensor:
+    y = in_place(x)
+    y[:, 1:].mul_(2)
+    return y
+
+
+LIES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "backward of one": (made(lambda x: 100 * x, lambda x, g: g), 100.0),
+    "tensor hook": (hooked(0.01), 3.0),
+    "gradient reversal": (made(lambda x: 1.0 * x, lambda x, g: -0.1 * g), 1.0),
+    "no gradient back": (made(lambda x: 7 * x, lambda x, g: torch.zeros_like(g)), 7.0),
+    "wrong by a share": (made(lambda x: 4 * x, lambda x, g: 3.6 * g), 4.0),
+    "backward of another layer": (made(lambda x: 4 * x.flip(-1), lambda x, g: 4 * g * x), 4.0),
+    "detach": (lambda x: x.detach() + x, 2.0),
+    "all detached": (lambda x: -2 * x.detach(), 2.0),
+    "no_grad": (without_gradient, 3.0),
+    "stopped gate": (lambda x: x + 9 * (x - x.detach() + x.detach()), 10.0),
+    "clipped gradients": (made(lambda x: 50 * x, lambda x, g: (50 * g).clamp(-1, 1)), 50.0),
+}
+TRUE: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "a true Function": (made(lambda x: 6 * x, lambda x, g: 6 * g), 6.0),
+    "in place": (in_place, 5.0),
+    "in place, slices": (in_place_slices, 5.0),
+    "a harmless hook": (hooked(1.0), 3.0),
+    "checkpoint": (lambda x: torch.utils.checkpoint.checkpoint(lambda y: 3 * y, x, use_reentrant=False), 3.0),
+}
+
+
+def batch(samples: int = 3, width: int = 4) -> Tensor:
+    return torch.randn(samples, width, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("samples", [1, 3, 20])
+@pytest.mark.parametrize("name", ["backward of one", "tensor hook", "no_grad"])
+def test_however_many_samples_there_are(name: str, samples: int) -> None:
+    function, truth = LIES[name]
+    bracket = ns.lipschitz(Layer(function).eval(), batch(samples), scope="point")
+    assert len(bracket.per_sample) == samples
+    assert all(one.lower == pytest.approx(truth) == one.upper for one in bracket.per_sample)
+
+
+@pytest.mark.parametrize("name", [*LIES, *TRUE])
+def test_a_jacobian_is_that_of_the_forward(name: str) -> None:
+    function, truth = (LIES | TRUE)[name]
+    bracket = ns.lipschitz(Layer(function).eval(), batch(), scope="point")
+    assert bracket.lower == pytest.approx(truth, rel=1e-5)
+    assert bracket.upper == pytest.approx(truth, rel=1e-5)
+    assert bracket.evidence is Evidence.NUMERICAL
+    wide = nn.Sequential(Layer(function), nn.Linear(4, 40)).eval()  # more outputs than the Jacobian has rows
+    over = ns.lipschitz(wide, batch(), scope="point")
+    weight = wide[1].weight.detach().double()
+    known = max(
+        float(torch.linalg.matrix_norm(weight @ secants(function, x), 2)) for x in batch().double().unsqueeze(1)
+    )
+    assert over.lower == pytest.approx(known, rel=1e-3)
+
+
+def secants(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the Jacobian at one row by differences."""
+    with torch.no_grad():
+        columns = [(function(x + 1e-6 * e) - function(x - 1e-6 * e))[0] / 2e-6 for e in torch.eye(4).double()]
+    return torch.stack(columns, 1)
+
+
+def test_hooks_of_modules_do_not_reach_a_figure() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).eval()
+    plain = ns.lipschitz(model, batch(), scope="point").upper
+    handle = model[1].register_full_backward_hook(lambda module, into, out: tuple(0.1 * g for g in into))
+    assert ns.lipschitz(model, batch(), scope="point").upper == pytest.approx(plain, rel=1e-6)
+    assert [found.path for found in mismatches(model, batch(), ns.capture(model, batch()))] == ["1"]
+    handle.remove()
+    assert not mismatches(model, batch(), ns.capture(model, batch()))
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda x: x + (x.round() - x).detach(), "round"),
+        (made(torch.round, lambda x, g: g), "round"),
+        (lambda x: torch.sign(x) * x.tanh(), "sign"),
+        (lambda x: x * (x > 0.5), "gt"),
+        (lambda x: (x * 8).to(torch.int32).to(x.dtype) / 8 + x, "_to_copy"),
+        (lambda x: torch.floor(4 * x) / 4, "floor"),
+    ],
+    ids=["straight through", "in a Function", "sign", "mask", "integers", "floor"],
+)
+def test_a_function_that_jumps_says_so(function: Callable[[Tensor], Tensor], operator: str) -> None:
+    bracket = ns.lipschitz(nn.Sequential(Layer(function)).eval(), batch(), scope="point")
+    assert any("can jump" in note and f"{operator} in `0`" in note for note in bracket.notes)
+    smooth = ns.lipschitz(nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), batch(), scope="point")
+    assert not smooth.notes
+
+
+def test_rounding_straight_through_has_no_slope_of_one() -> None:
+    bracket = ns.lipschitz(Layer(lambda x: x + (x.round() - x).detach()).eval(), batch(), scope="point")
+    assert bracket.upper < 1e-6
+
+
+def test_a_quantisation_that_hides_itself_is_an_error_with_its_name() -> None:
+    model = nn.Sequential(
+        nn.Linear(4, 4), Layer(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127))
+    ).eval()
+    with pytest.raises(JacobianError, match=r"fake_quantize_per_tensor_affine\.default in `1`"):
+        ns.lipschitz(model, batch(), scope="point")
+
+
+@torch.library.custom_op("normscope_tests::tenfold", mutates_args=())
+def tenfold(x: Tensor) -> Tensor:
+    return 10 * x
+
+
+@tenfold.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_of_the_users_own_is_compared() -> None:
+    tenfold.register_autograd(lambda ctx, g: 10 * g)
+    model = nn.Sequential(nn.Linear(4, 4), Layer(lambda x: torch.ops.normscope_tests.tenfold(x))).eval()
+    bracket = ns.lipschitz(model, batch(), scope="point")
+    assert bracket.upper == pytest.approx(10 * float(torch.linalg.matrix_norm(model[0].weight.detach(), 2)), rel=1e-4)
+    assert bracket.evidence is Evidence.SAMPLED
+    assert any("backward of its own" in note for note in bracket.notes)
+    tenfold.register_autograd(lambda ctx, g: g)
+    with pytest.raises(JacobianError, match=r"tenfold\.default in `1`"):
+        ns.lipschitz(model, batch(), scope="point")
+
+
+def branching(x: Tensor) -> Tensor:
+    """What torch.export cannot trace."""
+    return x if float(x.detach().sum()) > -1e9 else -x
+
+
+UNTRACED: dict[str, Callable[[Tensor], Tensor]] = {
+    "backward of one": made(lambda x: 100 * x, lambda x, g: g),
+    "tensor hook": hooked(0.01),
+    "reversal": made(lambda x: 1.0 * x, lambda x, g: -g),
+    "item": lambda x: x * float(x.detach().abs().sum()),
+    "numpy": lambda x: x + 3 * torch.from_numpy(x.detach().numpy()),
+    "detach": lambda x: x + x.detach(),
+    "wrong by a tenth": made(lambda x: 4 * x, lambda x, g: 3.6 * g),
+}
+
+
+@pytest.mark.parametrize("width", [4, 40])
+@pytest.mark.parametrize("name", UNTRACED)
+def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, width: int) -> None:
+    model = nn.Sequential(Layer(branching), nn.Linear(4, 4), nn.Sequential(Layer(UNTRACED[name])), nn.Linear(4, width))
+    with pytest.raises(JacobianError, match=r"not the derivative.*`2\.0`"):
+        ns.lipschitz(model.eval(), batch(), scope="point")
+    (found,) = mismatches(model, batch(), None)
+    assert found.path == "2.0"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [3, 40])
+def test_without_a_graph_an_honest_model_is_sampled(width: int, dtype: torch.dtype) -> None:
+    inner = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, width)).to(dtype)
+    plain = ns.lipschitz(inner.eval(), batch().to(dtype), scope="point")
+    bracket = ns.lipschitz(nn.Sequential(Layer(branching), inner).eval(), batch().to(dtype), scope="point")
+    assert bracket.upper == pytest.approx(plain.upper, rel=1e-3)
+    assert bracket.evidence is Evidence.SAMPLED
+    assert any("compared with differences" in note for note in bracket.notes)
+    assert not mismatches(nn.Sequential(Layer(branching), inner).eval(), batch().to(dtype), None)
+
+
+def test_without_a_graph_an_input_on_a_bend_is_no_lie() -> None:
+    model = nn.Sequential(Layer(branching), nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3)).eval()
+    bracket = ns.lipschitz(model, torch.cat([torch.zeros(1, 4), batch()]), scope="point")
+    assert bracket.evidence is Evidence.SAMPLED
+
+
+def test_a_model_that_is_another_when_traced_is_differentiated_itself() -> None:
+    bracket = ns.lipschitz(
+        Layer(lambda x: x if torch.compiler.is_exporting() else 100 * x).eval(), batch(), scope="point"
+    )
+    assert bracket.upper == pytest.approx(100)
+    assert bracket.evidence is Evidence.SAMPLED
+    lying = made(lambda x: 100 * x, lambda x, g: g)
+    with pytest.raises(JacobianError, match="not the derivative"):
+        ns.lipschitz(Layer(lambda x: x if torch.compiler.is_exporting() else lying(x)).eval(), batch(), scope="point")
+
+
+def test_where_rounding_hides_a_difference_a_note_says_so() -> None:
+    model = nn.Sequential(Layer(branching), Layer(lambda x: 1e-3 * x + 1e6)).eval()
+    bracket = ns.lipschitz(model, batch(), scope="point")
+    assert bracket.evidence is Evidence.SAMPLED
+    assert any("3 of 3 samples rounding or bends hide" in note for note in bracket.notes)
+
+
+class Masked(nn.Module):
+    """Every sample has a mask of its own."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return 2 * x * mask
+
+
+def test_every_sample_has_its_own_mask() -> None:
+    model, mask = Masked().eval(), torch.tensor([[0.0, 0, 0, 1], [1.0, 1, 1, 3], [0.0, 0, 2, 0]])
+    bracket = ns.lipschitz(model, {"x": batch(), "mask": mask}, scope="point")
+    assert [one.upper for one in bracket.per_sample] == pytest.approx([2.0, 6.0, 4.0])
+
+
+def test_weights_behind_a_parametrization_are_no_lie_of_the_input() -> None:
+    class Rounded(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight + ((8 * weight).round() / 8 - weight).detach()
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    parametrize.register_parametrization(model[0], "weight", Rounded())
+    truth = float(torch.linalg.matrix_norm((model[1].weight @ model[0].weight).detach(), 2))
+    assert ns.lipschitz(model.eval(), batch(), scope="point").upper == pytest.approx(truth, rel=1e-4)
+    assert not mismatches(model, batch(), ns.capture(model, batch()))
+
+
+def test_weight_sensitivities_see_the_forward() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Layer(LIES["backward of one"][0]), nn.Linear(4, 2)).eval()
+    plain = nn.Sequential(model[0], Layer(lambda x: 100 * x), model[2]).eval()
+    told, known = (ns.weight_sensitivity(m, batch(), max_seconds=5.0) for m in (model, plain))
+    for one, other in zip(told, known, strict=True):
+        assert one.bracket_h.lower == pytest.approx(other.bracket_h.lower, rel=1e-6)
+        assert one.bracket_h.upper == pytest.approx(other.bracket_h.upper, rel=1e-6)
+
+
+class TestMismatches:
+    @pytest.mark.parametrize("name", LIES)
+    def test_a_lie_is_found_where_it_is(self, name: str) -> None:
+        function, _ = LIES[name]
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), Layer(function)), nn.Linear(4, 3)).eval()
+        if name == "stopped gate":  # the gradient is whole
+            assert not mismatches(model, batch(), ns.capture(model, batch()))
+            return
+        (found,) = mismatches(model, batch(), ns.capture(model, batch()))
+        assert found.path == "1.1"
+        shares = {"backward of one": 0.01, "tensor hook": 0.01, "gradient reversal": -0.1, "no gradient back": 0.0}
+        assert name not in shares or found.share == pytest.approx(shares[name], abs=1e-3)
+
+    @pytest.mark.parametrize("name", TRUE)
+    def test_the_truth_is_none(self, name: str) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), Layer(TRUE[name][0]), nn.Linear(4, 3)).eval()
+        assert not mismatches(model, batch(), ns.capture(model, batch()))
+
+    def test_code_outside_of_modules_is_the_models(self) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return made(lambda y: 2 * y, lambda y, g: g)(self.linear(x))
+
+        (found,) = mismatches(Model(), batch(), ns.capture(Model(), batch()))
+        assert found.path == ""
+
+    def test_the_model_is_left_as_found(self) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Layer(LIES["tensor hook"][0])).train()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        mismatches(model, batch(), ns.capture(model, batch()))
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class TestTeeth:
+    """Bugs planted one by one, each seen by what stands above."""
+
+    def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def planted(model, batch, mode, forced, output, graph):
+            call = derivative.settle(model, derivative.prepare(model, batch, output), mode)
+            yield dataclasses.replace(derivative._untraced(model, call, ""), doubted=None)
+
+        monkeypatch.setattr(point, "candidates", planted)
+        test_a_jacobian_is_that_of_the_forward("a true Function")
+        for name in ("backward of one", "tensor hook", "gradient reversal", "wrong by a share", "no_grad"):
+            with pytest.raises(AssertionError):
+                test_a_jacobian_is_that_of_the_forward(name)
+
+    def test_a_detach_that_cuts_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        detach = torch.ops.aten.detach.default
+        monkeypatch.setattr(export, "_identity", lambda node, x: export._node(node, detach, (x,), {}))
+        with pytest.raises(AssertionError):
+            test_a_jacobian_is_that_of_the_forward("detach")
+
+    def test_gradients_by_vmap_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`vmap` of `select_scatter` has the right values and the wrong gradient."""
+        inner = derivative._replayed
+
+        def planted(graph, samples, notes):
+            local = inner(graph, samples, notes)
+            graph = backward.differentiable(graph)
+            run = torch.vmap(lambda row: graph.run(*graph.split(row)).reshape(-1))
+            return dataclasses.replace(local, function=run) if graph.per_sample and samples > 1 else local
+
+        monkeypatch.setattr(derivative, "_replayed", planted)
+        test_a_jacobian_is_that_of_the_forward("backward of one")
+        with pytest.raises(AssertionError):
+            test_a_jacobian_is_that_of_the_forward("in place")
+
+    def test_the_first_mask_for_all_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leaves = derivative.tree_leaves
+        monkeypatch.setattr(derivative, "tree_leaves", lambda tree: leaves(tree)[:1])
+        test_every_sample_has_its_own_mask()  # the values still tell
+        monkeypatch.setattr(derivative, "_gives", lambda local, expected: True)
+        with pytest.raises(AssertionError):
+            test_every_sample_has_its_own_mask()
+
+    def test_a_blind_comparison_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(backward, "SHARE", 0.5)
+        with pytest.raises(pytest.fail.Exception):
+            test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
+
+    def test_a_comparison_on_bends_alone_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(point, "MOVED", 0.0)
+        with pytest.raises(JacobianError):
+            test_without_a_graph_an_input_on_a_bend_is_no_lie()
+
+
+def test_the_whole_batch_is_one_graph() -> None:
+    graph = capture_whole(nn.Linear(4, 2).eval(), batch())
+    assert graph.input_shape == (3, 4)
+    assert not graph.per_sample
+    assert math.isfinite(float(graph.run(batch()).sum()))
