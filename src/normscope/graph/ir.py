@@ -139,7 +139,9 @@ class Graph:
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
         detached: where gradients are cut on the path; Jacobian figures are refused then.
         notes: what the reader must know.
+        rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
+        batched: the graph of the whole batch, operator by operator, where the graph is the map of one sample.
     """
 
     inputs: tuple[Input, ...]
@@ -149,7 +151,9 @@ class Graph:
     per_sample: bool = False
     detached: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
     samples: Tensor | None = field(default=None, repr=False)
+    batched: Graph | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

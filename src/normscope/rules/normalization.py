@@ -69,6 +69,8 @@ def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
     image = arguments["input"]
     if not isinstance(image, Ref) or len(node.operands) != 1:
         return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    if node.index not in (None, 0):
+        return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
     weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
     training = arguments.get("training", "no_training" not in str(node.op))
     if not training:
