@@ -16,7 +16,7 @@ from ..core.bracket import Bracket, Evidence, Scope
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import log10
 from ..core.untouched import mode_of, outside_inference_mode, untouched
-from ..graph.call import Call, prepare, run, settle
+from ..graph.call import Call, fresh, prepare, settle
 from ..graph.export import capture
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
@@ -68,10 +68,17 @@ def jacobian_norms(
         local = _local(model, batch, mode, output, graph)
         value = local.function(local.point)
         outputs = value.numel() // local.samples
-        if outputs <= FEW_OUTPUTS:
-            brackets = _exact(local, outputs, mode)
-        else:
-            brackets = _iterated(local, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
+        try:
+            if outputs <= FEW_OUTPUTS:
+                brackets = _exact(local, outputs, mode)
+            else:
+                brackets = _iterated(local, mode, rtol, min(steps, outputs, local.point.shape[1]), seed)
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise JacobianError(
+                "autograd cannot differentiate the model: it writes over values that it read"
+            ) from error
     top = max(brackets, key=lambda b: b.log10_upper)
     return Bracket(
         log10_lower=max(b.log10_lower for b in brackets),
@@ -85,7 +92,7 @@ def jacobian_norms(
         advice=next((b.advice for b in brackets if b.advice), None),
         input_shape=brackets[0].input_shape,
         per_sample=tuple(brackets),
-        notes=local.notes,
+        notes=tuple(dict.fromkeys((*local.notes, *(() if graph is None else graph.notes)))),
     )
 
 
@@ -109,7 +116,9 @@ def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int 
 
 def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, graph: Graph | None) -> Local:
     """The model as a function of its float inputs; token models start at their embeddings, through the graph."""
-    call = settle(model, prepare(model, batch, output), mode)
+    call = prepare(model, batch, output)
+    if graph is None:
+        settle(model, call, mode)
     if not call.variables:
         if graph is not None and graph.inputs[0].value.dtype in (torch.float16, torch.bfloat16):
             return _widened(graph)
@@ -124,12 +133,12 @@ def _local(model: nn.Module, batch: Any, mode: str, output: str | int | None, gr
     if graph is not None and call.variables[0][1].dtype in (torch.float16, torch.bfloat16):
         return _widened(graph)
     tensors = [tensor for _, tensor in call.variables]
-    samples = tensors[0].shape[0] if call.per_sample else 1
+    samples = call.count if graph is not None and graph.per_sample else 1  # without a graph nobody knows
     sizes = [tensor.numel() // samples for tensor in tensors]
 
     def function(rows: Tensor) -> Tensor:
         parts = [part.reshape(t.shape) for part, t in zip(rows.split(sizes, dim=1), tensors, strict=True)]
-        return run(model, _substitute(call, tensors, parts)).reshape(samples, -1)
+        return fresh(model, _substitute(call, tensors, parts)).reshape(samples, -1)
 
     point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
     return Local(function, point, samples, call.notes)

@@ -80,6 +80,21 @@ def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
                 parameter.grad = grad
 
 
+@contextmanager
+def on_copies(model: nn.Module) -> Iterator[None]:
+    """Run a block on copies of the buffers: what it writes into them can be differentiated, and is forgotten."""
+    held = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
+    try:
+        for module, name, buffer in held:
+            if buffer is not None:
+                module._buffers[name] = copies[id(buffer)]
+        yield
+    finally:
+        for module, name, buffer in held:
+            module._buffers[name] = buffer
+
+
 class Attributes:
     """The plain attributes of a module (tensors, numbers, lists, ...), which a forward may bind or write anew."""
 
@@ -87,7 +102,9 @@ class Attributes:
         own = not type(module).__module__.startswith("torch.")  # torch's modules keep no state in attributes
         self.module = module
         self.held = {name: value for name, value in vars(module).items() if name not in OWN} if own else None
-        self.copies = {name: copied for name, value in (self.held or {}).items() if (copied := _copy(value)) is not None}
+        self.copies = {
+            name: copied for name, value in (self.held or {}).items() if (copied := _copy(value)) is not None
+        }
 
     def restore(self) -> None:
         """Put everything back."""

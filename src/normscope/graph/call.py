@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
-from ..core.untouched import untouched
+from ..core.untouched import on_copies, untouched
 
 PREFERRED = ("logits", "last_hidden_state")
 
@@ -149,8 +149,8 @@ def run(model: nn.Module, call: Call) -> Tensor:
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
     """Decide whether the measured function can be the map of one sample (eval) or is that of the batch.
 
-    It can be if, on the batch and on random inputs of two sizes, the first, the middle and the last sample give the same
-    alone as among the others. That is necessary; `samples.independent` reads off the graph whether it is always so.
+    It can be if, on the batch and on random inputs of two sizes, the first, the middle and the last sample give the
+    same alone as among the others. That is necessary; `samples.independent` reads the rest off the graph.
     """
     with torch.no_grad():
         with untouched(model):
@@ -182,16 +182,17 @@ def _alike(model: nn.Module, call: Call) -> bool:
 
 
 def fresh(model: nn.Module, call: Call) -> Tensor:
-    """Run the model from the state it is in, and leave it there."""
-    with untouched(model):
+    """Run the model from the state it is in, and leave it there; the result can be differentiated."""
+    with untouched(model), on_copies(model):
         return run(model, call)
 
 
 def drawn(call: Call, size: float) -> Call:
-    """Return the call with its float inputs drawn at random."""
+    """Return the call with its float inputs drawn at random, in the same layout in memory."""
     generator = torch.Generator().manual_seed(0)
     values = {
-        id(tensor): (size * torch.randn(tensor.shape, generator=generator)).to(tensor) for _, tensor in call.variables
+        id(tensor): torch.empty_like(tensor).copy_(size * torch.randn(tensor.shape, generator=generator))
+        for _, tensor in call.variables
     }
     args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (call.args, call.kwargs))
     return dataclasses.replace(call, args=args, kwargs=kwargs)

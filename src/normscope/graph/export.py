@@ -25,6 +25,7 @@ from .samples import independent
 from .state import changed, read_state, writes_nothing
 from .translate import DROPPED, ancestors, floats, output_of, source_of, translate
 
+
 @outside_inference_mode
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
@@ -73,9 +74,7 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
     )
 
 
-def _traced(
-    model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool
-) -> tuple[ExportedProgram, Graph]:
+def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
     """Export the model from the state it was found in, and read the result."""
     with untouched(model, forced):
         program, cuts = _export(model, call.sample() if call.per_sample else call, plain)
@@ -135,7 +134,7 @@ def _coarse(graph: Graph) -> bool:
 def _export(model: nn.Module, call: Call, plain: bool) -> tuple[ExportedProgram, list[str]]:
     """Trace the model into functional operators; also say where no_grad blocks cut the path.
 
-    `plain` leaves composite operators as they are where nothing is written in place, which takes a fraction of the time.
+    `plain` leaves composite operators whole where nothing is written in place, which takes a fraction of the time.
     """
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints its graph there when it fails
@@ -165,5 +164,3 @@ def _no_grad_blocks(program: ExportedProgram) -> list[str]:
             if grad and node.args[0] is False and any(floats(a) for a in node.all_input_nodes if a in reached):
                 found.append(f"torch.no_grad block at {source_of(node.meta) or 'unknown line'}")
     return found
-
-

@@ -30,9 +30,9 @@ def entries_read(node: torch.fx.Node) -> Tensor:
     """
     (size, stride, offset), (shape, steps, start) = _operand(node), _read(node)
     length = 1 + max(_end(size, stride, offset), _end(shape, steps, start))
-    places = torch.full((length,), -1, dtype=torch.long)
-    places.as_strided(size, stride, offset).copy_(torch.arange(torch.Size(size).numel()).reshape(size))
-    found = places.as_strided(shape, steps, start).clone()
+    held = torch.arange(length).as_strided(size, stride, offset).reshape(-1)
+    entries = torch.full((length,), -1).scatter(0, held, torch.arange(len(held)))
+    found = entries.as_strided(shape, steps, start).clone()
     if bool((found < 0).any()):
         raise CaptureError(
             "as_strided reads memory outside its operand, and what lies there is no function of the operand: "
@@ -87,7 +87,7 @@ def _operand(node: torch.fx.Node) -> Layout:
 def _read(node: torch.fx.Node) -> Layout:
     given = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
     start = node.args[0].meta["val"].storage_offset() if given is None else given  # type: ignore[union-attr]
-    return tuple(node.args[1]), tuple(node.args[2]), start  # type: ignore[arg-type]
+    return tuple(node.args[1]), tuple(node.args[2]), start  # type: ignore[arg-type,return-value]
 
 
 def _end(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> int:

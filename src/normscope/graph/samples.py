@@ -1,8 +1,8 @@
 """Are the samples of a batch independent? Read off the graph: no entry may be made of two samples.
 
 Every entry carries the number of the sample it is made of, 0 for none. Each operator says which entries of its operands
-can meet in one entry of its value; where two samples meet they are mixed. An operator that is not in the table counts as
-one that lets everything meet, so that what is called independent is. Values and draws play no part.
+can meet in one entry of its value; where two samples meet they are mixed. An operator that is not in the table counts
+as one that lets everything meet, so that what is called independent is. Values and draws play no part.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
     arguments = node.bound()
     if any(_refers(arguments.get(name)) for name in PLACES):  # where they go depends on the input
         return everything(node, values)
-    blank = {
-        name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES
-    }
+    blank = {name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES}
     places = {name: arguments[name] for name in PLACES if name in arguments}
     bare = dataclasses.replace(node, args=(), kwargs={name: (blank | places)[name] for name in arguments})
     # the difference of two runs: what is filled in cancels, and what is infinite leaves NaN
@@ -136,9 +134,8 @@ def _nothing(leaf: Any) -> Any:
 
 
 def overwrite(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """`copy` keeps nothing of its first operand."""
-    source = node.bound()["src"]
-    return _together(node, [values[-1]]) if isinstance(source, Ref) else torch.zeros(node.shape, device=node.device)
+    """`copy` and `fill` keep nothing of their first operand; the last one depends on the input."""
+    return _together(node, values[-1:])
 
 
 def along(node: Node, values: Sequence[Tensor]) -> Tensor:
@@ -269,24 +266,26 @@ def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
 TABLE = _table({
     entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
         lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
-        rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default""",
-    moves: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze flatten.using_ints
-        unflatten.int permute transpose.int t.default numpy_T mT.default movedim.intlist movedim.int swapaxes.default
-        slice.Tensor select.int narrow.default index_select.default index.Tensor gather.default take.default expand.default
-        expand_as repeat.default tile.default repeat_interleave.self_int flip.default roll.default rot90.default
-        split.Tensor split_with_sizes.default split.sizes chunk.default unbind.int tensor_split.sections cat.default
-        concat.default stack.default hstack.default vstack.default constant_pad_nd.default pad.default
-        pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default slice_scatter.default
-        select_scatter.default tril.default triu.default diagonal.default upsample_nearest1d.vec upsample_nearest2d.vec
-        upsample_nearest3d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec
-        unfold.default im2col.default view_as.default reshape_as.default atleast_1d.default""",
-    overwrite: "copy.default",
+        rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default
+        feature_alpha_dropout.default""",
+    moves: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
+        flatten.using_ints unflatten.int permute transpose.int t.default numpy_T mT.default movedim.intlist
+        movedim.int swapaxes.default slice.Tensor select.int narrow.default index_select.default index.Tensor
+        gather.default take.default expand.default expand_as repeat.default tile.default repeat_interleave.self_int
+        flip.default roll.default rot90.default split.Tensor split_with_sizes.default split.sizes chunk.default
+        unbind.int tensor_split.sections cat.default concat.default stack.default hstack.default vstack.default
+        constant_pad_nd.default pad.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
+        slice_scatter.default select_scatter.default tril.default triu.default diagonal.default
+        upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec _upsample_nearest_exact1d.vec
+        _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec unfold.default im2col.default view_as.default
+        reshape_as.default atleast_1d.default""",
+    overwrite: "copy.default fill.Tensor",
     along: """softmax.int _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
-        mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default prod.dim_int
-        var.correction var.dim var.default std.correction std.dim std.default logsumexp.default linalg_vector_norm.default
-        norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default argmin.default argsort.default
-        any.default any.dim all.default all.dim cumsum.default cumprod.default cummax.default
-        cummin.default logcumsumexp.default median.dim median.default kthvalue.default""",
+        mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default
+        prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
+        linalg_vector_norm.default norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default
+        argmin.default argsort.default any.default any.dim all.default all.dim cumsum.default cumprod.default
+        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default""",
     trailing(lambda given: 1): "linear.default",
     trailing(lambda given: len(given["normalized_shape"])): "layer_norm.default rms_norm.default",
     trailing(lambda given: 1): """max_pool1d.default avg_pool1d.default adaptive_avg_pool1d.default

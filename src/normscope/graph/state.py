@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,13 +22,14 @@ from .ir import Node, Ref
 aten = torch.ops.aten
 
 BATCH_NORM = aten._native_batch_norm_legit_functional.default
+BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 INSTANCE_NORM = aten.instance_norm.default
 MOVED_MEAN, MOVED_VARIANCE = 3, 4
 """Which arguments of a batch norm are its running statistics, and which outputs the moved ones."""
 
 
 def batch_norm_output(node: Node) -> tuple[Node, ...]:
-    """Write an output as it is; one of a train-mode batch norm as operators that read what it depends on, and nothing else."""
+    """Write an output of a train-mode batch norm as operators that read what it depends on; any other as it is."""
     if node.op is not BATCH_NORM:
         return (node,)
     arguments = node.bound()
@@ -60,7 +61,9 @@ def batch_norm_output(node: Node) -> tuple[Node, ...]:
 
 def writes_nothing(program: ExportedProgram) -> bool:
     """Whether no operator writes in place, as far as torch knows (of running statistics it does not say so)."""
-    called = [node for node in program.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
+    called = [
+        node for node in program.graph.nodes if node.op == "call_function" and node.target is not operator.getitem
+    ]
     return all(
         isinstance(node.target, torch._ops.OpOverload)
         and not node.target._schema.is_mutable
@@ -78,6 +81,16 @@ def without_unread_statistics(node: torch.fx.Node) -> tuple[Any, ...]:
 
 def _moves_statistics(node: torch.fx.Node) -> bool:
     return node.target is INSTANCE_NORM and node.args[5] is True and node.args[3] is not None
+
+
+def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
+    """Refuse a normalizer whose running statistics depend on the input: torch itself has no derivative for it."""
+    statistics = args[3:5] if node.target in (BATCH_NORM_EVAL, INSTANCE_NORM) else ()
+    if any(isinstance(statistic, Ref) for statistic in statistics):
+        raise CaptureError(
+            f"{node.target} normalizes with running statistics that this very run has changed: write the normalization "
+            "out in operators, or give it statistics that stay"
+        )
 
 
 def refuse_hidden_reads(program: ExportedProgram, needed: set[torch.fx.Node]) -> None:

@@ -1,4 +1,4 @@
-"""What torch.export made of a model, as a `Graph`: what does not depend on the input is evaluated, the rest are nodes."""
+"""What torch.export made of a model as a `Graph`: what does not depend on the input is evaluated, the rest is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from .call import Call
 from .ir import Graph, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read
 from .precision import rounded
-from .state import batch_norm_output, refuse_hidden_reads, state_notes, without_unread_statistics
+from .state import (
+    batch_norm_output,
+    refuse_hidden_reads,
+    refuse_moving_statistics,
+    state_notes,
+    without_unread_statistics,
+)
 
 aten = torch.ops.aten
 
@@ -35,7 +41,7 @@ RESHAPES = {  # a view that was legal on the original strides may not be on ours
 }
 BY_SHAPE = {  # constants that only take the shape of their operand
     aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default,
-    aten.new_ones.default, aten.new_full.default,
+    aten.new_ones.default, aten.new_full.default, aten.fill.Scalar, aten.fill.Tensor, aten.copy.default,
 }  # fmt: skip
 DROPPED = "dropout counts as off"
 DROPOUT = {aten.native_dropout.default, aten.dropout.default}
@@ -96,6 +102,7 @@ def translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str]) 
                 made |= {written.name: written for written in batch_norm_output(chosen)}
             continue
         args = tuple(resolve(item) for item in without_unread_statistics(node))
+        refuse_moving_statistics(node, args)
         kwargs = {key: resolve(item) for key, item in node.kwargs.items()}
         depends = any(isinstance(leaf, Ref) for leaf in leaves((args, kwargs)))
         if node.target in DROPOUT:
@@ -131,7 +138,7 @@ def translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str]) 
         if node.target is AS_STRIDED:
             made[name] = _node(node, aten.take.default, (args[0], entries_read(node)), {})
             continue
-        if node.target in BY_SHAPE:
+        if node.target in BY_SHAPE and not any(isinstance(leaf, Ref) for leaf in leaves((args[1:], kwargs))):
             like = torch.zeros(args[0].shape, dtype=node.args[0].meta["val"].dtype, device=node.meta["val"].device)
             constants[name] = node.target(like, *args[1:], **kwargs)
             continue
@@ -155,7 +162,9 @@ def translate(program: ExportedProgram, call: Call, mode: str, cuts: list[str]) 
     if output.name not in variables and output.name not in made:
         raise InputError("the output does not depend on the input: there is nothing to measure")
     narrow = rounded(variables.values(), made.values())
-    notes += [f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow]
+    notes += [
+        f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow
+    ]
     return Graph(
         inputs=tuple(variables.values()),
         nodes=tuple(made.values()),
@@ -226,7 +235,9 @@ def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
 
 
 def _switched_off(node: torch.fx.Node) -> bool:
-    """Attention carries the random tag whatever its dropout; rrelu and friends are random in train mode only."""
+    """Attention carries the random tag whatever its dropout; rrelu, dropout and friends are random in train mode only."""
+    if "dropout" in str(node.target):
+        return node.args[2] is False
     if node.target is aten.rrelu.default:
         return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False))
     if str(node.target).startswith(("aten.lstm", "aten.gru", "aten.rnn")):
