@@ -303,6 +303,6 @@ TABLE = _table({
     attention: "scaled_dot_product_attention.default",
     contraction: "einsum.default",
     batch_norm: """batch_norm.default _native_batch_norm_legit_no_training.default
-        _native_batch_norm_legit_functional.default _native_batch_norm_legit.no_stats""",
+        _native_batch_norm_legit.no_stats""",
     recurrent: "lstm.input gru.input rnn_tanh.input rnn_relu.input",
 })  # fmt: skip

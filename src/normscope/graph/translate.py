@@ -235,7 +235,7 @@ def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
 
 
 def _switched_off(node: torch.fx.Node) -> bool:
-    """Attention carries the random tag whatever its dropout; rrelu, dropout and friends are random in train mode only."""
+    """Attention carries the random tag whatever its dropout; rrelu and dropout are random in train mode only."""
     if "dropout" in str(node.target):
         return node.args[2] is False
     if node.target is aten.rrelu.default:

@@ -55,8 +55,7 @@ def normalized(
 
 
 @rule(
-    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats,
     examples=[
         (nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3)),
         (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
