@@ -241,7 +241,8 @@ def exponential(node: Node, operands: Sequence[Range]) -> Effect:
     aten.var.correction, aten.var.dim,
     examples=[
         *((partial(_inside, function), (2, 3)) for function in _STEEP),
-        (lambda x: x.abs().sqrt(), (2, 3)), (lambda x: x.prod(1), (2, 3)), (lambda x: x.var(1) + x.var(1, correction=0), (2, 3)),
+        (lambda x: x.abs().sqrt(), (2, 3)), (lambda x: x.prod(1), (2, 3)),
+        (lambda x: x.var(1) + x.var(1, correction=0), (2, 3)),
     ],
     summary="Slopes grow without limit: +inf with the reason",
 )  # fmt: skip
