@@ -81,6 +81,8 @@ def _along(owner: Tensor, dims: Iterable[int]) -> Tensor:
     dims = sorted({dim % owner.ndim for dim in dims}) if owner.ndim else []
     if not dims:
         return owner
+    if owner.numel() == 0:  # of no entries nothing is made
+        return owner.new_zeros([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
     highest = owner.amax(dims, keepdim=True)
     if bool(((owner != highest) & (owner != 0)).any()):
         raise Mixed
