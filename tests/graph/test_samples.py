@@ -14,6 +14,7 @@ from normscope.graph import call, export
 from normscope.graph.samples import independent
 from normscope.rules.registry import rules
 
+from ..real_models.families import FAMILIES
 from .attacked import Function, bounded
 
 
@@ -142,6 +143,19 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
     assert graph.batched is not None
     with torch.no_grad():
         assert torch.allclose(graph.batched.run(batch), model(batch), atol=1e-5)
+
+
+QUICK = ("resnet_basic", "vit", "swin", "bert", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+def test_real_models_are_measured_one_sample_at_a_time(name):
+    model, batch, output = FAMILIES[name]()
+    graph = ns.capture(model, batch, output=output)
+    assert graph.per_sample
+    assert graph.rounded == ()
 
 
 def test_the_order_of_the_samples_matters():
