@@ -264,7 +264,7 @@ def test_where_rounding_hides_a_difference_a_note_says_so() -> None:
     model = nn.Sequential(Layer(branching), Layer(lambda x: 1e-3 * x + 1e6)).eval()
     bracket = ns.lipschitz(model, batch(), scope="point")
     assert bracket.evidence is Evidence.SAMPLED
-    assert any("3 of 3 samples rounding or bends hide" in note for note in bracket.notes)
+    assert any("1 of 1 samples rounding or bends hide" in note for note in bracket.notes)
 
 
 class Masked(nn.Module):

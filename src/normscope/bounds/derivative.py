@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
-from ..graph.call import Call, prepare, run, settle
+from ..graph.call import Call, fresh, prepare, settle
 from ..graph.export import capture, capture_whole
 from ..graph.ir import Graph, Node
 from ..rules.arithmetic import JUMPING
@@ -76,7 +76,7 @@ def candidates(
     if graph is not None:
         samples = call.variables[0][1].shape[0] if graph.per_sample else 1
         with torch.no_grad():
-            expected = run(model, call).reshape(samples, -1)
+            expected = fresh(model, call).reshape(samples, -1)
         tensors = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
         if samples == 1 or (samples <= ONE_BY_ONE and len(tensors) == len(call.variables)):
             local = _replayed(graph, samples, call.notes)
@@ -88,7 +88,9 @@ def candidates(
                 if _gives(local, expected):
                     yield local
     why = "the model cannot be traced" if graph is None else "the traced model cannot be differentiated in its stead"
-    yield _untraced(model, settle(model, call, mode), why)
+    # without a graph nobody knows whether samples are independent
+    alone = graph is not None and graph.per_sample
+    yield _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
 
 
 def _untraced(model: nn.Module, call: Call, why: str) -> Local:
@@ -101,7 +103,7 @@ def _untraced(model: nn.Module, call: Call, why: str) -> Local:
 
     def function(rows: Tensor) -> Tensor:
         parts = [part.reshape(t.shape) for part, t in zip(rows.split(sizes, dim=1), tensors, strict=True)]
-        return run(model, substituted(call, parts)).reshape(samples, -1)
+        return fresh(model, substituted(call, parts)).reshape(samples, -1)
 
     def blame() -> str:
         return ", ".join(paths(located(model, call))) or "the model"

@@ -80,7 +80,7 @@ def jacobian_norms(
         advice=next((b.advice for b in brackets if b.advice), None),
         input_shape=brackets[0].input_shape,
         per_sample=tuple(brackets),
-        notes=notes,
+        notes=tuple(dict.fromkeys((*notes, *(() if graph is None else graph.notes)))),
     )
 
 

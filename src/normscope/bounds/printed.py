@@ -34,7 +34,7 @@ def is_weight(node: Node) -> bool:
 def is_normalizer(node: Node) -> bool:
     """Whether a node is a normalization layer."""
     found = lookup(node)
-    return found is not None and found.family == "normalization"
+    return found is not None and found.family == "normalization" and node.index in (None, 0)
 
 
 def exact_constant(effect: Effect, norm: Norm) -> Upper:

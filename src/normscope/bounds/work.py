@@ -198,7 +198,7 @@ class Work:
         return Bracket(
             log10_lower=-math.inf,
             log10_upper=value.log10,
-            evidence=value.evidence,
+            evidence=self.evidence(value),
             method=method,
             mode=self.graph.mode,
             reason=self._reason() if value.log10 == math.inf else None,
@@ -207,6 +207,10 @@ class Work:
             converged=not self.late,
             advice="the budget ran out and cheaper bounds were taken: raise max_seconds" if self.late else None,
         )
+
+    def evidence(self, value: Upper) -> Evidence:
+        """Return how a bound of the network is known: one that rounds inside is not the function that was bounded."""
+        return min(value.evidence, Evidence.NUMERICAL) if self.graph.rounded else value.evidence
 
     def _reason(self) -> str:
         """Return every reason why the bound is infinite, the first three by name."""

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
+from ..core.untouched import on_copies, untouched
 
 PREFERRED = ("logits", "last_hidden_state")
 
@@ -36,11 +37,21 @@ class Call:
         named += [(key, leaf) for key, value in self.kwargs.items() for leaf in tree_leaves(value) if "mask" not in key]
         return [(name, leaf) for name, leaf in named if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
+    @property
+    def leaves(self) -> list[Any]:
+        """All arguments, out of their nests."""
+        return tree_leaves((self.args, self.kwargs))
+
+    @property
+    def count(self) -> int:
+        """How many samples there are, where the arguments have them along their first dimension."""
+        return next(leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim)
+
     def sample(self, index: int = 0) -> Call:
-        """Return the same call on one sample alone."""
+        """Return the same call on one sample alone, in memory of its own."""
 
         def pick(value: Any) -> Any:
-            return value[index].unsqueeze(0) if isinstance(value, Tensor) and value.ndim else value
+            return value[index].unsqueeze(0).clone() if isinstance(value, Tensor) and value.ndim else value
 
         args, kwargs = tree_map(pick, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
@@ -136,59 +147,64 @@ def run(model: nn.Module, call: Call) -> Tensor:
 
 
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
-    """Decide whether the measured function is the map of one sample (eval, independent samples) or of the batch.
+    """Decide whether the measured function can be the map of one sample (eval) or is that of the batch.
 
-    Samples count as independent if, on the batch and on random inputs of two sizes, the first, the middle and the last
-    of them give the same alone as among the others.
+    It can be if, on the batch and on random inputs of two sizes, the first, the middle and the last sample give the
+    same alone as among the others. That is necessary; `samples.independent` reads the rest off the graph.
     """
     with torch.no_grad():
-        whole = run(model, call)
+        with untouched(model):
+            whole = run(model, call)
+            again = whole if mode == "train" else run(model, call)
         if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
             raise NotFiniteError("the model returns NaN, infinite values or nothing on this batch: it has no constant")
-        if mode == "train":
-            return call
-        if not _close(run(model, call), whole):
+        if not close(again, whole):
             raise RandomOperatorError(
                 "the model gives two different outputs for the same input: a random function has no Lipschitz constant"
             )
-        leaves = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.ndim]
-        sizes = {leaf.shape[0] for leaf in leaves}
-        if len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != next(iter(sizes)):
+        sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
+        if mode == "train" or len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != call.count:
             return call
-        trials = [call] if next(iter(sizes)) == 1 else [call, *(_random(call, size) for size in (1.0, 100.0))]
-        if not all(_independent(model, trial) for trial in trials):
-            return call
-    return dataclasses.replace(call, per_sample=True)
+        trials = [call] if call.count == 1 else [call, *(drawn(call, size) for size in (1.0, 100.0))]
+        return dataclasses.replace(call, per_sample=all(_alike(model, trial) for trial in trials))
 
 
-def _independent(model: nn.Module, call: Call) -> bool:
+def _alike(model: nn.Module, call: Call) -> bool:
     """Whether single samples give the same alone as among the others."""
     try:
-        whole = run(model, call)
+        whole = fresh(model, call)
         for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
-            if not _close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
+            if not close(fresh(model, call.sample(index)), whole[index].unsqueeze(0)):
                 return False
     except InputError:  # a model that takes no single sample, or no random input, is measured on the batch
         return False
     return True
 
 
-def _random(call: Call, size: float) -> Call:
-    """Return the call with its float inputs drawn at random."""
+def fresh(model: nn.Module, call: Call) -> Tensor:
+    """Run the model from the state it is in, and leave it there; the result can be differentiated."""
+    with untouched(model), on_copies(model):
+        return run(model, call)
+
+
+def drawn(call: Call, size: float) -> Call:
+    """Return the call with its float inputs drawn at random, in the same layout in memory."""
     generator = torch.Generator().manual_seed(0)
-    drawn = {
-        id(tensor): (size * torch.randn(tensor.shape, generator=generator)).to(tensor) for _, tensor in call.variables
+    values = {
+        id(tensor): torch.empty_like(tensor).copy_(size * torch.randn(tensor.shape, generator=generator))
+        for _, tensor in call.variables
     }
-    args, kwargs = tree_map(lambda leaf: drawn.get(id(leaf), leaf), (call.args, call.kwargs))
+    args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (call.args, call.kwargs))
     return dataclasses.replace(call, args=args, kwargs=kwargs)
 
 
-def _close(first: Tensor, second: Tensor) -> bool:
-    """Whether two outputs agree to the rounding of a batched against a single run."""
+def close(first: Tensor, second: Tensor, *, coarse: bool = False) -> bool:
+    """Whether two outputs agree to the rounding of a batched against a single run; `coarse` for half precision."""
     if first.shape != second.shape:
         return False
     scale = max(float(second.detach().abs().nan_to_num().max()), 1e-30)
-    return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
+    rtol, atol = (5e-2, 5e-2) if coarse else (1e-3, 1e-4)
+    return torch.allclose(first, second, rtol=rtol, atol=atol * scale, equal_nan=True)
 
 
 def select(result: Any, output: str | int | None) -> Tensor:

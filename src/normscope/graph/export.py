@@ -1,54 +1,39 @@
-"""`capture`: a model and a batch to a `Graph`, through torch.export (known here and in `exported.py` alone)."""
+"""`capture`: a model and a batch to a `Graph`, through torch.export.
+
+That library is known here, in `translate.py`, `state.py` and `exported.py` alone.
+"""
 
 from __future__ import annotations
 
-import operator
-import os
-import re
+import dataclasses
 import warnings
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from io import StringIO
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
-from ..core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError, said
+from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
-from ..theory.normalizers import rms_epsilon
-from .call import Call, Caller, prepare, settle
-from .ir import Graph, Input, Node, Ref, leaves
+from .call import Call, Caller, close, drawn, prepare, run, settle
+from .ir import Graph
 from .leaves import recognise
-
-aten = torch.ops.aten
-
-EMBEDDINGS = {aten.embedding.default}
-MOVES = {  # what may stand between the user's token ids and the embedding
-    aten.view.default, aten.reshape.default, aten._to_copy.default, aten.clone.default, aten.unsqueeze.default,
-    aten.squeeze.dim, aten.slice.Tensor, aten.alias.default, aten.contiguous.default, aten._unsafe_view.default,
-    aten.to.dtype,
-}  # fmt: skip
-CALLER = os.path.join("normscope", "graph", "call.py")
-RESHAPES = {  # a view that was legal on the original strides may not be on ours
-    aten.view.default: aten.reshape.default,
-    aten._unsafe_view.default: aten.reshape.default,
-}
-BY_SHAPE = {  # constants that only take the shape of their operand
-    aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default,
-    aten.new_ones.default, aten.new_full.default,
-}  # fmt: skip
-DROPOUT = {aten.native_dropout.default, aten.dropout.default}
+from .memory import AS_STRIDED, Strides, refuse_other_strides
+from .samples import independent
+from .state import changed, read_state, writes_nothing
+from .translate import DROPPED, ancestors, output_of, translate
 
 
 @outside_inference_mode
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
-    In eval mode the graph is the map of one sample whenever the model treats samples independently (checked on the
-    batch); in train mode it is the map of the whole batch. Models that take token ids start at the embeddings.
-    The model is left exactly as found.
+    In eval mode the graph is the map of one sample whenever the model treats samples independently: no operator of the
+    whole batch's graph lets two samples meet, and single samples give the same alone. In train mode it is the map of
+    the whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
+    with the state as found. The model is left exactly as found.
 
     Args:
         model: any `torch.nn.Module` that `torch.export` can trace.
@@ -61,7 +46,8 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
     Raises:
         InputError: the model does not accept the batch, or has several outputs and none was chosen.
-        CaptureError: torch.export cannot trace the model; the message says why.
+        CaptureError: torch.export cannot trace the model, or what it traced is not what the model computes; the
+            message says why.
 
     Example:
         >>> import torch, normscope as ns
@@ -69,305 +55,105 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         >>> [str(node.op) for node in graph]
         ['aten.linear.default']
     """
-    return _captured(model, batch, mode, output)
+    forced, mode = mode, mode_of(model, mode)
+    with untouched(model, forced):
+        call = settle(model, prepare(model, batch, output), mode)
+    batched = None
+    if call.per_sample and call.count > 1:
+        _, batched = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
+        call = dataclasses.replace(call, per_sample=independent(batched, call.count))
+    found, graph = _captured(model, call, forced, mode)
+    return dataclasses.replace(found, batched=(batched or graph) if call.per_sample else None)
 
 
 @outside_inference_mode
 def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into the graph of the whole batch as one input, whether its samples are independent or not."""
-    return _captured(model, batch, mode, output, whole=True)
-
-
-def _captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None, whole: bool = False) -> Graph:
-    """Return the graph of one sample, where samples are independent and it is asked for, or of the batch."""
     forced, mode = mode, mode_of(model, mode)
-    dropped = mode == "train" and any(drops(module) for module in model.modules())
     with untouched(model, forced):
-        call = prepare(model, batch, output) if whole else settle(model, prepare(model, batch, output), mode)
-    with untouched(model, forced):  # anew: a run in train mode moves buffers that the next one reads
-        program = _export(model, call.sample() if call.per_sample else call)
-        try:
-            with torch.no_grad():
-                return recognise(_translate(program, call, mode, ["dropout counts as off"] if dropped else []))
-        except NormscopeError:
-            raise
-        except Exception as error:
+        call = prepare(model, batch, output)
+    return _captured(model, call, forced, mode)[0]
+
+
+def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
+    """Return the graph of a call, verified, with its units put back together and without."""
+    program, graph = _traced(model, call, forced, mode, False)
+    _verify(model, call, forced, program, graph)
+    with torch.no_grad():
+        found = recognise(graph)
+    notes = [DROPPED] if mode == "train" and any(drops(module) for module in model.modules()) else []
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes)))), graph
+
+
+def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
+    """Export the model from the state it was found in, and read the result."""
+    with untouched(model, forced):
+        program = _export(model, call.sample() if call.per_sample else call, plain)
+    try:
+        with torch.no_grad():
+            return program, translate(program, call, mode)
+    except NormscopeError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"what torch.export made of this model cannot be read ({said(error)}): shapes that depend on values "
+            "and operators with side effects are not supported"
+        ) from error
+
+
+def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
+    """Refuse a graph that is not what the model computes, on its batch and on random inputs, from the state as found.
+
+    Raises:
+        CaptureError: a run writes what the graph takes for constant, or memory lies otherwise than it was traced, or
+            the outputs differ.
+    """
+    single = call.sample() if call.per_sample else call
+    needed = ancestors(output_of(program))
+    state = read_state(program, needed)
+    strided = [node for node in needed if node.target is AS_STRIDED]
+    for trial in [single, drawn(single, 1.0)] if call.variables else [single]:
+        with untouched(model, forced), torch.no_grad(), Strides() if strided else nullcontext() as strides:
+            before = {name: value.clone() for name, value in state.items()}
+            try:
+                own = run(model, trial)
+            except InputError:  # the model takes no random input
+                continue
+            if moved := changed(before, state):
+                raise CaptureError(
+                    f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
+                    "torch.export does not see: the traced function is not the model's"
+                )
+        if strides is not None:
+            refuse_other_strides(strided, strides.seen)
+        given = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
+        with torch.no_grad():
+            replayed = graph.run(*(given[i.name] if call.variables else i.value for i in graph.inputs))
+        if DROPPED not in graph.notes and not close(replayed, own, coarse=_coarse(graph)):
             raise CaptureError(
-                f"what torch.export made of this model cannot be read ({said(error)}): shapes that depend on values "
-                "and operators with side effects are not supported"
-            ) from error
+                "what torch.export made of this model does not give the model's own output: it reads or writes what "
+                "torch.export cannot see (state outside its modules, memory, Python values)"
+            )
 
 
-def _export(model: nn.Module, call: Call) -> ExportedProgram:
-    """Trace the model into functional operators; blocks without gradients are opened."""
+def _coarse(graph: Graph) -> bool:
+    """Whether some value is in half precision, where two ways to the same value differ visibly."""
+    dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+    return any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
+
+
+def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
+    """Trace the model into functional operators; blocks without gradients are opened.
+
+    `plain` leaves composite operators whole where nothing is written in place, which takes a fraction of the time.
+    """
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints its graph there when it fails
             warnings.simplefilter("ignore")
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
-            return program.run_decompositions({})
+            return program if plain and writes_nothing(program) else program.run_decompositions({})
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot trace this model: {said(error)}. Bounds need a traceable model; "
             'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
         ) from error
-
-
-def _moved_statistic(node: torch.fx.Node) -> Any:
-    """Return what was the running mean or variance that a BatchNorm in train mode moved and hands to its next run."""
-    if node.target is not operator.getitem:
-        return None
-    source, index = node.args
-    functional = isinstance(source, torch.fx.Node) and source.target is aten._native_batch_norm_legit_functional.default
-    return source.args[index] if functional and index in (3, 4) else None  # type: ignore[union-attr,index]
-
-
-def _floats(node: Any) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _translate(program: ExportedProgram, call: Call, mode: str, notes: list[str]) -> Graph:
-    """Evaluate what does not depend on the input, keep the rest as nodes."""
-    if call.per_sample and len(torch.utils._pytree.tree_leaves((call.args, call.kwargs))) > len(call.variables) > 0:
-        notes = [*notes, "masks and other constant inputs are those of the first sample"]
-    outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    nodes = {node.name: node for node in program.graph.nodes}
-    needed = _ancestors(nodes[outputs[0]])
-    constants = _placeholders(program, call)
-    tokens = _token_inputs(program, constants)
-    variables: dict[str, Input] = {}
-    made: dict[str, Node] = {}
-    notes = [*notes, *call.notes]
-
-    def resolve(argument: Any) -> Any:
-        if isinstance(argument, torch.fx.Node):
-            earlier = _moved_statistic(argument)
-            if earlier is not None:  # in train mode no output reads them
-                return resolve(earlier)
-            if argument.name in variables or argument.name in made:
-                return Ref(argument.name, tuple(int(size) for size in argument.meta["val"].shape))
-            return constants[argument.name]
-        if isinstance(argument, list | tuple):
-            return [resolve(item) for item in argument]
-        return argument
-
-    floats = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
-    masks = {name for name in floats if "mask" in name}
-    notes += [f"input {name!r} is held constant, as its name says mask" for name in masks if _floats(nodes[name])]
-    has_floats = any(_floats(nodes[name]) for name in floats - masks if name in nodes)
-    multiple: dict[str, Node] = {}
-    for name, node in nodes.items():
-        if node not in needed:
-            continue
-        if node.op == "placeholder":
-            if has_floats and name in floats - masks and _floats(node):
-                variables[name] = Input(name=name, value=constants[name], path=name)
-            continue
-        if node.op == "get_attr":
-            constants[name] = _attribute(program.graph_module, str(node.target))
-            continue
-        if node.op != "call_function":
-            continue
-        if node.target is operator.getitem and node.args[0].name in multiple:
-            parent = multiple[node.args[0].name]
-            if parent.op in DROPOUT:
-                made[name] = _identity(node, parent.args[0])
-            else:
-                made[name] = _node(node, parent.op, parent.args, parent.kwargs, index=node.args[1], meta=parent)
-            continue
-        args = tuple(resolve(item) for item in node.args)
-        kwargs = {key: resolve(item) for key, item in node.kwargs.items()}
-        depends = any(isinstance(leaf, Ref) for leaf in leaves((args, kwargs)))
-        if node.target in DROPOUT:
-            if depends:
-                notes.append("dropout counts as off")
-                if node.target is aten.dropout.default:
-                    made[name] = _identity(node, args[0])
-                else:
-                    multiple[name] = _node(node, node.target, args, kwargs)
-            else:
-                constants[name] = (args[0], None) if node.target is aten.native_dropout.default else args[0]
-            continue
-        if not depends and not has_floats and node.target in EMBEDDINGS and _from_tokens(node.args[1], tokens):
-            value = node.target(*args, **kwargs)
-            variables[name] = Input(name=name, value=value, path=_path(node.meta)[0])
-            continue
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
-            path, _ = _path(node.meta)
-            raise RandomOperatorError(
-                f"the model draws random numbers ({node.target} in {path or '(top level)'} at {_source(node.meta)}): "
-                "a random function has no Lipschitz constant. Switch the randomness off, or measure another mode."
-            )
-        if not depends:
-            constants[name] = node.target(*args, **kwargs)
-            continue
-        if node.target is aten.type_as.default:
-            if isinstance(args[0], Ref):
-                made[name] = _identity(node, args[0])
-            else:
-                constants[name] = args[0]
-            continue
-        if node.target in BY_SHAPE:
-            like = torch.zeros(args[0].shape, dtype=node.args[0].meta["val"].dtype, device=node.meta["val"].device)
-            constants[name] = node.target(like, *args[1:], **kwargs)
-            continue
-        if not isinstance(node.meta.get("val"), Tensor):
-            multiple[name] = _node(node, node.target, args, kwargs)
-            continue
-        if node.target is aten.scaled_dot_product_attention.default:
-            args, kwargs, dropping = _without_dropout(args, kwargs)
-            notes += ["dropout counts as off"] if dropping else []
-        if node.target is aten.detach.default:  # it changes gradients, not the function
-            made[name] = _identity(node, args[0])
-            continue
-        made[name] = _node(node, node.target, args, kwargs)
-
-    if not variables and has_floats:
-        raise InputError("the output does not depend on the input: there is nothing to measure")
-    if not variables:
-        raise InputError(
-            "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
-            "(for language models pass input_ids; the measurement starts at the token embeddings)"
-        )
-    if outputs[0] not in variables and outputs[0] not in made:
-        raise InputError("the output does not depend on the input: there is nothing to measure")
-    return Graph(
-        inputs=tuple(variables.values()),
-        nodes=tuple(made.values()),
-        output=outputs[0],
-        mode=mode,
-        per_sample=call.per_sample,
-        notes=tuple(dict.fromkeys(notes)),
-        samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
-    )
-
-
-def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
-    """Return the batch as one flat row per sample, of the inputs that are used."""
-    given = torch.utils._pytree.tree_leaves((call.args, call.kwargs))
-    names = program.graph_signature.user_inputs
-    tensors = [leaf.detach() for leaf, name in zip(given, names, strict=True) if name in variables]
-    return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
-
-
-def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
-    """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
-    values: dict[str, Any] = {}
-    single = call.sample() if call.per_sample else call
-    given = iter(torch.utils._pytree.tree_leaves((single.args, single.kwargs)))
-    for spec in program.graph_signature.input_specs:
-        name = spec.arg.name
-        if spec.kind is InputKind.USER_INPUT:
-            values[name] = next(given)
-        elif spec.target in program.state_dict:
-            held = program.state_dict[spec.target].detach()
-            values[name] = held.clone() if spec.kind is InputKind.BUFFER else held  # some operators write into buffers
-        else:
-            values[name] = program.constants[str(spec.target)]
-    return values
-
-
-def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[str]:
-    """Names of the integer inputs the measurement starts from: `input_ids`, or the only integer tensor."""
-    integer = [n for n in program.graph_signature.user_inputs if isinstance(constants.get(n), Tensor)]
-    integer = [n for n in integer if not constants[n].is_floating_point() and "mask" not in n]
-    named = [n for n in integer if "input_ids" in n]
-    return set(named or integer)
-
-
-def _from_tokens(node: Any, tokens: set[str]) -> bool:
-    while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
-        node = node.args[0]
-    return isinstance(node, torch.fx.Node) and node.name in tokens
-
-
-def _ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
-    seen, stack = set(), [node]
-    while stack:
-        current = stack.pop()
-        if current not in seen:
-            seen.add(current)
-            stack.extend(current.all_input_nodes)
-    return seen
-
-
-def _switched_off(node: torch.fx.Node) -> bool:
-    """Attention carries the random tag whatever its dropout; rrelu and friends are random in train mode only."""
-    if node.target is aten.rrelu.default:
-        return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False))
-    if str(node.target).startswith(("aten.lstm", "aten.gru", "aten.rnn")):
-        return bool(node.args[5] == 0 or not node.args[6])
-    return "scaled_dot_product_attention" in str(node.target)
-
-
-def _without_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Return attention's arguments with its dropout off, and whether it was on."""
-    share = _argument(args, kwargs, 4, "dropout_p") or 0.0
-    args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
-    return args, {key: value for key, value in kwargs.items() if key != "dropout_p"}, share > 0
-
-
-def _identity(node: torch.fx.Node, argument: Any) -> Node:
-    return _node(node, aten.alias.default, (argument,), {})
-
-
-def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = None, meta: Node | None = None) -> Node:
-    value = node.meta.get("val")
-    if (
-        op is aten.rms_norm.default and isinstance(value, Tensor) and _argument(args, kwargs, 3, "eps") is None
-    ):  # torch: the eps of the input's dtype
-        args, kwargs = args[:3], {**kwargs, "eps": rms_epsilon(None, value.dtype)}
-    path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
-    call = meta.call if meta else next(reversed(node.meta.get("nn_module_stack") or [""]), "")
-    return Node(
-        name=node.name,
-        op=RESHAPES.get(op, op),
-        args=tuple(args),
-        kwargs=dict(kwargs),
-        index=index,
-        shape=tuple(int(size) for size in value.shape) if isinstance(value, Tensor) else (),
-        dtype=value.dtype if isinstance(value, Tensor) else torch.float32,
-        device=value.device if isinstance(value, Tensor) else torch.device("cpu"),
-        path=path,
-        kind=kind,
-        call=call,
-        source=meta.source if meta else _source(node.meta),
-    )
-
-
-def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
-    return args[position] if len(args) > position else kwargs.get(name)
-
-
-def _path(meta: dict[str, Any]) -> tuple[str, str]:
-    """Module path and class, less the wrapper's own level."""
-    stack = list((meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return "", ""
-    path, kind = stack[-1]
-    kind = kind if isinstance(kind, str) else kind.__name__
-    return re.sub(r"^model\.?", "", path.split("@")[0]), kind.rsplit(".", 1)[-1]
-
-
-def _source(meta: dict[str, Any]) -> str:
-    """Deepest line of the user's code (or of their library) that is not PyTorch's own."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', meta.get("stack_trace") or "")
-    inside = os.path.dirname(torch.__file__) + os.sep
-    frames = [(file, line) for file, line in frames if not file.endswith(CALLER) and not file.startswith("<eval")]
-    own = [(file, line) for file, line in frames if not file.startswith(inside)]
-    return ":".join((_short((own or frames)[-1][0]), (own or frames)[-1][1])) if frames else ""
-
-
-def _short(file: str) -> str:
-    """Return a source file as its package names it, or relative to where the program runs."""
-    for root in ("site-packages", "dist-packages"):
-        if f"{os.sep}{root}{os.sep}" in file:
-            return file.split(f"{os.sep}{root}{os.sep}", 1)[1]
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    for part in target.split("."):
-        module = getattr(module, part)
-    return module

@@ -29,10 +29,7 @@ CONVOLUTIONS = {
     aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv1d.padding, aten.conv2d.padding,
     aten.conv3d.padding, aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
 }  # fmt: skip
-BATCH_NORMS = {
-    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
-}  # fmt: skip
+BATCH_NORMS = {aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats}
 
 Gauge = Literal["channel", "group", "layer"]
 Redundancy = Literal["whole", "common", "no"]

@@ -138,7 +138,9 @@ class Graph:
         mode: `"train"` or `"eval"`.
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
         notes: what the reader must know.
+        rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
+        batched: the graph of the whole batch, operator by operator, where the graph is the map of one sample.
     """
 
     inputs: tuple[Input, ...]
@@ -147,7 +149,9 @@ class Graph:
     mode: str
     per_sample: bool = False
     notes: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
     samples: Tensor | None = field(default=None, repr=False)
+    batched: Graph | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -250,9 +250,11 @@ def exponential(node: Node, operands: Sequence[Range]) -> Effect:
     aten.reciprocal.default, aten.sqrt.default, aten.rsqrt.default, aten.log.default, aten.log1p.default,
     aten.log2.default, aten.log10.default, aten.acos.default, aten.asin.default, aten.atanh.default, aten.tan.default,
     aten.sinh.default, aten.cosh.default, aten.expm1.default, aten.prod.dim_int, aten.prod.default,
+    aten.var.correction, aten.var.dim,
     examples=[
         *((partial(_inside, function), (2, 3)) for function in _STEEP),
         (lambda x: x.abs().sqrt(), (2, 3)), (lambda x: x.prod(1), (2, 3)),
+        (lambda x: x.var(1) + x.var(1, correction=0), (2, 3)),
     ],
     summary="Slopes grow without limit: +inf with the reason",
 )  # fmt: skip

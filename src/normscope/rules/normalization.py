@@ -55,8 +55,7 @@ def normalized(
 
 
 @rule(
-    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats,
     examples=[
         (nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3)),
         (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
@@ -69,6 +68,8 @@ def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
     image = arguments["input"]
     if not isinstance(image, Ref) or len(node.operands) != 1:
         return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    if node.index not in (None, 0):
+        return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
     weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
     training = arguments.get("training", "no_training" not in str(node.op))
     if not training:

@@ -64,7 +64,7 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
     aten.slice_scatter.default, aten.select_scatter.default, aten.tril.default, aten.triu.default,
     aten.diagonal.default, aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec,
     aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec,
-    aten.unfold.default, aten.im2col.default, aten.as_strided.default, aten.copy.default,
+    aten.unfold.default, aten.im2col.default, aten.take.default, aten.copy.default,
     examples=[
         (lambda x: x.permute(0, 2, 1)[:, 1:], (2, 3, 4)), (lambda x: torch.cat([x, x.flip(1)], 1), (2, 3)),
         (lambda x: x.transpose(0, 1) + x.t(), (3, 3)), (lambda x: torch.cat([x.relu(), x.tanh(), x], 1), (2, 3)),
@@ -84,7 +84,8 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
         (2, 3)),
         (lambda x: x.gather(1, torch.tensor([[0, 0], [1, 2]])), (2, 3)), (lambda x: x.tril() + 2 * x.triu(), (3, 3)),
         (lambda x: x.diagonal(), (3, 3)), (lambda x: x.unfold(1, 2, 1), (2, 4)), (nn.Unfold(2), (1, 1, 3, 3)),
-        (lambda x: x.as_strided((2, 2), (1, 1)), (2, 3)), (lambda x: aten.copy(x, x.relu()), (2, 3)),
+        (lambda x: x.as_strided((2, 2), (1, 1)) + x.take(torch.tensor([[5, 0], [0, 2]])), (2, 3)),
+        (lambda x: aten.copy(x, x.relu()), (2, 3)),
         (lambda x: torch.select_scatter(x, 2 * x[:, 0], 1, 1), (2, 3)), (lambda x: torch.roll(x, 1, 1) + x, (2, 3)),
         (lambda x: torch.slice_scatter(x, 2 * x[:, :1], 1, 0, 1), (2, 3)),
         (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 3)),

@@ -262,7 +262,7 @@ class Figures:
         }
         each = tuple(
             Bracket(
-                log10_lower=low.log10_lower, log10_upper=high.log10, evidence=high.evidence,
+                log10_lower=low.log10_lower, log10_upper=high.log10, evidence=self.work.evidence(high),
                 method="norm(H) times folded norms", reason=high.reason, **common,
             )
             for high, low in zip(uppers, lowers, strict=True)

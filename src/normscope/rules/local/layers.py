@@ -45,8 +45,7 @@ def normalized(
 
 
 @local(
-    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats,
 )  # fmt: skip
 def batch_norm(node: Node, build: Builder) -> str | None:
     """BatchNorm in train mode: every channel over the batch (eval mode is linear and never gets here)."""

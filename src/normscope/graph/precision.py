@@ -1,0 +1,33 @@
+"""Where values are rounded to a float that is narrower than the input: a jump, which `Graph.double` widens away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from .ir import Input, Node
+
+
+def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Say where values of the inputs come to lie in a float that does not hold every value of theirs.
+
+    A model that is in one float throughout is the real function of its weights as stored, however narrow that float.
+    """
+    reached = {item.name: {item.value.dtype} for item in inputs}
+    narrow: set[str] = set()
+    found = []
+    for node in nodes:
+        reached[node.name] = set().union(*(reached[ref] for ref in node.refs))
+        if not narrow.isdisjoint(node.refs):
+            narrow.add(node.name)
+        elif node.dtype.is_floating_point and not all(holds(node.dtype, wide) for wide in reached[node.name]):
+            narrow.add(node.name)
+            found.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
+    return tuple(dict.fromkeys(found))
+
+
+def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a float holds every value of another one."""
+    mine, theirs = torch.finfo(dtype), torch.finfo(other)
+    return mine.eps <= theirs.eps and mine.max >= theirs.max and mine.smallest_normal <= theirs.smallest_normal

@@ -1,0 +1,204 @@
+"""Do the tests of capture bite? Bugs are planted one by one; each must be caught by tests that pass without it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from normscope.bounds.work import Work
+from normscope.core.errors import NormscopeError
+from normscope.core.untouched import Attributes
+from normscope.graph import call, export, memory, precision, samples, state, translate
+from normscope.graph.ir import Node
+
+from . import test_memory, test_precision, test_samples, test_state
+
+aten = torch.ops.aten
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and the test that must see it."""
+
+    plant: Callable[[Patch], None]
+    trial: Callable[[], Any]
+
+
+def statistic(change: Callable[[Node], Node]) -> Callable[[Patch], None]:
+    """Plant a change of a batch norm's output before it is written out; nothing else looks."""
+
+    def plant(patch: Patch) -> None:
+        blind(patch)
+        patch.setattr(translate, "batch_norm_output", lambda node: state.batch_norm_output(_changed(node)))
+
+    def _changed(node: Node) -> Node:
+        return change(node) if node.op is state.BATCH_NORM and node.index in (3, 4) else node
+
+    return plant
+
+
+def blind(patch: Patch) -> None:
+    """No comparison of the graph with the model."""
+    patch.setattr(export, "close", lambda *_, **__: True)
+
+
+def meeting(op: Any, planted: samples.Meeting) -> Callable[[Patch], None]:
+    return lambda patch: patch.setitem(samples.TABLE, op, planted)
+
+
+def with_momentum(value: float) -> Callable[[Node], Node]:
+    return lambda node: dataclasses.replace(node, args=(*node.args[:6], value, *node.args[7:]))
+
+
+def unseen_writes(patch: Patch) -> None:
+    blind(patch)
+    patch.setattr(export, "changed", lambda *_: [])
+    patch.setattr(translate, "refuse_hidden_reads", lambda *_: None)
+
+
+def unverified(patch: Patch) -> None:
+    patch.setattr(export, "_verify", lambda *_: None)
+
+
+def flat_strides(patch: Patch) -> None:
+    """Operands of `as_strided` count as contiguous, as they once did."""
+    blind(patch)
+    patch.setattr(export, "refuse_other_strides", lambda *_: None)
+
+    def contiguous(node: torch.fx.Node) -> Any:
+        shape = tuple(node.args[0].meta["val"].shape)
+        return shape, torch.empty(shape).stride(), 0
+
+    patch.setattr(memory, "_operand", contiguous)
+
+
+def unknown_is_entrywise(patch: Patch) -> None:
+    patch.setattr(samples, "everything", lambda node, values: samples._together(node, values))
+
+
+def first_operand_alone(patch: Patch) -> None:
+    patch.setattr(samples, "entrywise", lambda node, values: values[0].expand(node.shape))
+
+
+def both_is_the_first(patch: Patch) -> None:
+    patch.setattr(samples, "_both", torch.maximum)
+
+
+def nothing_meets(patch: Patch) -> None:
+    patch.setattr(samples, "_along", lambda owner, dims: torch.zeros_like(owner.amax(sorted(dims), keepdim=True)))
+
+
+def left_factor_alone(node: Node, values: Any) -> Any:
+    return samples._along(values[0], [-1]).expand(node.shape)
+
+
+def any_order(patch: Patch) -> None:
+    patch.setattr(samples, "_numbered", lambda shape, device: torch.ones(tuple(shape), device=device))
+
+
+def by_draws(patch: Patch) -> None:
+    """Only runs are compared, as they once were."""
+    patch.setattr(export, "independent", lambda *_: True)
+
+
+def one_sample_alone(patch: Patch) -> None:
+    """The graph of two samples stands for that of the batch."""
+
+    def few(graph: Any, count: int) -> bool:
+        return True if count > 2 else samples.independent(graph, count)
+
+    patch.setattr(export, "independent", few)
+
+
+def mixed(name: str) -> Callable[[], None]:
+    return lambda: test_samples.test_samples_that_meet_are_one_input(name)
+
+
+def apart(name: str) -> Callable[[], None]:
+    return lambda: test_samples.test_samples_that_never_meet_are_measured_one_by_one(name)
+
+
+def moved(name: str) -> Callable[[], None]:
+    return lambda: test_state.test_a_moved_mean_that_is_read_counts(name)
+
+
+def instance(function: Callable[..., Any]) -> Callable[[], None]:
+    return lambda: test_state.test_statistics_of_an_instance_norm_that_are_read_are_refused(function, 1.0)
+
+
+def narrow(name: str) -> Callable[[], None]:
+    return lambda: test_precision.test_rounding_on_the_path_is_named_and_not_proven(name)
+
+
+BUGS = {
+    "a moved mean is its old value": Bug(statistic(with_momentum(0.0)), moved("functional")),
+    "a moved mean in train mode is its old value": Bug(statistic(with_momentum(0.0)), moved("the issue")),
+    "the share of the batch is forgotten": Bug(statistic(with_momentum(0.01)), moved("a share")),
+    "a moved variance is a mean": Bug(
+        statistic(lambda node: dataclasses.replace(node, index=3)),
+        lambda: test_state.test_a_moved_variance_that_is_read_has_no_bound(1.0),
+    ),
+    "what an instance norm moves is not looked at": Bug(
+        unseen_writes, instance(lambda y, x, n: x + 1e4 * n.running_mean[:, None])
+    ),
+    "graph and model are not compared": Bug(unverified, instance(lambda y, x, n: x + 1e4 * n.running_mean[:, None])),
+    "attributes stay as a run left them": Bug(
+        lambda patch: patch.setattr(Attributes, "restore", lambda self: None),
+        lambda: test_state.test_a_figure_in_train_mode_is_that_of_the_state_as_found("count"),
+    ),
+    "as_strided takes its operand for contiguous": Bug(flat_strides, test_memory.test_the_figure_of_the_issue),
+    "as_strided of an operator's output": Bug(
+        flat_strides, lambda: test_memory.test_as_strided_reads_what_the_model_reads("after an operator", "global")
+    ),
+    "samples are compared by draws": Bug(by_draws, mixed("the issue")),
+    "unknown operators act entry by entry": Bug(unknown_is_entrywise, mixed("not in the table")),
+    "comparisons do not count": Bug(first_operand_alone, mixed("compare")),
+    "two operands are not compared": Bug(both_is_the_first, mixed("neighbour")),
+    "reductions are not looked at": Bug(nothing_meets, mixed("sum")),
+    "sorting acts entry by entry": Bug(meeting(aten.sort.default, samples.entrywise), mixed("sort")),
+    "running sums act entry by entry": Bug(meeting(aten.cumsum.default, samples.entrywise), mixed("running sum")),
+    "products read their first factor": Bug(meeting(aten.matmul.default, left_factor_alone), mixed("gram")),
+    "batch norm acts entry by entry": Bug(
+        meeting(aten._native_batch_norm_legit.no_stats, samples.entrywise), mixed("batch norm")
+    ),
+    "reversing keeps every sample in place": Bug(meeting(aten.flip.default, samples.entrywise), mixed("flat")),
+    "all samples have one number": Bug(any_order, mixed("sum")),
+    "large batches are not looked at": Bug(one_sample_alone, mixed("large batches alone")),
+    "every operator mixes": Bug(
+        lambda patch: patch.setattr(samples, "met", samples.everything), apart("mlp")
+    ),
+    "casts are not looked at": Bug(lambda patch: patch.setattr(translate, "rounded", lambda *_: ()), narrow("half")),
+    "a float holds what it can reach": Bug(
+        lambda patch: patch.setattr(precision, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max),
+        narrow("the issue"),
+    ),
+    "evidence does not follow the notes": Bug(
+        lambda patch: patch.setattr(Work, "evidence", lambda self, value: value.evidence), narrow("the issue")
+    ),
+    "single samples need not give the same alone": Bug(
+        lambda patch: patch.setattr(call, "_alike", lambda *_: True),
+        lambda: _not_by_sample(lambda x: x * len(x)),
+    ),
+}  # fmt: skip
+
+
+def _not_by_sample(function: Callable[..., Any]) -> None:
+    model = test_samples.Function(function).eval()
+    assert not export.capture(model, torch.randn(4, 3)).per_sample
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bugs_are_caught(name, monkeypatch):
+    bug = BUGS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        bug.trial()
+        bug.plant(monkeypatch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, NormscopeError)):  # and no crash of the plant
+            bug.trial()

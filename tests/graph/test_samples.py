@@ -1,0 +1,232 @@
+"""Samples are independent if no operator lets two of them meet; nothing is drawn for it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.graph import call, export
+from normscope.graph.samples import independent
+from normscope.rules.registry import rules
+
+from ..real_models.families import FAMILIES
+from .attacked import Function, bounded
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def tiny(x: Tensor) -> Tensor:
+    """Any share of the other samples that no draw at a tolerance sees."""
+    return 1e-12 * x
+
+
+def branching(x: Tensor) -> Tensor:
+    return x - tiny(x.mean(0)) if len(x) > 3 else x
+
+
+MIXING = {
+    "the issue": lambda x: x + 1e-5 * torch.sin(1e9 * (x - x.mean(0))),
+    "sum": lambda x: x + tiny(x.sum(0, keepdim=True)),
+    "max": lambda x: x + tiny(x.amax(0)),
+    "compare": lambda x: torch.where(x > x.roll(1, 0) + 1e6, 0.0, x),
+    "sort": lambda x: x + tiny(x.sort(0).values),
+    "argmax": lambda x: x + tiny(x.argmax(0)),
+    "running sum": lambda x: x + tiny(x.cumsum(0)),
+    "softmax": lambda x: x + tiny(x.softmax(0)),
+    "gram": lambda x: x + tiny(x @ x.T @ x),
+    "einsum": lambda x: x + tiny(torch.einsum("ij,kj->ij", x, x)),
+    "neighbour": lambda x: torch.cat([x[:1], x[1:] + tiny(x[:-1])]),
+    "last sample alone": lambda x: torch.cat([x[:-1], x[-1:] + tiny(x[:1])]),
+    "flat": lambda x: x + tiny(x.flatten().flip(0).reshape(x.shape)),
+    "norm of all": lambda x: x / (1 + tiny(x.norm())),
+    "batch norm": lambda x: x + tiny(F.batch_norm(x[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0]),
+    "group norm over the batch": lambda x: x + tiny(F.layer_norm(x.T, (len(x),)).T),
+    "convolution along the batch": lambda x: x + tiny(F.conv1d(x.T[:, None], torch.ones(1, 1, 3), padding=1)[:, 0].T),
+    "gather": lambda x: x + tiny(x.gather(0, x.argsort(0))),
+    "index": lambda x: x + tiny(x[torch.arange(len(x) - 1, -1, -1)]),
+    "not in the table": lambda x: x + tiny(x.renorm(2, 1, 1.0)),
+    "cancels": lambda x: x + (x.sum(0) - x.sum(0)),
+    "large batches alone": branching,
+    "nan_to_num": lambda x: x + torch.nan_to_num(tiny(x.mean(0))),
+    "attention over samples": lambda x: x + tiny(F.scaled_dot_product_attention(x[None], x[None], x[None])[0]),
+    "zero": lambda x: x + 0.0 * x.mean(0),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_samples_that_meet_are_one_input(name):
+    model = Function(MIXING[name]).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call, "_alike", lambda *_: True)  # what runs show is not asked
+        graph = ns.capture(model, torch.randn(5, 4))
+    assert not graph.per_sample
+    assert graph.input_shape == (5, 4)
+    assert graph.batched is None
+
+
+def test_the_bound_of_the_issue_holds_for_the_batch():
+    assert bounded(Function(MIXING["the issue"]).eval(), torch.randn(5, 4)).upper > 9999
+
+
+class Windows(nn.Module):
+    """Attention in windows, as Swin does it: the batch is folded into the windows and unfolded again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        windows = self.norm(torch.roll(x, 1, 1)).reshape(batch * length // 2, 2, width)
+        return x + self.attention(windows, windows, windows, need_weights=False)[0].reshape(batch, length, width)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], batch_first: bool) -> None:
+        super().__init__()
+        self.run, self.batch_first = kind(4, 3, num_layers=2, batch_first=batch_first), batch_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, states = self.run(x if self.batch_first else x.transpose(0, 1))
+        states = states[0] if isinstance(states, tuple) else states
+        return (values if self.batch_first else values.transpose(0, 1)).mean(1) + states[-1]
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:, 0] = 0
+    return y.relu_()
+
+
+APART = {
+    "no entries": (Function(lambda x: x + x[:, :0].sum(1, True) + x[:0].sum(0)), (5, 4)),
+    "dropout that is off": (nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.AlphaDropout(), nn.Dropout()), (3, 2, 2, 2)),
+    "mlp": (nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, 2)), (5, 4)),
+    "convolutions": (
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)),
+        (3, 2, 6, 6),
+    ),
+    "windows": (Windows(), (3, 4, 4)),
+    "lstm": (Recurrent(nn.LSTM, True), (3, 5, 4)),
+    "gru along the second dimension": (Recurrent(nn.GRU, False), (3, 5, 4)),
+    "encoder": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),
+    "choices": (Function(lambda x: torch.where(x > x.mean(1, keepdim=True), x.sort(1).values, x.cumsum(1))), (5, 4)),
+    "written out": (Function(lambda x: (x - x.mean(1, True)) / (x.var(1, keepdim=True) + 1).sqrt()), (5, 4)),
+    "in place": (Function(in_place), (5, 4)),
+    "there and back": (Function(lambda x: x.flip(0).relu().flip(0) + x.T.contiguous().T), (5, 4)),
+    "folded away": (Function(lambda x: F.linear(x.reshape(-1, 2), torch.ones(3, 2)).reshape(len(x), -1)), (5, 4)),
+    "einsum": (Function(lambda x: torch.einsum("bij,jk,bk->bi", x, torch.ones(4, 4), x[:, 0])), (3, 2, 4)),
+    "padded": (Function(lambda x: F.pad(x, (1, 1), value=-math.inf).amax(1, keepdim=True) + x), (5, 4)),
+    "by channel": (Function(lambda x: x.permute(1, 0, 2).softmax(2).permute(1, 0, 2)), (3, 2, 4)),
+    "bilinear": (Function(lambda x: x @ x.transpose(1, 2) @ x), (3, 2, 4)),
+    "constant beside": (Function(lambda x: torch.cat([x, torch.ones(len(x), 2)], 1)), (5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_samples_that_never_meet_are_measured_one_by_one(name):
+    model, shape = APART[name]
+    batch = torch.randn(shape)
+    graph = ns.capture(model.eval(), batch)
+    assert graph.per_sample
+    assert graph.input_shape == (1, *shape[1:])
+    assert graph.batched is not None
+    with torch.no_grad():
+        assert torch.allclose(graph.batched.run(batch), model(batch), atol=1e-5)
+
+
+QUICK = ("resnet_basic", "vit", "swin", "bert", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+def test_real_models_are_measured_one_sample_at_a_time(name):
+    model, batch, output = FAMILIES[name]()
+    graph = ns.capture(model, batch, output=output)
+    assert graph.per_sample
+    assert graph.rounded == ()
+
+
+def test_the_order_of_the_samples_matters():
+    graph = ns.capture(Function(lambda x: x.flip(0)).train(), torch.randn(4, 3))
+    assert not independent(graph, 4)
+    assert independent(ns.capture(Function(lambda x: x.flip(1)).train(), torch.randn(4, 3)), 4)
+
+
+def test_a_batch_of_one_is_its_own_graph():
+    graph = ns.capture(Function(lambda x: x - x.mean(0)).eval(), torch.randn(1, 3))
+    assert graph.per_sample
+    assert graph.batched.input_shape == (1, 3)
+
+
+def test_jacobians_take_mixed_samples_as_one_input():
+    bracket = ns.lipschitz(
+        Function(lambda x: x + 1e-5 * torch.sin(1e4 * x.mean(0))).eval(), torch.randn(3, 2), scope="point"
+    )
+    assert len(bracket.per_sample) == 1
+
+
+def test_a_model_that_cannot_be_traced_is_measured_as_one_input():
+    def forward(x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else 2 * x
+
+    bracket = ns.lipschitz(Function(forward).eval(), torch.rand(3, 2), scope="point")
+    assert len(bracket.per_sample) == 1
+
+
+EXAMPLES = [
+    (function if isinstance(function, nn.Module) else Function(function), shapes[0])
+    for rule in rules()
+    for function, *shapes in rule.examples
+    if len(shapes) == 1 and shapes[0][0] > 1
+]
+
+
+def meet(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether some output of a sample is seen to move with another sample."""
+    x = torch.randn(shape)
+    first = model(x)
+    if first.ndim == 0 or len(first) != len(x):
+        return True
+    for sample in range(len(x)):
+        for scale in (0.1, 3.0):
+            other = x.clone()
+            other[sample] = scale * torch.randn(shape[1:])
+            moved = (first != model(other)).reshape(len(x), -1).any(1)
+            if set(moved.nonzero().flatten().tolist()) - {sample}:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))])
+def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
+    """Every example of every rule as the graph of a batch, against runs in which one sample moves."""
+    apart = 0
+    for model, shape in EXAMPLES[part::8]:
+        model.eval()
+        _, graph = export._traced(model, call.prepare(model, torch.rand(shape), None), None, "eval", True)
+        found = independent(graph, shape[0])
+        with torch.no_grad():
+            assert not (found and meet(model, shape)), str(graph)
+        apart += found
+    assert apart > len(EXAMPLES) / 32
+
+
+def test_the_comparison_of_runs_is_still_asked(monkeypatch):
+    """Samples that never meet, and yet give another value alone than among others: the shape is read."""
+    model = Function(lambda x: x * len(x)).eval()
+    assert not ns.capture(model, torch.randn(4, 3)).per_sample
+    monkeypatch.setattr(call, "_alike", lambda *_: True)
+    assert ns.capture(model, torch.randn(4, 3)).per_sample

@@ -1,0 +1,289 @@
+"""What a forward changes and reads is part of the function, or the model is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.core.bracket import Evidence
+from normscope.core.errors import CaptureError, NormscopeError
+
+from .attacked import Function, bounded
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class Normalized(nn.Module):
+    """A normalizer, and what a function makes of its output, its input and itself."""
+
+    def __init__(self, norm: nn.Module, function) -> None:
+        super().__init__()
+        self.norm, self.function = norm, function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.norm(x), x, self.norm)
+
+
+def functional(factor: float, which: int, momentum: float = 1.0):
+    """Statistics that a functional batch norm moves, read with a factor."""
+
+    def forward(x: Tensor) -> Tensor:
+        statistics = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+        F.batch_norm(x, *statistics, training=True, momentum=momentum)
+        return x + factor * statistics[which]
+
+    return Function(forward)
+
+
+def twice(y: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
+    return norm(2 * y) + 1e4 * norm.running_mean
+
+
+BATCH, IMAGES = (4, 3), (3, 2, 2, 2)
+MOVED = {
+    "the issue": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH, 1e3),
+    "functional": (functional(500.0, 0).eval(), BATCH, 500.0),
+    "a share": (functional(500.0, 0, momentum=0.25).eval(), BATCH, 125.0),
+    "twice": (Normalized(nn.BatchNorm1d(3), twice), BATCH, 1e2),
+    "images": (Normalized(nn.BatchNorm2d(2), lambda y, x, n: x + 1e4 * n.running_mean[:, None, None]), IMAGES, 1e3),
+    "no scale": (Normalized(nn.BatchNorm1d(3, affine=False), lambda y, x, n: 1e5 * n.running_mean), BATCH, 1e3),
+    "through a layer": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: x + (1e4 * n.running_mean).relu()), BATCH, 1e3),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_moved_mean_that_is_read_counts(name):
+    model, shape, least = MOVED[name]
+    bracket = bounded(model, 1 + torch.randn(shape))
+    assert bracket.upper >= least
+    assert bracket.upper < 1e6
+
+
+def test_a_moved_mean_after_a_batch_in_half_the_size():
+    """The bound is as good as the operators: one linear map."""
+    bracket = bounded(functional(1000.0, 0).eval(), torch.randn(4, 3))
+    assert bracket.upper == pytest.approx(1001, rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, -2.0])
+def test_a_moved_variance_that_is_read_has_no_bound(factor):
+    bracket = bounded(functional(factor, 1).eval(), torch.randn(4, 3))
+    assert bracket.upper == math.inf
+    assert "var" in bracket.reason
+
+
+def test_moved_statistics_that_normalize_are_refused():
+    def forward(x: Tensor) -> Tensor:
+        mean, variance = torch.zeros(3), torch.ones(3)
+        F.batch_norm(x, mean, variance, training=True, momentum=0.5)
+        return F.batch_norm(x, mean, variance, training=False)
+
+    with pytest.raises(CaptureError, match="normalizes with running statistics"):
+        ns.lipschitz(Function(forward).eval(), torch.randn(4, 3))
+
+
+def test_statistics_that_torch_hands_out_have_no_bound():
+    def forward(x: Tensor) -> Tensor:
+        y, mean, root = torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
+        return y + 1e4 * mean + root
+
+    bracket = bounded(Function(forward).train(), torch.randn(4, 3))
+    assert bracket.upper == math.inf
+    assert "statistics" in bracket.reason
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+def test_what_nobody_reads_changes_nothing(momentum):
+    norms = [nn.BatchNorm1d(3, momentum=momentum), nn.BatchNorm1d(3, track_running_stats=False)]
+    batch = torch.randn(4, 3)
+    moved, still = (bounded(Normalized(norm, lambda y, x, n: n(y.relu())), batch) for norm in norms)
+    assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
+
+
+def test_how_many_batches_were_seen_is_a_constant():
+    model = Normalized(nn.BatchNorm1d(3), lambda y, x, n: y * n.num_batches_tracked).train()
+    bracket = bounded(model, torch.randn(4, 3))
+    assert bracket.upper == pytest.approx(1 / math.sqrt(1e-5), rel=1e-3)
+
+
+def tracked(function) -> Normalized:
+    return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "random"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x, n: y + n.running_mean[:, None],
+        lambda y, x, n: x + 1e4 * n.running_mean[:, None],
+        lambda y, x, n: x * n.running_var[:, None],
+        lambda y, x, n: n(y) + n.running_mean.sum(),
+        lambda y, x, n: F.instance_norm(x, n.running_mean, n.running_var, use_input_stats=False),
+    ],
+    ids=["beside", "alone", "variance", "second run", "normalizes"],
+)
+def test_statistics_of_an_instance_norm_that_are_read_are_refused(function, scale):
+    with pytest.raises(CaptureError, match=r"torch\.export does not see"):
+        ns.lipschitz(tracked(function), scale * torch.randn(2, 3, 4), max_seconds=0.2)
+
+
+def test_statistics_of_an_instance_norm_that_nobody_reads():
+    model = tracked(lambda y, x, n: n(y.relu()))
+    before = copy.deepcopy(model.state_dict())
+    assert bounded(model, torch.randn(2, 3, 4)).upper < 1e6
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Written(nn.Module):
+    """Writes into buffers and reads them."""
+
+    def __init__(self, function, **tensors: Tensor) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in tensors.items():
+            self.register_buffer(name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def assigns(module: Written, x: Tensor) -> Tensor:
+    module.b.copy_(x.mean(0))
+    return x + 100 * module.b
+
+
+def adds(module: Written, x: Tensor) -> Tensor:
+    module.b.add_(x.sum(0)).mul_(2)
+    return x + 100 * module.b
+
+
+def one_row(module: Written, x: Tensor) -> Tensor:
+    module.c[1] = 50 * x[0]
+    module.c[0, :2].add_(x[1, :2])
+    return x + module.c.sum(0)
+
+
+def data(module: Written, x: Tensor) -> Tensor:
+    module.b.data.copy_(100 * x.mean(0))
+    return x + module.b
+
+
+def rebound(module: Written, x: Tensor) -> Tensor:
+    module.b = 100 * x.mean(0)
+    return x + module.b
+
+
+def filled(module: Written, x: Tensor) -> Tensor:
+    module.b.zero_()
+    module.b += 100 * x[0]
+    return x * 1.0 + module.b
+
+
+def moving_average(module: Written, x: Tensor) -> Tensor:
+    module.b.lerp_(x.mean(0), 0.5)
+    return x + 100 * module.b
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("function", [assigns, adds, one_row, data, rebound, filled, moving_average])
+def test_buffers_that_are_written_and_read(function, training):
+    model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train(training)
+    before = copy.deepcopy(model.state_dict())
+    with suppress(NormscopeError):
+        assert bounded(model, torch.randn(4, 3)).upper > 40
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("function", [assigns, one_row, rebound, filled])
+def test_buffers_that_are_written_stay_in_the_graph(function):
+    model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train()
+    assert bounded(model, torch.randn(4, 3)).evidence >= Evidence.NUMERICAL
+
+
+def test_a_tensor_that_is_no_buffer_is_refused():
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.b = torch.zeros(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.b.copy_(x.mean(0))
+            return x + 100 * self.b
+
+    model = Plain().train()
+    with pytest.raises(CaptureError):
+        ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
+    assert torch.equal(model.b, torch.zeros(3))
+
+
+class Remembers(nn.Module):
+    """Reads what the run before it left behind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.calls, self.past = kind, 0, []
+        self.last = torch.full((3,), 3.0)
+        self.register_buffer("held", torch.full((3,), 3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.past.append(self.calls)
+        factor = {
+            "attribute": self.last,
+            "buffer": self.held.clone(),
+            "list": 3.0 * len(self.past),
+            "count": 3.0 * self.calls,
+        }
+        y = x * factor[self.kind]
+        self.last = x.mean(0).detach() + 100
+        self.held.fill_(100)
+        return y
+
+
+@pytest.mark.parametrize("kind", ["attribute", "buffer", "list", "count"])
+def test_a_figure_in_train_mode_is_that_of_the_state_as_found(kind):
+    model = Remembers(kind).train()
+    bracket = bounded(model, torch.randn(4, 3))
+    assert bracket.upper == pytest.approx(3, rel=1e-6)
+    assert (model.calls, model.past) == (0, [])
+    assert torch.equal(model.last, torch.full((3,), 3.0))
+    assert torch.equal(model.held, torch.full((3,), 3.0))
+    again = ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
+    assert again.upper == pytest.approx(bracket.upper)
+
+
+@pytest.mark.parametrize("kind", ["attribute", "buffer", "list", "count"])
+def test_a_model_whose_runs_differ_is_refused_in_eval_mode_or_measured_as_found(kind):
+    model = Remembers(kind).eval()
+    with pytest.raises(NormscopeError, match="two different outputs"):
+        ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
+    assert model.calls == 0
+
+
+def test_a_buffer_that_is_read_before_it_is_written_is_named():
+    bracket = bounded(Remembers("buffer").train(), torch.randn(4, 3))
+    assert any("'held'" in note and "as found" in note for note in bracket.notes)
+
+
+def test_state_outside_the_model_is_refused():
+    seen = [torch.ones(3)]
+
+    def forward(x: Tensor) -> Tensor:
+        y = x * (len(seen) if len(seen) < 3 else 100.0)
+        seen.append(x)
+        return y
+
+    with pytest.raises(NormscopeError):
+        ns.lipschitz(Function(forward).train(), torch.randn(4, 3), max_seconds=0.2)
