@@ -154,7 +154,7 @@ def test_a_network_too_wide_to_write_out_has_its_outputs_by_frequencies(monkeypa
     monkeypatch.setattr("normscope.bounds.ellipsoids.outputs.plan", lambda *_: None)
     monkeypatch.setattr(
         "normscope.bounds.ellipsoids.outputs.torus_certificate",
-        lambda segments, values, deadline, directions: torus_certificate(
+        lambda segments, values, budget, directions: torus_certificate(
             segments, values, steps=10, directions=directions
         ),
     )

@@ -157,7 +157,7 @@ def test_a_tight_bracket_of_a_network_too_wide_to_write_out_is_verified(tmp_path
     monkeypatch.setattr("normscope.bounds.work.plan", lambda *_: None)
     monkeypatch.setattr(  # however slow the machine is
         "normscope.bounds.work.torus_certificate",
-        lambda segments, values, deadline: torus_certificate(segments, values, steps=20),
+        lambda segments, values, budget: torus_certificate(segments, values, steps=20),
     )
     model = seeded(NETWORKS["mean over the grid"])
     bracket = ns.lipschitz(model, drawn(2, 3, 12, 12), scope="global", effort="tight", max_seconds=1.0)

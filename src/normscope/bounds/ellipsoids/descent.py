@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from .ellipsoid import balanced
 from .plan import Plan, Step
 from .reverse import TINY, Place, Record, Smooth, Start
@@ -38,22 +38,22 @@ class Descent:
     Args:
         plan: what to run.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-        deadline: of `time.monotonic()`, after which no more starts are tried.
+        budget: of the search; a step is one evaluation of the bound. One start is always tried.
 
     Attributes:
         value: natural logarithm of the best bound (its mean over the directions); infinite if no start is feasible.
         sigma: its multipliers by node.
     """
 
-    def __init__(self, plan: Plan, directions: Tensor | None = None, *, deadline: float | None = None) -> None:
-        self.smooth = Smooth(plan, directions)
+    def __init__(self, plan: Plan, directions: Tensor | None = None, *, budget: Budget | None = None) -> None:
+        self.smooth, self.budget = Smooth(plan, directions), budget or Budget()
         self.value, self.sigma = math.inf, dict[str, Tensor]()
         self._history: list[tuple[Tensor, Tensor, float]] = []
         self._small, self._length = 0, 1.0
         self._places: dict[str, Place] = {}
-        self._begin(math.inf if deadline is None else deadline)
+        self._begin()
 
-    def _begin(self, deadline: float) -> None:
+    def _begin(self) -> None:
         """Take the best of the starts."""
         warm: dict[str, Tensor] = {}
         self.smooth.power = SHARPEST
@@ -65,7 +65,7 @@ class Descent:
                 self._places = start.places
             if not self.smooth.free:
                 return
-            if math.isfinite(self.value) and time.monotonic() > deadline:
+            if not self.budget.spend() and math.isfinite(self.value):
                 break
         self.smooth.power, self.smooth.wall = POWER, WALL
         if math.isfinite(self.value):
@@ -96,6 +96,7 @@ class Descent:
 
     def _stay(self) -> bool:
         """Take stock again where the search stands, after the smoothing has changed; say whether that is feasible."""
+        self.budget.spend()
         record = self._at(self._point)
         slopes = None if record is None else self._slopes(record)
         if record is None or slopes is None:
@@ -112,6 +113,8 @@ class Descent:
         slope = float(along @ self._gradient)
         length, record = min(1.0, self._length / SHORTER), None
         for _ in range(TRIES):
+            if not self.budget.spend():
+                return False
             record = self._at(self._point + length * along)
             if record is not None and record.objective <= self._record.objective + 1e-4 * length * slope:
                 break

@@ -8,26 +8,28 @@ the vector h_{i-1}), Frobenius norm on W_i; norm(f, W_i) has the constant of the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
 from ...theory.losses import Loss, named
+from ..passes import passes
 from ..work import Work
 from .applied import applied_weights
 from .figures import Figures, Plan
-from .jacobian import Search
+from .jacobian import LOWER_SIDES, Search
 from .loss_rows import Rows, targets_by_sample
 from .sensitivity import WeightRow, WeightSensitivity
 
-SEARCH_SECONDS = 60.0
-"""Time for the lower sides when no budget is given."""
+SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11
+"""Steps of the search for all lower sides, through small networks and through the largest, and multiplications of one
+pass over all steps. A step is one backward pass, one pair of weights in float64 or one product of Lanczos."""
 HELD = "masks and other constant inputs"
 """How the note of a graph begins whose masks are those of the first sample."""
 UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matrices that are broadcast"
@@ -91,15 +93,14 @@ def weight_sensitivity(
     chosen = None if loss is None else named(loss)
     if chosen is None and targets is not None:
         raise InputError("targets were given without a loss: pass loss= too")
-    began = time.monotonic()
-    work = Work(
-        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
-    )
+    budget = Budget(max_seconds=max_seconds, what="the measurement")
+    work = Work(model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, budget=budget)
     if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
         taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
         targets = batch[1] if len(taken.args) == 1 else None
-    search = Search(rtol=rtol, seed=seed, deadline=None if max_seconds is None else began + max_seconds)
-    return measure(work, Plan(loss=chosen, targets=targets, search=search, seconds=SEARCH_SECONDS))[0]
+    steps = passes(work.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
+    search = Search(rtol=rtol, seed=seed, budget=budget.search(LOWER_SIDES, steps))
+    return measure(work, Plan(loss=chosen, targets=targets, search=search))[0]
 
 
 def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
