@@ -29,7 +29,7 @@ from .test_rigorous import stream
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few optimisation steps at most, whatever is asked for."""
     real = optimised.optimise
-    limited = lambda plan, *, steps=400, **named: real(plan, steps=min(steps, 15), **named)  # noqa: E731
+    limited = lambda plan, *, steps=None, **named: real(plan, steps=min(steps or 400, 15), **named)  # noqa: E731
     monkeypatch.setattr(outputs, "optimise", limited)
 
 

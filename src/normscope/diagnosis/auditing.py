@@ -121,7 +121,7 @@ def audit(
     else:
         norms = weight_norms(work)
         rungs = {name: replace(rung, proof=None) for name, rung in work.climb(observed, seed, effort).items()}
-        radii = None if data.not_finite is not None else audited_radii(work, budget.share(0.5), seed=seed)
+        radii = None if data.not_finite is not None else audited_radii(work, budget=budget.share(0.5), seed=seed)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
         sensitivity = {} if data.not_finite is not None else sensitivities(work, budget, seed, skipped)
         places = from_graph(work, data, fed, norms, observed, sensitivity)

@@ -32,7 +32,7 @@ AT_ONCE, AT_MOST = 2e7, 1.2e8
 """Entries of the largest tensor carried backwards for several centres together, and for a single one."""
 WIDEST, NARROW = 1024, 256
 """Largest state of the ellipsoid engine with `effort="tight"`, and without."""
-SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 2e10
+SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 """Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
 ATTACK_FEWEST = 4
 """Steps of the search from below, through the largest networks and most centres."""

@@ -38,7 +38,7 @@ class Descent:
     Args:
         plan: what to run.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-        budget: of the search; a step is one evaluation of the bound. One start is always tried.
+        budget: of the search; its first step are the starts, one of which is always tried, the others are moves.
 
     Attributes:
         value: natural logarithm of the best bound (its mean over the directions); infinite if no start is feasible.
@@ -51,6 +51,7 @@ class Descent:
         self._history: list[tuple[Tensor, Tensor, float]] = []
         self._small, self._length = 0, 1.0
         self._places: dict[str, Place] = {}
+        self.budget.spend()
         self._begin()
 
     def _begin(self) -> None:
@@ -65,7 +66,7 @@ class Descent:
                 self._places = start.places
             if not self.smooth.free:
                 return
-            if not self.budget.spend() and math.isfinite(self.value):
+            if math.isfinite(self.value) and self.budget.late:
                 break
         self.smooth.power, self.smooth.wall = POWER, WALL
         if math.isfinite(self.value):
@@ -96,7 +97,6 @@ class Descent:
 
     def _stay(self) -> bool:
         """Take stock again where the search stands, after the smoothing has changed; say whether that is feasible."""
-        self.budget.spend()
         record = self._at(self._point)
         slopes = None if record is None else self._slopes(record)
         if record is None or slopes is None:
@@ -113,8 +113,6 @@ class Descent:
         slope = float(along @ self._gradient)
         length, record = min(1.0, self._length / SHORTER), None
         for _ in range(TRIES):
-            if not self.budget.spend():
-                return False
             record = self._at(self._point + length * along)
             if record is not None and record.objective <= self._record.objective + 1e-4 * length * slope:
                 break

@@ -28,12 +28,11 @@ EXACT = 96
 POWER_STEPS = 6
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
-EVALUATIONS, FEWEST = 600, 24
-"""Steps of the search: evaluations of the bound of all layers, through narrow networks and through the widest."""
-WORK = 1.2e11
+STEPS, FEWEST = 400, 12
+"""Steps of the search, through narrow networks and through the widest: a step is one gradient of the bound of all layers
+and the few evaluations of the search along it."""
+WORK = 3e10
 """Sizes of layers cubed, summed over all of them and over all steps: wide networks take fewer steps."""
-STARTS = 5
-"""Evaluations of the starts alone."""
 TIGHTENING = "the optimised certificate"
 """How messages name the search."""
 SINGLE = 256
@@ -64,10 +63,10 @@ class Certified:
         return values.log10() / 2 + self.log10_scale
 
 
-def evaluations(plan: Plan) -> int:
-    """Return how often the bound of a plan is evaluated at most while it is optimised, fewer times if it is wide."""
+def moves(plan: Plan) -> int:
+    """Return how many steps the search for multipliers of a plan takes at most, fewer if it is wide."""
     cost = sum(float(step.known.size + step.kept.numel()) ** 3 for step in plan.steps)
-    return affordable(EVALUATIONS, cost, work=WORK, least=FEWEST, device=plan.output.device)
+    return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
 
 
 def optimise(
@@ -77,11 +76,11 @@ def optimise(
 
     Args:
         plan: what to run.
-        steps: evaluations of the bound; `evaluations(plan)` if absent. The closed form is always evaluated.
+        steps: of the search, the starts are the first; `moves(plan)` if absent. The closed form is always evaluated.
         budget: what the search is a part of; its deadline may cut the search short.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
     """
-    steps, whole = evaluations(plan) if steps is None else steps, budget or Budget()
+    steps, whole = moves(plan) if steps is None else steps, budget or Budget()
     with torch.no_grad():
         if plan.width >= SINGLE:
             found = certify(plan, _search(plan.to(torch.float32), whole.search(TIGHTENING, steps), directions))
@@ -95,7 +94,7 @@ def _search(plan: Plan, budget: Budget, directions: Tensor | None) -> Mapping[st
     rows = None if directions is None else directions.to(plan.output)
     search = Descent(plan, rows, budget=budget)
     with Progress("tightening") as progress:
-        while not budget.over and search.step():
+        while budget.spend() and search.step():
             progress.step(f"10^{search.value / math.log(10.0):.4f}")
     return search.sigma
 

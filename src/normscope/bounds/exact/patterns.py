@@ -37,7 +37,7 @@ BATCH = 32
 """Nodes split at a time."""
 ROUNDS = 12
 """Steps of Adam on the multipliers of a new node, from those of its parent."""
-STEPS, FEWEST, WORK = 400_000, 4_000, 2e11
+STEPS, FEWEST, WORK = 100_000, 2_000, 2e11
 """Steps of the search through the smallest networks and through the largest, and sizes of layers cubed, summed over
 all of them and over all steps. A step is one evaluation of the certificate of one pattern."""
 BRANCHING = "the search over activation patterns"

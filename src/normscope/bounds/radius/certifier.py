@@ -30,7 +30,7 @@ AT_ONCE = 256
 EFFORTS = ("fast", "tight")
 ATTACK_STEPS, ATTACK_FEWEST = 1000, 12
 """Steps of a brief attack on each sample, gradients or values, through small networks and through the largest."""
-BRIEF_WORK = 5e9
+BRIEF_WORK = 4e9
 """Multiplications that a brief search for radii takes, and a brief attack: large networks get fewer steps."""
 
 

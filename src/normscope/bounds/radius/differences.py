@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...core.log10 import power10
-from ..ellipsoids.optimised import STARTS, Certified, optimise
+from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.outputs import directions
 from ..ellipsoids.plan import plan
 from ..ellipsoids.rigorous import accounted
@@ -60,6 +60,6 @@ def _certificate(work: Work, effort: str, size: int) -> Certified | None:
     if steps is None:
         return None
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
-    most = STARTS if effort == "fast" else None
+    most = 1 if effort == "fast" else None
     found = optimise(steps, steps=most, budget=work.budget.share(0.3), directions=pairs)
     return None if found is None else accounted(steps, found) or found

@@ -117,7 +117,9 @@ def certified_radius(
     return _joined(parts, first, budget, tuple(notes))
 
 
-def audited_radii(work: Work, budget: Budget, *, samples: int = 8, seed: int = 0) -> Radii | None:
+def audited_radii(
+    work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0
+) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:
@@ -129,6 +131,7 @@ def audited_radii(work: Work, budget: Budget, *, samples: int = 8, seed: int = 0
     Raises:
         SoundnessError: the attack got inside a certified radius: a bug.
     """
+    budget = budget or Budget()
     if any(0 in node.shape for node in work.graph):
         return None
     try:
