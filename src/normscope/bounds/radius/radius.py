@@ -117,9 +117,7 @@ def certified_radius(
     return _joined(parts, first, budget, tuple(notes))
 
 
-def audited_radii(
-    work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0
-) -> Radii | None:
+def audited_radii(work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:
