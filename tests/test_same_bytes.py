@@ -204,6 +204,7 @@ class TestCutShort:
 
     def test_sensitivities_say_so(self) -> None:
         rows = ns.weight_sensitivity(*made("relu"), max_seconds=0.0)
+        assert any("lower sides was cut short" in note for note in rows.to_json()["notes"])
         for row in rows:
             assert not row.bracket_h.converged
             assert re.search(r"lower sides was cut short after 0 of [\d,]+ steps by max_seconds", row.bracket_h.advice)

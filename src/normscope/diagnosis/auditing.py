@@ -65,7 +65,8 @@ def audit(
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`, `"tight"` or `"exact"`: how hard the network's bound is worked on, as in `lipschitz`.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: budget of the bounds, not of the pass over the data nor of the Jacobians at the batch.
+        max_seconds: cuts short bounds, radii and sensitivities that take longer, not the pass over the data nor the
+            Jacobians at the batch; `notes` says what was cut.
         seed: of the search from below.
         name: how the report calls the model; its class if not given.
 

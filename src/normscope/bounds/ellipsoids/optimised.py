@@ -29,8 +29,8 @@ POWER_STEPS = 6
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
 STEPS, FEWEST = 400, 12
-"""Steps of the search, through narrow networks and through the widest: a step is one gradient of the bound of all layers
-and the few evaluations of the search along it."""
+"""Steps of the search, through narrow networks and through the widest. A step is one gradient of the bound of all
+layers, and the few evaluations of the search along it."""
 WORK = 3e10
 """Sizes of layers cubed, summed over all of them and over all steps: wide networks take fewer steps."""
 TIGHTENING = "the optimised certificate"

@@ -66,8 +66,8 @@ class Radii(Shown):
         input_shape: of one sample.
         notes: what the reader must know.
         provenance: versions and device.
-        seconds: how long it took; None where it was read from a file. Not stored in JSON, of which the same search gives
-            the same bytes every time.
+        seconds: how long it took; None where it was read from a file. Not stored in JSON, of which the same search
+            gives the same bytes every time.
         witness: the changed samples behind `attacked`, in float64; None where none was found. Not stored in JSON.
     """
 

@@ -70,7 +70,7 @@ def weight_sensitivity(
         known: constants for modules nobody can see into, by module path.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
         rtol: how tight the norms of single maps and the lower sides are asked to be.
-        max_seconds: budget; what is left undone falls back to cheaper bounds, or has no lower side.
+        max_seconds: cuts short what takes longer, which then has cheaper bounds or no lower side, and says so.
         seed: of the search from below.
 
     Returns:
@@ -118,6 +118,7 @@ def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, Weight
             measured.add(point, goal, progress)
     found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
+    cuts = [cut for budget in (plan.search.budget, work.norms, work.chains) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(found.values()),
         loss=None if plan.loss is None else plan.loss.name,
@@ -127,7 +128,7 @@ def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, Weight
         input_shape=work.graph.input_shape,
         output_shape=work.graph.output_shape,
         skipped=tuple((where, UNKNOWN_FORM) for where in measured.unknown.values()),
-        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes))),
+        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes, *cuts))),
     )
     places = {name: found[weight.name] for weight in weights if weight.name in found for name in weight.nodes}
     return result, places
