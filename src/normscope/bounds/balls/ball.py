@@ -14,7 +14,7 @@ from ...core.budget import affordable
 from ...core.errors import InputError
 from ...core.log10 import log10, power10
 from ...core.rounding import Upper
-from ...rules.local.local import flat
+from ...rules.local.local import Affine, flat
 from ..folded import propagate
 from ..passes import multiplications, passes
 from ..work import ATTACK_WORK, BELOW, Work, cut_short
@@ -82,7 +82,8 @@ class Balls:
     def cost(self) -> float:
         """About how many multiplications it takes to bound margins over the balls with `effort="fast"`."""
         there_and_back = multiplications(self.work.graph) * (2 + (self.outputs if self.carried else 0))
-        states = sum(float(min(math.prod(step.shape), NARROW)) ** 3 for step in self.unrolled.steps.values())
+        sizes = [math.prod(s.shape) for s in self.unrolled.steps.values() if not isinstance(s.operation, Affine)]
+        states = sum(float(size) ** 3 for size in sizes if size <= NARROW)  # wider ones are not carried
         return len(self.centres) * (there_and_back + states)
 
     @cached_property

@@ -28,7 +28,7 @@ RTOL = 1e-2
 AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
-ATTACK_STEPS, ATTACK_FEWEST = 1000, 12
+ATTACK_STEPS, ATTACK_FEWEST = 400, 12
 """Steps of a brief attack on each sample, gradients or values, through small networks and through the largest."""
 BRIEF_WORK = 4e9
 """Multiplications that a brief search for radii takes, and a brief attack: large networks get fewer steps."""
