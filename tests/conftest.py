@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _short_attacks_in_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits of tests attack their radii only briefly; what a longer attack finds is tested where it is its own."""
-    monkeypatch.setattr("normscope.diagnosis.auditing.RADII_SECONDS", 0.2)
+    monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 100)
 
 
 @pytest.fixture(autouse=True, scope="session")

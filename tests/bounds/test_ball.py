@@ -16,6 +16,7 @@ from normscope.bounds.balls import ball as module
 from normscope.bounds.balls.ball import Balls, ball_bracket
 from normscope.bounds.work import Work
 from normscope.core.bracket import Evidence, Scope
+from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 from normscope.core.rounding import Upper
 
@@ -90,7 +91,7 @@ def jacobian_norms(model: nn.Module, batch: Tensor) -> Tensor:
 @pytest.fixture(autouse=True)
 def short_search(monkeypatch) -> None:
     monkeypatch.setattr(module, "SEARCH_STEPS", 3)
-    monkeypatch.setattr(module, "ATTACK_SECONDS", 0.3)
+    monkeypatch.setattr(module, "STEPS", 60)
 
 
 @pytest.fixture(scope="module")
@@ -271,12 +272,11 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
     given = []
     search = module.strongest_pairs
 
-    def noted(*args: Any, seconds: float, **options: Any) -> Any:
-        given.append(seconds)
-        return search(*args, seconds=0.01, **options)
+    def noted(*args: Any, budget: Budget, **options: Any) -> Any:
+        given.append(budget.seconds)
+        return search(*args, budget=Budget(1), **options)
 
     monkeypatch.setattr(module, "strongest_pairs", noted)
-    monkeypatch.setattr(module, "ATTACK_SECONDS", 10.0)  # other tests shorten it
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     ball_bracket(Work(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
     assert given

@@ -18,6 +18,7 @@ from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
+from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 from normscope.rules.effects import Gain
 
@@ -27,7 +28,7 @@ from .relaxations import Relaxation
 
 def attacked(graph: Graph, *, restarts: int = 0) -> float:
     """The largest secant of the function itself that gradient ascent finds."""
-    return 10.0 ** lower_bound(graph, graph, seconds=10.0, restarts=restarts)[0]
+    return 10.0 ** lower_bound(graph, graph, budget=Budget(2000), restarts=restarts)[0]
 
 
 def steepest(graph: Graph, count: int = 12) -> float:
@@ -337,6 +338,6 @@ class TestFrontDoor:
     def test_a_deadline_is_kept(self) -> None:
         _, plan, _ = planned(chain(0, (30, 200, 200, 10), ["relu"]))
         began = time.monotonic()
-        certificate = optimised.optimise(plan, deadline=began + 0.3)
+        certificate = optimised.optimise(plan, budget=Budget(max_seconds=0.3))
         assert time.monotonic() - began < 5.0
         assert certificate.log10 <= optimise(plan, steps=1).log10 + 1e-12

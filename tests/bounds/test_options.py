@@ -1,7 +1,6 @@
 """Numbers that are none, budgets that are kept, and what a bracket says of itself."""
 
 import math
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from normscope.bounds.exact import feasibility
 from normscope.bounds.exact.patterns import Search, kinks
 from normscope.bounds.radius.certifier import Certifier
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 
 from .graphs import DOUBLE, chain, planned
@@ -73,7 +73,7 @@ def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
 
 def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree closes on a cell beyond 1e5, where no pair of inputs confirms the slope: the bracket stays open."""
-    monkeypatch.setattr(working, "ATTACK_SECONDS", 0.1)
+    monkeypatch.setattr(working, "ATTACK_STEPS", 60)
     weight = torch.tensor([[-1.0, 0.0], [1.0, 1e-5], [1.0, -1e-5]], dtype=DOUBLE)
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3, bias=False)).double().eval()
     with torch.no_grad():
@@ -98,11 +98,11 @@ class TestBudgets:
 
         monkeypatch.setattr(feasibility, "linprog", linprog)
         signs = [torch.ones(5, dtype=DOUBLE)]
-        search.feasible.ask(signs, time.monotonic() + 5.0)
+        search.feasible.ask(signs, Budget(max_seconds=5.0))
         assert len(limits) == 1
         assert 0.0 < limits[0] <= 5.0
-        assert search.feasible.ask(signs, time.monotonic() - 1.0) == feasibility.Answer()
-        search.run(-math.inf, rtol=1e-6, deadline=time.monotonic() - 1.0, enough=3.0)
+        assert search.feasible.ask(signs, Budget(max_seconds=0.0)) == feasibility.Answer()
+        search.run(-math.inf, rtol=1e-6, budget=Budget(max_seconds=0.0), enough=3.0)
         assert len(limits) == 1
         assert search.found.log10_upper == 3.0
 
@@ -124,6 +124,6 @@ class TestBudgets:
         )
         work = Work(NETWORK, torch.ones(2, 2), max_seconds=0.0)
         certifier = Certifier(work, effort="tight", attack=False, seed=0)
-        (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, 0.0, time.monotonic())
+        (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
         assert set(efforts) <= {"fast"}
         assert not columns.settled or not efforts

@@ -29,7 +29,7 @@ from .test_rigorous import stream
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few optimisation steps at most, whatever is asked for."""
     real = optimised.optimise
-    limited = lambda plan, *, steps=400, **named: real(plan, steps=min(steps, 15), **named)  # noqa: E731
+    limited = lambda plan, *, steps=None, **named: real(plan, steps=min(steps or 400, 15), **named)  # noqa: E731
     monkeypatch.setattr(outputs, "optimise", limited)
 
 
@@ -154,7 +154,7 @@ def test_a_network_too_wide_to_write_out_has_its_outputs_by_frequencies(monkeypa
     monkeypatch.setattr("normscope.bounds.ellipsoids.outputs.plan", lambda *_: None)
     monkeypatch.setattr(
         "normscope.bounds.ellipsoids.outputs.torus_certificate",
-        lambda segments, values, deadline, directions: torus_certificate(
+        lambda segments, values, budget, directions: torus_certificate(
             segments, values, steps=10, directions=directions
         ),
     )

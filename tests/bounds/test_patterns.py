@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from functools import partial
 
 import numpy as np
@@ -16,6 +15,7 @@ import normscope as ns
 from normscope.bounds import work
 from normscope.bounds.exact import patterns
 from normscope.bounds.exact.patterns import Found, Search, kinks
+from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 
 from . import enumeration
@@ -30,12 +30,12 @@ def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "ROUNDS", 4)
 
 
-def searched(graph: Graph, *, seconds: float = 60.0, lower: float = -math.inf) -> Found:
+def searched(graph: Graph, *, steps: int = 400_000, lower: float = -math.inf) -> Found:
     segments, plan, _ = planned(graph)
     assert plan is not None
     slopes = kinks(segments, plan)
     assert slopes is not None
-    return Search(segments, plan, slopes).run(lower, rtol=1e-6, deadline=time.monotonic() + seconds)
+    return Search(segments, plan, slopes).run(lower, rtol=1e-6, budget=Budget(steps))
 
 
 def assert_exact(graph: Graph, truth: float | None = None) -> Found:
@@ -305,8 +305,8 @@ class TestAnyTime:
         graph = chain(3, (2, 4, 3, 2), ["leaky"])
         truth = math.log10(enumeration.constant(graph))
         bounds = []
-        for seconds in (0.0, 60.0):
-            found = searched(graph, seconds=seconds)
+        for steps in (0, 400_000):
+            found = searched(graph, steps=steps)
             assert found.log10_lower <= truth + 1e-9
             assert found.log10_upper >= truth - 1e-9
             bounds.append(found.log10_upper)
@@ -319,14 +319,14 @@ class TestAnyTime:
         truth = math.log10(enumeration.constant(graph))
         segments, plan, _ = planned(graph)
         search = Search(segments, plan, kinks(segments, plan))
-        found = search.run(truth - 1e-3, rtol=1e-6, deadline=time.monotonic() - 1.0, enough=truth + 1e-4)
+        found = search.run(truth - 1e-3, rtol=1e-6, budget=Budget(0), enough=truth + 1e-4)
         assert truth - 1e-9 <= found.log10_upper <= truth + 1e-4
         assert found.log10_lower >= truth - 1e-3
 
 
 class TestFrontDoor:
     def test_a_bracket_closes_on_the_truth(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(work, "ATTACK_SECONDS", 0.1)
+        monkeypatch.setattr(work, "ATTACK_STEPS", 60)
         monkeypatch.setattr(work, "optimise", partial(work.optimise, steps=20))
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 2)).double().eval()
@@ -343,15 +343,15 @@ class TestFrontDoor:
     def test_a_network_of_64_inputs_and_32_units_closes(self) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).eval()
-        bracket = ns.lipschitz(model, torch.randn(2, 64), effort="exact", max_seconds=300)
+        bracket = ns.lipschitz(model, torch.randn(2, 64), effort="exact")
         assert bracket.converged
         assert bracket.method == "exact"
         assert bracket.gap < 1e-3
         assert bracket.upper < ns.lipschitz(model, torch.randn(2, 64), effort="tight").upper
 
     def test_advice_is_to_wait_only_where_that_helps(self) -> None:
-        assert "raise max_seconds" in patterns._advice(patterns.Found(1.0, 0.0, late=True), 1e-6)
-        assert "more time does not help" in patterns._advice(patterns.Found(1.0, 0.0, late=False), 1e-6)
+        assert "after its 7 steps" in patterns._advice(patterns.Found(1.0, 0.0, ended=True), 1e-6, Budget(7))
+        assert "more steps do not help" in patterns._advice(patterns.Found(1.0, 0.0), 1e-6, Budget(7))
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).eval()
         bracket = ns.lipschitz(model, torch.randn(1, 64), effort="exact", max_seconds=0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from normscope.bounds.ellipsoids import ellipsoid, optimised, plan, rigorous
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.bounds.exact import farkas, feasibility, patterns
+from normscope.core.budget import Budget
 
 from . import enumeration
 from .graphs import Sheet, chain, planned
@@ -110,7 +110,7 @@ def networks() -> None:
 class Blind(patterns.Search):
     """A search that has no guess from below."""
 
-    def _sample(self, deadline: float) -> None:
+    def _sample(self, budget: Budget) -> None:
         """Look at nothing."""
 
 
@@ -118,9 +118,7 @@ def tree_alone() -> None:
     for seed in (1, 2):
         graph = chain(seed, (2, 5, 1), ["relu"])
         segments, found, _ = planned(graph)
-        done = Blind(segments, found, patterns.kinks(segments, found)).run(
-            -math.inf, rtol=1e-6, deadline=time.monotonic() + 60.0
-        )
+        done = Blind(segments, found, patterns.kinks(segments, found)).run(-math.inf, rtol=1e-6, budget=Budget(400_000))
         assert done.log10_upper >= math.log10(enumeration.constant(graph)) - 1e-9
 
 
@@ -222,7 +220,7 @@ def settled_patterns_forgotten(patch: Patch) -> None:
 
 def asked_the_wrong_way_round(patch: Patch) -> None:
     real = feasibility.Feasibility._solve
-    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, deadline: real(self, -signs, deadline))
+    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, budget: real(self, -signs, budget))
 
 
 def believed(patch: Patch) -> None:

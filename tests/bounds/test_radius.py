@@ -16,6 +16,7 @@ from normscope.bounds.radius.logits import Logits
 from normscope.bounds.radius.pgd import Attack
 from normscope.bounds.radius.radius import certified_radius
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.experiments.data import digits
 from normscope.experiments.models import mlp
@@ -223,5 +224,5 @@ def test_the_attack_repeats_itself_and_stops_in_time():
     search, exact, y = Logits(work.graph), Logits(work.double), work.model(drawn(6, 16)).argmax(1)
     first, second = (Attack(search, exact, work.graph.samples, y, seed=3).run() for _ in range(2))
     assert torch.equal(first.distance, second.distance)
-    late = Attack(search, exact, work.graph.samples, y, deadline=0.0).run()
+    late = Attack(search, exact, work.graph.samples, y, budget=Budget(max_seconds=0.0)).run()
     assert (late.distance >= first.distance).all()

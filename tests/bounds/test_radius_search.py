@@ -9,6 +9,7 @@ from torch import Tensor
 from normscope.bounds.radius.differences import difference_constants
 from normscope.bounds.radius.search import widest
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 
 from .classifiers import FAMILIES, drawn, made
 
@@ -48,7 +49,7 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
         lambda rows, radius: gaps.new_full((len(rows), 2), math.nan), gaps, gaps * 0 + 1, one, floor, rtol=1e-2
     )
     assert nan.radius.tolist() == [0.0, 0.25]
-    hurried = widest(lambda rows, r: gaps[rows], gaps, gaps * 0 + 1, one, floor, rtol=1e-2, until=lambda: True)
+    hurried = widest(lambda rows, r: gaps[rows], gaps, gaps * 0 + 1, one, floor, rtol=1e-2, budget=Budget(0))
     assert hurried.tests == 3
     assert not hurried.settled.any()
 

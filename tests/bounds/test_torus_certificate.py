@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +15,7 @@ from normscope.bounds.torus.search import Search
 from normscope.bounds.torus.stage import Close, Tail
 from normscope.bounds.torus.torus import CertifiedField, torus_certificate
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 
 from .torus_cases import CASES, CPU, Net, aten, attack, bounds, case, planned
 
@@ -105,7 +105,7 @@ def test_a_batch_has_the_bound_of_one_sample(name: str) -> None:
 
 def test_there_is_none_without_time_or_without_fields() -> None:
     segments = case("plain")
-    assert torus_certificate(segments, bounds(segments), deadline=time.monotonic()) is None
+    assert torus_certificate(segments, bounds(segments), budget=Budget(max_seconds=0.0)) is None
     net = Net(6)
     dense = net.segments(net.head(net.x, 5, 3))
     assert torus_certificate(dense, bounds(dense)) is None

@@ -80,7 +80,6 @@ DAMAGE = {
     "skipped": [["ab"], [["a"]], [[1, 2]], "ab"],
     "notes": ["abc", [5]],
     "provenance": [5, {"torch": 2}],
-    "seconds": ["x", None],
 }
 
 
@@ -92,6 +91,17 @@ def damaged(path: str, value: object) -> dict:
         inner = inner[int(part)] if isinstance(inner, list) else inner[part]
     inner[last] = value
     return data
+
+
+def test_how_long_it_took_is_read_of_older_files_and_not_written():
+    data = WHOLE.to_json()
+    assert "seconds" not in data
+    assert Audit.from_json(data) == WHOLE
+    assert Audit.from_json(data).seconds is None
+    assert Audit.from_json(data | {"seconds": 1.5}).seconds == 1.5
+    for wrong in ("x", [1]):
+        with pytest.raises(InputError, match="seconds"):
+            Audit.from_json(data | {"seconds": wrong})
 
 
 @pytest.mark.parametrize("path", DAMAGE)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from normscope.bounds.balls.attack import strongest_pairs
 from normscope.bounds.balls.ball import Balls, Over
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.rules.local.local import flat
 
@@ -183,9 +184,7 @@ def case(seed: int) -> Case:
     return Case(drawn, 10.0 ** draw.uniform(-6, 2), "tight" if draw.random() < 0.4 else "fast")
 
 
-def try_ball(
-    drawn: Case, *, samples: int = 6, seconds: float = 0.15, work: Work | None = None, twin: bool = True
-) -> Found:
+def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | None = None, twin: bool = True) -> Found:
     """Bound a network over balls and attack the bound from two sides, and every value on the way.
 
     Without a `twin` (the model itself in float64) only the package's own graph is attacked.
@@ -201,7 +200,7 @@ def try_ball(
     check_values(over, points, drawn)
     check_outputs(over, points, drawn)
     function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape)) if twin else None
-    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=drawn.network.seed)
+    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed)
     lowers = []
     for i, centre in enumerate(balls.centres):
         theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0

@@ -51,7 +51,7 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     drawn = case(seed)
     work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
-        try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), seconds=0.02, work=work)
+        try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_every_example_of_every_rule_over_balls() -> None:
             network = Network(index, model, torch.randn(shapes[0], generator=generator), "eval", ())
             work = Work(model, network.batch, on_missing="inf")
             for radius, effort in ((1e-4, "tight"), (0.3, "fast")):
-                try_ball(Case(network, radius, effort), seconds=0.05, work=work, twin=False)
+                try_ball(Case(network, radius, effort), steps=12, work=work, twin=False)
 
 
 @dataclass(frozen=True)
@@ -364,8 +364,8 @@ def fresh() -> Any:
 def test_a_planted_bug_is_caught(bug: Bug, fresh, monkeypatch) -> None:
     network, work = planted(bug.net)
     one = Case(network, bug.radius, bug.effort)
-    try_ball(one, seconds=0.05, samples=12, work=work)
+    try_ball(one, steps=12, samples=12, work=work)
     fresh()
     bug.plant(monkeypatch)
     with pytest.raises((SoundnessError, AssertionError)):
-        try_ball(one, seconds=0.05, samples=12, work=work)
+        try_ball(one, steps=12, samples=12, work=work)

@@ -16,6 +16,7 @@ from normscope.bounds import work as engine
 from normscope.bounds.attack import lower_bound
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.linalg import conv_norm
 from normscope.rules import ranges
@@ -37,7 +38,7 @@ class Outcome:
     reason: str | None
 
 
-def try_network(network: Network, *, seconds: float = 0.1, tries: int = 10) -> Outcome:
+def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> Outcome:
     """Bound a network by every method and attack it from two sides.
 
     Raises:
@@ -53,7 +54,7 @@ def try_network(network: Network, *, seconds: float = 0.1, tries: int = 10) -> O
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
         rungs = {name: rung for name, rung in work.rungs("tight").items() if rung.holds}
     theirs, _ = strongest(function, start.double().reshape(-1), seed=network.seed, tries=tries)
-    ours, _ = lower_bound(work.graph, work.double, seconds=seconds, seed=network.seed)
+    ours, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=network.seed)
     lower = max(ours, math.log10(theirs) if theirs > 0 else -math.inf)
     for name, rung in rungs.items():
         assert not math.isnan(rung.log10_upper), f"{name} is NaN: {network}"

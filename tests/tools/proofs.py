@@ -25,6 +25,7 @@ from normscope.bounds.proofs.multipliers import Multipliers
 from normscope.bounds.proofs.proof import Proof
 from normscope.bounds.work import Work
 from normscope.core.bracket import Bracket, Evidence
+from normscope.core.budget import Budget
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "verify"
 sys.path.insert(0, str(SCRIPT))
@@ -47,7 +48,7 @@ def closed_form(work: Work) -> tuple[float, tuple[Multipliers, ...]]:
 def bracket_of(work: Work, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
     """Return a GLOBAL bracket with this upper side, a quick search from below and its proof."""
     flat = work.graph.flat().detach()
-    lower, pair = lower_bound(work.graph, work.double, seconds=0.05, restarts=2, promising=[(flat, None)])
+    lower, pair = lower_bound(work.graph, work.double, budget=Budget(30), restarts=2, promising=[(flat, None)])
     witness = None if pair is None else tuple(work.double.split(point) for point in pair)
     return Bracket(
         log10_lower=lower,

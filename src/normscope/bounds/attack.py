@@ -8,52 +8,56 @@ and constant 0.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from ..core.budget import Budget
 from ..core.log10 import log10
 from ..graph.ir import Graph
 
 Function = Callable[[Tensor], Tensor]
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Half distances between the two points, relative to the size of the input."""
+MET = 4e-7
+"""A pair whose log10 is this close to the upper side meets it."""
 
 
 def lower_bound(
     graph: Graph,
     double: Graph,
     *,
-    seconds: float,
+    budget: Budget,
     seed: int = 0,
     restarts: int = 8,
     promising: Sequence[tuple[Tensor, Tensor | None]] = (),
+    enough: float = math.inf,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
     Args:
         graph: the captured graph, in the model's dtype, searched by gradient ascent.
         double: the same graph in float64, where pairs are confirmed.
-        seconds: time for the search; one start is always tried.
+        budget: of the search; a step is one gradient or one pair in float64. One start is always tried.
         seed: of the random starts and directions.
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
+        enough: log10 of the upper side: nothing can be gained once a pair meets it.
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
     searched = graph if start.dtype is torch.float32 else double
-    deadline = time.monotonic() + seconds
     best, witness = -math.inf, None
     dtype = searched.flat().dtype
-    for point, direction in _starts(promising or [(start, None)], generator, restarts):
-        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, deadline):
+    for index, (point, direction) in enumerate(_starts(promising or [(start, None)], generator, restarts)):
+        if best >= enough - MET or (index > 0 and budget.over):
+            break
+        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget):
+            budget.spend()
             value = confirmed(double, u.double(), v.double())
             if value > best:
                 best, witness = value, (u.double(), v.double())
-        if time.monotonic() > deadline:
-            break
     return best, witness
 
 
@@ -95,10 +99,10 @@ def _starts(
 
 
 def _climb(
-    function: Function, point: Tensor, direction: Tensor | None, generator: torch.Generator, deadline: float
+    function: Function, point: Tensor, direction: Tensor | None, generator: torch.Generator, budget: Budget
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pairs: from power iteration at the point, then from gradient ascent on the secant slope."""
-    direction = _top_direction(function, point, generator, deadline) if direction is None else direction.to(point)
+    direction = _top_direction(function, point, generator, budget) if direction is None else direction.to(point)
     size = float(point.double().norm()) or 1.0
     for step in STEPS:
         yield point + step * size * direction, point - step * size * direction
@@ -106,7 +110,7 @@ def _climb(
     moments = [torch.zeros_like(point) for _ in range(4)]
     width = 0.02 * size
     for count in range(1, 31):
-        if time.monotonic() > deadline:
+        if not budget.spend():
             break
         centre.requires_grad_(True)
         along.requires_grad_(True)
@@ -143,7 +147,7 @@ def gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = 
         return (None,) * len(inputs)
 
 
-def _top_direction(function: Function, point: Tensor, generator: torch.Generator, deadline: float) -> Tensor:
+def _top_direction(function: Function, point: Tensor, generator: torch.Generator, budget: Budget) -> Tensor:
     """A few power steps on J^T J with finite-difference products: only a search direction, nothing is claimed of it."""
     direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
     direction = direction / direction.norm()
@@ -160,6 +164,6 @@ def _top_direction(function: Function, point: Tensor, generator: torch.Generator
         if pulled is None or not math.isfinite(length) or length == 0:
             return direction
         direction = pulled.detach() / length
-        if time.monotonic() > deadline:
+        if not budget.spend():
             break
     return direction

@@ -7,7 +7,6 @@ beta = max(abs(a), abs(b)). Chains are found anywhere in the graph: a source wit
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Evidence
+from ..core.budget import Budget
 from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
@@ -154,8 +154,8 @@ class Link:
 class Certificate:
     """Carries a state along every chain of the graph (a `Chain` for `folded.propagate`)."""
 
-    def __init__(self, start: State, method: str, device: torch.device, deadline: float | None = None) -> None:
-        self.start, self.method, self.device, self.deadline = start, method, device, deadline
+    def __init__(self, start: State, method: str, device: torch.device, budget: Budget | None = None) -> None:
+        self.start, self.method, self.device, self.budget = start, method, device, budget or Budget()
         self.links: dict[str, Link] = {}
         self.blocks: dict[int, Block | None] = {}
         self.runs: dict[tuple[str, str, str], Multipliers] = {}
@@ -206,8 +206,7 @@ class Certificate:
 
     def _block(self, linear: LinearMap) -> Block | None:
         if id(linear) not in self.blocks:
-            late = self.deadline is not None and time.monotonic() > self.deadline
-            self.blocks[id(linear)] = None if late else _block(linear, self.device)
+            self.blocks[id(linear)] = None if self.budget.late else _block(linear, self.device)
         return self.blocks[id(linear)]
 
 

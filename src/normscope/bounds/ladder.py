@@ -96,7 +96,7 @@ def ladder(
         on_missing: `"error"` or `"inf"`.
         known: constants of modules by path.
         rtol: tolerance of single norms.
-        max_seconds: budget.
+        max_seconds: cuts short what takes longer; every rung says what was cut of it.
         seed: of the search from below.
 
     Returns:

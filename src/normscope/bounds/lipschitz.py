@@ -49,9 +49,9 @@ def lipschitz(
         batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
         scope: `"global"`, `"point"` or `"ball"`.
         radius: of the balls, in the units of the model's input.
-        effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or half a
-            minute (or most of `max_seconds`) has gone; `"exact"`: then branch and bound over activation patterns, for
-            small networks of ReLUs, leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
+        effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
+            taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
+            leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
             (logits i < j in the order of `itertools.combinations`), in `per_output`. GLOBAL only.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
@@ -59,7 +59,8 @@ def lipschitz(
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: budget; what is left undone falls back to cheaper bounds and a shorter search from below.
+        max_seconds: cuts short what takes longer, and then `converged` is False and `advice` says what was cut. Without
+            it every search takes its own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:

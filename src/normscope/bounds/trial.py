@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.budget import Budget
 from ..core.errors import NormscopeError, SoundnessError
 from ..graph.ir import Unit
 from ..rules.effects import Unbounded
@@ -40,7 +41,7 @@ class _Function(nn.Module):
         return self.function(*inputs)
 
 
-def try_example(example: Example, *, seed: int = 0, seconds: float = 1.0) -> Trial:
+def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
     """Put a rule's example on trial: bound it by every method and attack it.
 
     Parameters and running statistics are drawn at random, so that no rule passes because of a default of 1 or 0.
@@ -48,7 +49,7 @@ def try_example(example: Example, *, seed: int = 0, seconds: float = 1.0) -> Tri
     Args:
         example: `(function or module, *input_shapes)`, as given to `@normscope.rule`.
         seed: of the parameters, the inputs and the attack.
-        seconds: time for the attack.
+        steps: of the attack: gradients, and pairs in float64.
 
     Raises:
         SoundnessError: the attack got above an upper side: the rule is wrong.
@@ -65,7 +66,7 @@ def try_example(example: Example, *, seed: int = 0, seconds: float = 1.0) -> Tri
             raise NormscopeError(effect.reason)
     rungs = work.rungs()
     uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
-    lower, _ = lower_bound(work.graph, work.double, seconds=seconds, seed=seed)
+    lower, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=seed)
     for name, value in uppers.items():
         if lower > value:
             raise SoundnessError(f"{name}: upper side 10^{value} below the attack's 10^{lower} (seed {seed})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core.bracket import Bracket, Evidence
+from ..core.budget import Budget
 from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.export import capture
 from ..graph.ir import Shape
 from ..linalg.linear_map import LinearMap
-from ..linalg.norms import upper
+from ..linalg.norms import BOUNDING, upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
@@ -28,6 +28,7 @@ from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
 from .exact.patterns import closer
 from .folded import Norm, propagate
+from .passes import passes
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .proofs.multipliers import Multipliers
@@ -35,17 +36,20 @@ from .proofs.proof import Proof
 from .segments import Segments, segment
 from .torus.torus import CertifiedTorus, torus_certificate
 
-ATTACK_SECONDS = 10.0
-"""Time for the search from below when no budget is given."""
+ATTACK_STEPS, ATTACK_FEWEST = 600, 6
+"""Steps of the search from below, gradients and pairs in float64, through small networks and through the largest."""
+
+ATTACK_WORK = 1.5e10
+"""Multiplications of one pass, over all steps of the search from below: large networks take fewer steps."""
 
 EFFORTS = ("fast", "tight", "exact")
 """How hard the upper side is worked on."""
 
-TIGHT_SECONDS = 30.0
-"""Time for the optimised certificate when no budget is given."""
+EXACT_RTOL = 1e-6
+"""Where the two sides count as met in branch and bound."""
 
-EXACT_SECONDS, EXACT_RTOL = 60.0, 1e-6
-"""Time for branch and bound when no budget is given, and where the two sides count as met."""
+BELOW = "the search from below"
+"""How messages name it."""
 
 TINY = 65536
 """Maps with at most this many matrix entries are bounded tightly whatever the budget."""
@@ -87,16 +91,18 @@ class Work:
         known: Mapping[str, float] | None = None,
         rtol: float = 1e-3,
         max_seconds: float | None = None,
+        budget: Budget | None = None,
     ) -> None:
         check_option(on_missing)
-        began = time.monotonic()
-        self.deadline = None if max_seconds is None else began + max_seconds
+        self.budget = Budget(max_seconds=max_seconds, what="the measurement") if budget is None else budget
+        self.norms, self.chains = self.budget.search(BOUNDING), self.budget.search("the search for closed forms")
+        self.below = self.budget
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
         captured = capture(model, batch, mode=mode, output=output)
         self.graph = fill(captured, known or {})
         if on_missing == "error":
             check(self.graph)
-        self.rtol, self.late = rtol, False
+        self.rtol = rtol
         self.values: dict[str, Upper] = {}
         self.plan: Plan | None = None
         self.dense: Certified | None = None
@@ -106,10 +112,6 @@ class Work:
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
 
-    def left(self) -> float | None:
-        """Return the seconds left of the budget, or None without one."""
-        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
-
     @property
     def norm(self) -> Norm:
         """The norm of one linear map, within tolerance and budget."""
@@ -118,10 +120,8 @@ class Work:
     def _norm(self, linear: LinearMap) -> Upper:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
-        until = None if self.deadline is None else self.deadline - 0.3 * max(self.deadline - time.monotonic(), 0.0)
-        self.late = self.late or (until is not None and time.monotonic() > until)
         tiny = linear.in_size * linear.out_size <= TINY
-        return upper(linear, rtol=self.rtol, deadline=None if tiny else until)
+        return upper(linear, rtol=self.rtol, budget=None if tiny else self.norms.share(0.7))
 
     def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
         """Return the upper side of every method that the effort allows."""
@@ -154,7 +154,8 @@ class Work:
         result["printed-exact"] = printed(self.segments, self.norm, exact=True)
         result |= {name: replace(self._bracket(u, name), proof=proofs[name]) for name, u in uppers.items()}
         result["best"] = replace(self._bracket(best, method), proof=proofs[method])
-        return result
+        later = {"liplt": self.chains, "closed-form": self.chains, "tight": self.budget, "best": self.budget}
+        return {name: cut_short(rung, self.norms, later.get(name, self.norms)) for name, rung in result.items()}
 
     def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""
@@ -168,15 +169,13 @@ class Work:
 
     def tightened(self) -> Upper | None:
         """Return the bound of the optimised certificate (kept in `certificate`), or None where there is none."""
-        left = self.left()
-        until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.7 * left)
+        budget = self.budget.share(0.7)
         self.plan = plan(self.segments, self.values)
         inputs = {item.name for item in self.graph.inputs}
         waves = None
         if self.plan is None or not inputs.issuperset(self.plan.start):  # too wide to write out: by frequencies
-            most = until - 0.15 * (until - time.monotonic())
-            waves = torus_certificate(self.segments, self.values, deadline=most)
-        self.dense = None if self.plan is None else optimise(self.plan, deadline=until)
+            waves = torus_certificate(self.segments, self.values, budget=budget.share(0.85))
+        self.dense = None if self.plan is None else optimise(self.plan, budget=budget)
         sure = None if self.plan is None or self.dense is None else accounted(self.plan, self.dense)
         if sure is not None and (waves is None or sure.log10 <= waves.log10):
             assert self.plan is not None
@@ -191,7 +190,7 @@ class Work:
 
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
-        chain = Certificate(start, method, device, self.deadline)
+        chain = Certificate(start, method, device, self.chains)
         return propagate(self.segments, self.norm, fold=True, chain=chain), chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
@@ -204,8 +203,6 @@ class Work:
             reason=self._reason() if value.log10 == math.inf else None,
             input_shape=self.graph.input_shape,
             notes=self.graph.notes,
-            converged=not self.late,
-            advice="the budget ran out and cheaper bounds were taken: raise max_seconds" if self.late else None,
         )
 
     def evidence(self, value: Upper) -> Evidence:
@@ -233,6 +230,7 @@ class Work:
             )
             for name, b in rungs.items()
         }
+        shared = {name: cut_short(rung, self.below) for name, rung in shared.items()}
         shared["best"] = best
         return shared if observed is None else shared | {"observed": observed}
 
@@ -251,7 +249,6 @@ class Work:
 
     def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int) -> Bracket:
         """Search from below, first where the Jacobian was seen to be largest, and complete the bracket."""
-        left = self.left()
         promising: list[tuple[Tensor, Tensor | None]] = []
         if observed is not None and observed.per_sample:
             points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
@@ -259,19 +256,20 @@ class Work:
             promising = [
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
-        seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
-        value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
+        steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
+        self.below = self.budget.search(BELOW, steps)
+        value, pair = lower_bound(
+            self.graph, self.double, budget=self.below, seed=seed, promising=promising, enough=bracket.log10_upper
+        )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
-        return replace(bracket, log10_lower=value, witness=witness)
+        return cut_short(replace(bracket, log10_lower=value, witness=witness), self.below)
 
     def exact(self, bracket: Bracket) -> Bracket:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
-        left = self.left()
-        seconds = EXACT_SECONDS if left is None else left
         certified = None if self.dense is None else self.plan
-        return closer(self.segments, certified, bracket, self.double, seconds=seconds, rtol=EXACT_RTOL)
+        return closer(self.segments, certified, bracket, self.double, budget=self.budget, rtol=EXACT_RTOL)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""
@@ -299,6 +297,14 @@ class Work:
                 )
             )
         return tuple(rows)
+
+
+def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:
+    """Return a bracket that says what the clock cut short, if anything."""
+    for budget in budgets:
+        if budget.cut:
+            bracket = replace(bracket, converged=False, advice=budget.advice(bracket.advice))
+    return bracket
 
 
 def slope_evidence(effect: Effect) -> Evidence:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
 from ..bounds.work import Work, check_option
 from ..core.bracket import Bracket
+from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode
@@ -30,8 +30,8 @@ from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
 from .streaming import first_names, watch_data
 
-RADII_SECONDS = 3.0
-"""Time for certified radii and the attack on them."""
+BOUNDS_SHARE = 0.6
+"""Of the time, where it is limited, that the bounds of the network may take; radii and sensitivities have the rest."""
 OBSERVED_SAMPLES = 8
 """Jacobians are taken at this many samples of the batch; each costs dozens of passes through the model."""
 
@@ -66,7 +66,8 @@ def audit(
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`, `"tight"` or `"exact"`: how hard the network's bound is worked on, as in `lipschitz`.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: budget of the bounds, not of the pass over the data nor of the Jacobians at the batch.
+        max_seconds: cuts short bounds, radii and sensitivities that take longer, not the pass over the data nor the
+            Jacobians at the batch; `notes` says what was cut.
         seed: of the search from below.
         name: how the report calls the model; its class if not given.
 
@@ -86,7 +87,7 @@ def audit(
 
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
-    began = time.monotonic()
+    budget = Budget(max_seconds=max_seconds, what="the audit")
     check_option("inf", effort)
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
@@ -102,7 +103,7 @@ def audit(
     if broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
     else:
-        options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "max_seconds": max_seconds}
+        options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "budget": budget.share(BOUNDS_SHARE)}
         work = _traced(model, batch, options, skipped)
     data = watch_data(model, [batch] if loader is None else loader, mode=asked, written=_written(work))
     if data.error is not None:
@@ -122,9 +123,9 @@ def audit(
     else:
         norms = weight_norms(work)
         rungs = {name: replace(rung, proof=None) for name, rung in work.climb(observed, seed, effort).items()}
-        radii = None if data.not_finite is not None else audited_radii(work, seconds=RADII_SECONDS, seed=seed)
+        radii = None if data.not_finite is not None else audited_radii(work, budget=budget.share(0.5), seed=seed)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
-        sensitivity = {} if data.not_finite is not None else sensitivities(work, seed, skipped)
+        sensitivity = {} if data.not_finite is not None else sensitivities(work, budget, seed, skipped)
         places = from_graph(work, data, fed, norms, observed, sensitivity)
     examined = Examined(
         model=model,
@@ -152,9 +153,9 @@ def audit(
         layers=tuple(place.row for place in places),
         findings=look(examined),
         skipped=tuple(skipped) + _unmatched(examined),
-        notes=tuple(dict.fromkeys((*notes, *_data_notes(loader, data)))),
+        notes=tuple(dict.fromkeys((*notes, *_data_notes(loader, data), *budget.cuts))),
         provenance=provenance(device),
-        seconds=time.monotonic() - began,
+        seconds=budget.elapsed,
     )
 
 

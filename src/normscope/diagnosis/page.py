@@ -246,4 +246,5 @@ def _skipped(audit: Audit) -> Table | None:
 
 def _provenance(audit: Audit) -> Table:
     columns = (Column(title="what", kind="name"), Column(title="value"))
-    return Table(columns=columns, rows=(*audit.provenance.items(), ("time", format_cell(audit.seconds, "seconds"))))
+    time = () if audit.seconds is None else (("time", format_cell(audit.seconds, "seconds")),)
+    return Table(columns=columns, rows=(*audit.provenance.items(), *time))

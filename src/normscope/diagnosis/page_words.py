@@ -139,8 +139,10 @@ def _over_all_inputs(bracket: Bracket) -> str:
     )
     if bracket.log10_lower > -math.inf:
         text += f"; two inputs were found for which it does so {factor(bracket.log10_lower)} times"
-    open_ = "" if bracket.converged else f" The search was cut short: {_ended(bracket.advice or 'give it more time')}"
-    return f"{text}.{open_}"
+    if bracket.converged:
+        return f"{text}."
+    why = _ended(bracket.advice or "give it more time")
+    return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
 def _at_data(bracket: Bracket) -> str:

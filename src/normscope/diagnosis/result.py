@@ -155,7 +155,8 @@ class Audit(Shown):
         skipped: what was not measured, and why.
         notes: what the reader must know.
         provenance: versions and device.
-        seconds: how long the audit took.
+        seconds: how long the audit took; None where it was read from a file. Not stored in JSON, of which the same
+            audit gives the same bytes every time.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Audit(Shown):
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def headline(self) -> Bracket | None:
@@ -196,7 +197,7 @@ class Audit(Shown):
             InputError: the file cannot be written.
         """
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "audit"}
-        data |= {item.name: getattr(self, item.name) for item in fields(self)}
+        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name != "seconds"}
         data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
         data["observed"] = None if self.observed is None else self.observed.to_json()
         data["radii"] = None if self.radii is None else self.radii.to_json()
@@ -230,7 +231,8 @@ class Audit(Shown):
             )
         try:
             check_form(data, cls)
-            given = {item.name: data[item.name] for item in fields(cls) if item.name != "radii"}
+            given = {item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "seconds")}
+            given["seconds"] = data.get("seconds")  # of an older file
             given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])

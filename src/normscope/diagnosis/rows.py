@@ -52,8 +52,8 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(work.double.node(name).path)
-            left = None if linear.in_size * linear.out_size <= SMALL else work.left()
-            found[name] = bracket(linear, rtol=work.rtol, max_seconds=None if left is None else left / 3)
+            budget = None if linear.in_size * linear.out_size <= SMALL else work.norms.share(1 / 3)
+            found[name] = bracket(linear, rtol=work.rtol, budget=budget)
     return found
 
 

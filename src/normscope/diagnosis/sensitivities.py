@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import replace
 
-from ..bounds.weights.applied import factors_of
+from ..bounds.passes import multiplications, passes
 from ..bounds.weights.figures import Plan
-from ..bounds.weights.jacobian import Search
+from ..bounds.weights.jacobian import LOWER_SIDES, Search
 from ..bounds.weights.weights import measure
 from ..bounds.work import Work
 from ..core.bracket import Bracket
+from ..core.budget import GPU, Budget
 from ..core.errors import InputError, JacobianError, said
+from ..linalg.norms import BOUNDING
 
 SAMPLES = 2
 """Samples of the batch that are measured."""
-SECONDS = 4.0
-"""Time for what the bounds of the audit do not know yet; then cheaper bounds are taken."""
-AT_LEAST = 1.0
-"""Seconds it may take even when the budget of the bounds is spent: small models need a fraction of it."""
+SEARCH_STEPS, SEARCH_WORK = 2000, 1e10
+"""Steps of the search for lower sides, and multiplications of one pass over all of them."""
+NORM_WORK = 2e10
+"""Multiplications for the norms of maps that the bounds of the audit do not know yet; then cheaper ones are taken."""
 MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
 STEPS = 4
@@ -29,25 +29,25 @@ SIDE = 128
 WHAT = "sensitivity to the weights"
 
 
-def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+def sensitivities(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
     """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
 
     To be called when the audit has bounded the network, whose norms are used again.
     """
-    left = work.left()
-    now, seconds = time.monotonic(), SECONDS if left is None else min(max(left, AT_LEAST), SECONDS)
-    large = _multiplications(work) > MULTIPLICATIONS
+    large = multiplications(work.double) > MULTIPLICATIONS
     if large:
         skipped.append(
             (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
         )
-    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, deadline=-math.inf if large else now + seconds)
+    steps = 0 if large else passes(work.double, SEARCH_STEPS, work=SEARCH_WORK)
+    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, budget=budget.search(LOWER_SIDES, steps))
+    norms = NORM_WORK * (GPU if work.double.inputs[0].value.device.type == "cuda" else 1.0)
     plan = Plan(
         search=search,
         samples=1 if large else SAMPLES,
         chain_cost=-1.0,
         side=SIDE,
-        deadline=now + seconds / 2,
+        norms=budget.share(0.5).search(BOUNDING, norms),
         witnesses=False,
     )
     try:
@@ -57,9 +57,3 @@ def sensitivities(work: Work, seed: int, skipped: list[tuple[str, str]]) -> dict
         return {}
     skipped.extend((f"{WHAT} of {path}", why) for path, why in result.skipped)
     return {name: replace(row.bracket_h, per_sample=None, notes=row.notes) for name, row in rows.items()}
-
-
-def _multiplications(work: Work) -> float:
-    """About how many multiplications one pass through the weight layers takes."""
-    found = [(factors[1], node.shape) for node in work.double if (factors := factors_of(node)) is not None]
-    return sum(float(weight.numel()) * math.prod(shape) / max(weight.shape[0], 1) for weight, shape in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, smallest, total
 from ..linalg.certify import certify
 from ..linalg.lanczos import largest_singular_vector
 from ..linalg.linear_map import Matrix
-from ..linalg.norms import bracket, upper
+from ..linalg.norms import BOUNDING, bracket, upper
 
 KERNEL_NOTE = (
     "the file does not say how a kernel is run: the bracket holds for every zero-padded convolution with it, plain or "
@@ -33,7 +33,7 @@ _AFFORDABLE = 3e11
 _STEPS = 60
 
 
-def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, deadline: float | None = None) -> Bracket:
+def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, budget: Budget | None = None) -> Bracket:
     """Return the spectral norm of a matrix as a bracket, in memory that stays near the matrix itself.
 
     Large matrices are read in pieces: G = sum of P^T P over pieces P, and a Cholesky factorization of t I - G proves
@@ -43,7 +43,7 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, deadline: float | None = 
     Args:
         weight: a real floating-point matrix; float16, bfloat16 and float8 are converted exactly.
         rtol: close the bracket to `upper/lower - 1 <= rtol` where that is affordable.
-        deadline: a `time.monotonic()` after which only cheap upper sides are taken.
+        budget: once it is over only cheap upper sides are taken.
 
     Returns:
         The bracket, PROVEN; `converged` and `advice` say if it is loose.
@@ -57,16 +57,16 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, deadline: float | None = 
     """
     weight = _working(weight)
     if weight.numel() <= _SMALL or weight.dtype == torch.float64:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return bracket(Matrix(weight), rtol=rtol, max_seconds=left)
-    large = _Large(weight, deadline)
+        return bracket(Matrix(weight), rtol=rtol, budget=budget)
+    own = (budget or Budget()).search(BOUNDING)
+    large = _Large(weight, own)
     bound, vector = large.certified(rtol)
-    lower = large.attained(vector if vector is not None else large.searched(rtol, deadline))
-    advice = "too large for a Gram matrix in the time allowed: the upper side is a cheap one"
+    lower = large.attained(vector if vector is not None else large.searched(rtol, own))
+    advice = own.advice() or "too large for a Gram matrix: the upper side is a cheap one"
     return _closed(bound, lower, rtol, advice, input_shape=(weight.shape[1],))
 
 
-def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, deadline: float | None = None) -> Bracket:
+def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = None) -> Bracket:
     """Bracket the norm of every convolution that a stored kernel may belong to.
 
     The kernel W is `[out, in/groups, *taps]`, or `[in, out/groups, *taps]` of a transposed convolution, which is the
@@ -83,7 +83,7 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, deadline: float | None = 
     Args:
         kernel: a real floating-point tensor of 3 to 5 dimensions.
         rtol: of the norms of the matrices.
-        deadline: a `time.monotonic()` after which only cheap upper sides are taken.
+        budget: once it is over only cheap upper sides are taken.
 
     Returns:
         The bracket, PROVEN; never closed, since the convolutions it speaks of have different norms.
@@ -101,10 +101,11 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, deadline: float | None = 
     rows = taps.reshape(out, -1)
     longest = rows[torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).argmax()]
     root = Upper.of(math.sqrt(count), Evidence.PROVEN, allowance=2.0**-52)
+    own = (budget or Budget()).search(BOUNDING)
     bounds = [
-        total([_upper(taps[:, :, tap], rtol, deadline) for tap in range(count)]).named("sum over taps"),
-        root.times(_upper(rows, rtol, deadline)).named("windows"),
-        root.times(_upper(taps.transpose(1, 2).reshape(out * count, -1), rtol, deadline)).named("terms of an output"),
+        total([_upper(taps[:, :, tap], rtol, own) for tap in range(count)]).named("sum over taps"),
+        root.times(_upper(rows, rtol, own)).named("windows"),
+        root.times(_upper(taps.transpose(1, 2).reshape(out * count, -1), rtol, own)).named("terms of an output"),
     ]
     lower = bracket(Matrix(longest[None])).log10_lower
     advice = "audit the model itself: with stride, padding, groups and input size known the bracket closes"
@@ -130,10 +131,10 @@ def _working(weight: Tensor) -> Tensor:
     return weight if weight.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) else weight.float()
 
 
-def _upper(matrix: Tensor, rtol: float, deadline: float | None) -> Upper:
+def _upper(matrix: Tensor, rtol: float, budget: Budget) -> Upper:
     if matrix.numel() <= _SMALL or matrix.dtype == torch.float64:
-        return upper(Matrix(matrix), rtol=rtol, deadline=deadline)
-    return _Large(matrix, deadline).certified(rtol)[0]
+        return upper(Matrix(matrix), rtol=rtol, budget=budget)
+    return _Large(matrix, budget).certified(rtol)[0]
 
 
 class _Large:
@@ -142,13 +143,12 @@ class _Large:
     Squares of such numbers stay far from the ends of float64's range, so nothing needs scaling.
     """
 
-    def __init__(self, weight: Tensor, deadline: float | None) -> None:
+    def __init__(self, weight: Tensor, budget: Budget) -> None:
         self.tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
         self.rows, self.columns = self.tall.shape
         cost = float(self.rows) * self.columns * self.columns
-        late = deadline is not None and time.monotonic() > deadline
         self.gram: Tensor | None = None
-        if cost <= _AFFORDABLE and not late:
+        if cost <= _AFFORDABLE and not budget.over:
             self.gram = torch.zeros(self.columns, self.columns, dtype=torch.float64, device=weight.device)
         self._read()
 
@@ -191,13 +191,13 @@ class _Large:
         sharp = Upper.of(value, Evidence.PROVEN, "Gram matrix + Cholesky", allowance=2.0**-48)
         return smallest([sharp, *cheap]), certificate.vector
 
-    def searched(self, rtol: float, deadline: float | None) -> Tensor:
+    def searched(self, rtol: float, budget: Budget) -> Tensor:
         """Return a vector that is stretched much, found by Lanczos in float32."""
         if self.frobenius == 0.0:
             return torch.zeros(self.columns, dtype=torch.float64, device=self.tall.device)
         noise = torch.randn(self.columns, generator=torch.Generator().manual_seed(0)).to(self.tall.device)
         search = largest_singular_vector(
-            Matrix(self.tall.float()), noise, rtol=rtol / 20.0, steps=_STEPS, deadline=deadline, scale=self.frobenius
+            Matrix(self.tall.float()), noise, rtol=rtol / 20.0, steps=_STEPS, budget=budget, scale=self.frobenius
         )
         return search.vector.double()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket
+from ..core.budget import Budget
 from ..core.finding import Finding, Severity
 from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
+from ..linalg.norms import BOUNDING
 from ..report.cells import visible
 from ..report.words import counted, shape
 from ..theory.lemmas import lemma1
@@ -73,8 +74,8 @@ def audit_weights(
         >>> audit.layers[0].path, round(audit.layers[0].norm.upper, 6)
         ('head', 1.0)
     """
-    began = time.monotonic()
-    ledger = _Ledger(tensors=tensors, rtol=rtol, deadline=None if max_seconds is None else began + max_seconds)
+    budget = Budget(max_seconds=max_seconds, what=BOUNDING)
+    ledger = _Ledger(tensors=tensors, rtol=rtol, budget=budget)
     with Progress("reading weights", total=len(tensors)) as progress:
         for key, read in tensors.items():
             progress.step(visible(key))
@@ -88,9 +89,9 @@ def audit_weights(
         layers=tuple(ledger.rows),
         findings=tuple(sorted(ledger.findings, key=lambda finding: -finding.severity.rank)),
         skipped=ledger.skipped(),
-        notes=ledger.notes(),
+        notes=(*ledger.notes(), *budget.cuts),
         provenance=provenance(),
-        seconds=time.monotonic() - began,
+        seconds=budget.elapsed,
     )
 
 
@@ -100,7 +101,7 @@ class _Ledger:
 
     tensors: Stored
     rtol: float
-    deadline: float | None
+    budget: Budget
     rows: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     parameters: int = 0
@@ -126,7 +127,7 @@ class _Ledger:
         elif tensor.ndim < 2:
             self.vectors += not self._belongs_to_batch_norm(key)
         elif tensor.numel():
-            self.rows.append(_row(key, tensor, self.rtol, self.deadline, finite))
+            self.rows.append(_row(key, tensor, self.rtol, self.budget, finite))
             self.findings.extend(_zeros(key, tensor, self.rows[-1]))
 
     def _unusable(self, key: str, tensor: Tensor) -> str | None:
@@ -230,7 +231,7 @@ def _no_numbers(variance: Tensor, scale: Tensor | None) -> str | None:
     return "a stored variance or scale is negative, NaN or infinite"
 
 
-def _row(key: str, tensor: Tensor, rtol: float, deadline: float | None, finite: bool) -> Row:
+def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) -> Row:
     """Return the row of a matrix or kernel."""
     kind, note = _kind(key, tensor)
     norm: Bracket | None = None
@@ -238,9 +239,9 @@ def _row(key: str, tensor: Tensor, rtol: float, deadline: float | None, finite: 
     if not finite:
         notes.append("no norm: it holds NaN or infinite values")
     elif kind in ("matrix", "embedding"):
-        norm = matrix_norm(tensor, rtol=rtol, deadline=deadline)
+        norm = matrix_norm(tensor, rtol=rtol, budget=budget)
     elif kind == "convolution":
-        norm = kernel_norm(tensor, rtol=rtol, deadline=deadline)
+        norm = kernel_norm(tensor, rtol=rtol, budget=budget)
     counts = kind in ("matrix", "convolution")
     return Row(
         path=key.removesuffix(".weight") if key != "weight" else key,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ..core.bracket import Evidence
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
 from .certify import Certificate, below, certify
@@ -39,15 +39,15 @@ class ConvolutionNorm:
     Args:
         conv: the convolution.
         rtol: how tight a bound to aim for.
-        deadline: a `time.monotonic()` after which only cheap bounds are taken.
+        budget: once it is over only cheap bounds are taken.
 
     Attributes:
         upper: the bound so far.
         start: a vector that comes close to attaining it, or None.
     """
 
-    def __init__(self, conv: Convolution, *, rtol: float, deadline: float | None) -> None:
-        self.conv, self.rtol, self.deadline = conv, rtol, deadline
+    def __init__(self, conv: Convolution, *, rtol: float, budget: Budget) -> None:
+        self.conv, self.rtol, self.budget = conv, rtol, budget
         self.upper: Upper = ZERO
         self.start: Tensor | None = None
         self._symbol: Symbol | None = None
@@ -61,7 +61,7 @@ class ConvolutionNorm:
         self._plain, self._exponent = _normalized(conv, weight, largest)
         cheap = _cheap(self._plain)
         self.upper = self._rescaled(cheap)
-        if self._late or min(conv.weight.shape[0] // conv.groups, conv.weight.shape[1]) > _SIDE_LIMIT:
+        if min(conv.weight.shape[0] // conv.groups, conv.weight.shape[1]) > _SIDE_LIMIT or self.budget.over:
             return
         torus = [ring[0] for ring in options]
         self._kernel = Kernel(self._plain, [ring.stride for ring in torus])
@@ -70,10 +70,6 @@ class ConvolutionNorm:
             self._write_out()
             return
         self._on_torus(symbol, cheap)
-
-    @property
-    def _late(self) -> bool:
-        return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def _cost(self) -> float:
@@ -87,7 +83,7 @@ class ConvolutionNorm:
     def _write_out(self) -> None:
         """Certify the matrix of the convolution itself."""
         plain = self._plain
-        written, start = matrix_bound(Matrix(plain.dense()), rtol=self.rtol, deadline=self.deadline)
+        written, start = matrix_bound(Matrix(plain.dense()), rtol=self.rtol, budget=self.budget)
         if written.log10 == -math.inf:
             self.upper = written
             return
@@ -103,7 +99,7 @@ class ConvolutionNorm:
         """Certify the convolution on the least torus, and on its twisted twin where that promises more."""
         found, certificate, peak = _certified(symbol, self.rtol)
         twisted = [_twist(symbol, peak, a, ring) for a, ring in enumerate(symbol.torus)]
-        if twisted != list(symbol.torus) and not self._late:
+        if twisted != list(symbol.torus) and not self.budget.over:
             other = Symbol(self._kernel, twisted)
             again, second, its_peak = _certified(other, self.rtol)
             if again.log10 < found.log10:
@@ -116,7 +112,7 @@ class ConvolutionNorm:
 
     def tighten(self, log10_lower: float) -> Upper:
         """Return a bound closer to a known lower side, from the matrix itself or from other tori."""
-        if self._symbol is None or self._symbol.exact or self._late or log10_lower == -math.inf:
+        if self._symbol is None or self._symbol.exact or log10_lower == -math.inf or self.budget.over:
             return self.upper
         if self._cost <= _AFFORDABLE:
             self._write_out()
@@ -129,7 +125,7 @@ class ConvolutionNorm:
         high = 10.0 ** (self.upper.log10 - self._exponent * math.log10(2.0))
         if high > lower * (1.0 + _REACHABLE * self.rtol):
             return self.upper
-        best = other_torus(self._symbol, self._peak, self._tori(), lower, high, self.rtol, self.deadline)
+        best = other_torus(self._symbol, self._peak, self._tori(), lower, high, self.rtol, self.budget)
         if best is not None:
             self.upper = smallest([self.upper, self._rescaled(best)])
         return self.upper
@@ -150,7 +146,7 @@ class ConvolutionNorm:
     def _write_axis(self, which: int, log10_lower: float) -> None:
         """Certify the convolution with one axis written out, where a torus takes care of the others."""
         strip = written_axis(self._plain, which)
-        inner = ConvolutionNorm(strip, rtol=self.rtol, deadline=self.deadline)
+        inner = ConvolutionNorm(strip, rtol=self.rtol, budget=self.budget)
         goal = log10_lower - self._exponent * math.log10(2.0)
         if inner.upper.log10 > goal + math.log10(1.0 + self.rtol):
             inner.tighten(goal)
@@ -170,9 +166,9 @@ class ConvolutionNorm:
         return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
 
 
-def matrix_bound(linear: Matrix, *, rtol: float, deadline: float | None) -> tuple[Upper, Tensor | None]:
+def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper, Tensor | None]:
     """Return a certified bound on the norm of a matrix, and its leading right singular vector."""
-    norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, deadline=deadline)
+    norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, budget=budget)
     if norm.start is None:
         return norm.upper, None
     full = torch.zeros(linear.in_shape, dtype=torch.float64, device=linear.device)
@@ -187,14 +183,14 @@ def other_torus(
     lower: float,
     upper: float,
     rtol: float,
-    deadline: float | None,
+    budget: Budget,
 ) -> Upper | None:
     """Look for a torus whose bound is below `upper`, if possible within `rtol` of a known lower side.
 
     Only frequencies near those of the base torus that exceed the lower side can spoil another torus: they are tested
     first (a Cholesky factorization that fails costs little), and a torus that passes is then certified in full.
     """
-    hot, budget = [base.turns_of(peak[None])], 3.0 * base.frequencies
+    hot, tried = [base.turns_of(peak[None])], budget.search("the choice of a torus", 3.0 * base.frequencies)
     level = (lower / base.factor) ** 2
     for grid, gram in base.chunks():
         failed = (~below(gram, level)).reshape(grid.shape[0], -1).any(dim=1).cpu()
@@ -206,12 +202,12 @@ def other_torus(
             break
         passed = False
         for torus in tori:
-            if budget < 0.0 or (deadline is not None and time.monotonic() > deadline):
+            if tried.over:
                 return found
             symbol = Symbol(base.kernel, torus)
             level = (goal / symbol.factor) ** 2 / (1.0 + 8.0 * UNIT) - symbol.error
             spent, passed = _passes(symbol, (points[:1], points), level)
-            budget -= spent
+            tried.spend(min(spent, tried.left))
             if passed:
                 method = "torus + Cholesky"
                 found, upper = Upper.of(goal, Evidence.PROVEN, method, allowance=8.0 * UNIT), goal

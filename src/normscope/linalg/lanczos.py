@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..core.budget import Budget
 from .linear_map import LinearMap
 
 _DIRECT = 128
@@ -115,7 +115,7 @@ def largest_singular_vector(
     rtol: float = 1e-4,
     steps: int = 200,
     enough: float = math.inf,
-    deadline: float | None = None,
+    budget: Budget | None = None,
     memory: float = 4e8,
     scale: float = 1.0,
 ) -> Search:
@@ -127,7 +127,7 @@ def largest_singular_vector(
         rtol: settled once the estimated relative error of the singular value is below this.
         steps: at most this many steps (one application of the map and its transpose each).
         enough: stop as soon as the gain reaches this value.
-        deadline: stop at this `time.monotonic()`.
+        budget: nothing more is done once it is over; one step of it is one step here.
         memory: bytes that the basis may take (restarts happen when it is full).
         scale: about how large the gain is (so that its square neither overflows nor vanishes).
     """
@@ -155,7 +155,7 @@ def largest_singular_vector(
         small[:filled, filled - 1] = small[filled - 1, :filled] = column[:-1]
         rest = float(column[-1])
         ended = rest <= 1e-7 * float(column[:-1].abs().max())  # an invariant subspace, as far as float32 can tell
-        full, late = filled == room, deadline is not None and time.monotonic() > deadline
+        full, late = filled == room, budget is not None and not budget.spend()
         if full or late or taken >= steps or taken % 4 == 0 or ended or filled >= size:
             values, vectors = torch.linalg.eigh(small[:filled, :filled])
             top = max(float(values[-1]), 0.0)

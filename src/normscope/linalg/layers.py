@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.bracket import Bracket
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.untouched import outside_inference_mode, untouched
 from .convolution import Convolution
 from .linear_map import LinearMap, Matrix
-from .norms import bracket
+from .norms import BOUNDING, bracket
 from .script import NormProof, Unchanged
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -154,6 +155,7 @@ def spectral_norm(
     if not rtol > 0.0:
         raise InputError(f"rtol must be positive, got {rtol}")
     linear = linear_map(x, input_shape)
-    found = bracket(linear, rtol=rtol, max_seconds=max_seconds, seed=seed)
+    budget = Budget(max_seconds=max_seconds, what=BOUNDING)
+    found = bracket(linear, rtol=rtol, budget=budget, seed=seed)
     held = (linear.weight,) if isinstance(linear, Matrix | Convolution) else ()
     return replace(found, proof=NormProof(linear, Unchanged.of(*held)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
@@ -48,13 +48,13 @@ _known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, Bound]] = weakre
 """By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
 
 
-def upper(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = None) -> Upper:
+def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
     """Return a certified upper bound on the spectral norm of a linear map.
 
     Args:
         linear: any linear map; the result is remembered with the map.
         rtol: how tight a bound to aim for.
-        deadline: a `time.monotonic()` after which only cheap bounds are taken.
+        budget: once it is over only cheap bounds are taken, which are not remembered.
 
     Returns:
         The bound, with evidence PROVEN for matrices, convolutions and diagonal, reindexing and centering maps, and
@@ -67,19 +67,25 @@ def upper(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = Non
         >>> upper(Matrix(torch.diag(torch.tensor([3.0, 4.0])))).evidence.name
         'PROVEN'
     """
-    return bound(linear, rtol=rtol, deadline=deadline).upper
+    return bound(linear, rtol=rtol, budget=budget).upper
 
 
 @torch.no_grad()
-def bound(linear: LinearMap, *, rtol: float = 1e-3, deadline: float | None = None) -> Bound:
+def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Bound:
     """Return the upper bound together with a start vector for the search from below."""
-    known = _known.get(linear)
-    if known is not None and known[0] <= rtol:
-        return known[2]
-    found = _fresh(linear, rtol, deadline)
-    if deadline is None or time.monotonic() < deadline:
+    if remembered(linear, rtol):
+        return _known[linear][2]
+    own = Budget() if budget is None else budget.share(1.0)
+    found = _fresh(linear, rtol, own)
+    if not own.ended:
         _remember(linear, rtol, False, found)
     return found
+
+
+def remembered(linear: LinearMap, rtol: float) -> bool:
+    """Say whether a bound as tight as asked for is known already."""
+    known = _known.get(linear)
+    return known is not None and known[0] <= rtol
 
 
 def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> None:
@@ -88,10 +94,10 @@ def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> 
     _known[linear] = (rtol, tightened, Bound(found.upper, start))
 
 
-def _fresh(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
+def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     if linear.in_size == 0 or linear.out_size == 0:
         return ZERO_BOUND
-    found = _bound(linear, rtol, deadline)
+    found = _bound(linear, rtol, budget)
     return Bound(_loosened(found.upper, linear), found.start, found.tighten)
 
 
@@ -103,22 +109,24 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
 
 
 ZERO_BOUND = Bound(ZERO)
+BOUNDING = "the search for the norm of a layer"
+"""How messages name it."""
 
 
-def _bound(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
+def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     if isinstance(linear, Composite | Sum) and linear.in_shape[:1] not in ((), (1,)):
         inner = slice_map(linear, linear.in_shape[:1])
         if inner is not None:
-            return _repeated(Repeated(inner, linear.in_shape[:1]), bound(inner, rtol=rtol, deadline=deadline))
+            return _repeated(Repeated(inner, linear.in_shape[:1]), bound(inner, rtol=rtol, budget=budget))
     match linear:
         case Identity():
             return Bound(ONE, _unit(linear, 0))
         case Diagonal():
             return _diagonal(linear)
         case Matrix():
-            return Bound(*matrix_bound(linear, rtol=rtol, deadline=deadline))
+            return Bound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
-            norm = ConvolutionNorm(linear, rtol=rtol, deadline=deadline)
+            norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return Bound(norm.upper, norm.start, norm.tighten)
         case Reindex():
             return _reindex(linear)
@@ -127,17 +135,17 @@ def _bound(linear: LinearMap, rtol: float, deadline: float | None) -> Bound:
         case Averaging():
             return _schur(linear)
         case Composite(parts=parts):
-            factors = [bound(part, rtol=rtol, deadline=deadline).upper for part in parts]
-            return _written_out(linear, ONE.times(*factors).named("product of parts"), rtol, deadline)
+            factors = [bound(part, rtol=rtol, budget=budget).upper for part in parts]
+            return _written_out(linear, ONE.times(*factors).named("product of parts"), rtol, budget)
         case Sum(terms=terms):
-            summands = [bound(term, rtol=rtol, deadline=deadline).upper for term in terms]
-            return _written_out(linear, total(summands).named("sum of terms"), rtol, deadline)
+            summands = [bound(term, rtol=rtol, budget=budget).upper for term in terms]
+            return _written_out(linear, total(summands).named("sum of terms"), rtol, budget)
         case Bounded():
             return Bound(Upper.of(linear.norm, Evidence.NUMERICAL, linear.why, allowance=1e-12))
         case Repeated(inner=inner):
-            return _repeated(linear, bound(inner, rtol=rtol, deadline=deadline))
+            return _repeated(linear, bound(inner, rtol=rtol, budget=budget))
     unknown = Upper.infinite(f"no certified bound for a {type(linear).__name__} of this size")
-    return _written_out(linear, unknown, rtol, deadline)
+    return _written_out(linear, unknown, rtol, budget)
 
 
 def _unit(linear: LinearMap, index: int) -> Tensor:
@@ -193,13 +201,12 @@ def _schur(linear: Averaging) -> Bound:
     return Bound(Upper.of(value, Evidence.NUMERICAL, "Schur test", allowance=allowance), start)
 
 
-def _written_out(linear: LinearMap, other: Upper, rtol: float, deadline: float | None) -> Bound:
+def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -> Bound:
     """Return the smaller of a bound and, where the map is small, the certificate of its matrix."""
-    late = deadline is not None and time.monotonic() > deadline
-    if late or other.log10 == -math.inf or not writable(linear):
+    if other.log10 == -math.inf or not writable(linear) or budget.over:
         return Bound(other)
     matrix = Matrix(write_out(linear))
-    exact, start = matrix_bound(matrix, rtol=rtol, deadline=deadline)
+    exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
     evidence = min(Evidence.NUMERICAL, exact.evidence)
     dense = Upper(exact.log10, evidence, f"{exact.method}, written out", exact.reason)
     return Bound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
@@ -212,14 +219,14 @@ def _check_finite(values: Tensor) -> None:
 
 @torch.no_grad()
 def bracket(
-    linear: LinearMap, *, rtol: float = 1e-3, max_seconds: float | None = None, seed: int = 0, steps: int = 400
+    linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None, seed: int = 0, steps: int = 400
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
     Args:
         linear: any linear map.
         rtol: close the bracket to `upper/lower - 1 <= rtol`.
-        max_seconds: stop refining after this long (the result is still sound).
+        budget: refining stops once it is over (the result is still sound).
         seed: for the start of the search from below.
         steps: at most this many Lanczos steps.
 
@@ -227,15 +234,15 @@ def bracket(
         A bracket whose witness is a unit vector of `in_shape` in float64; `gap`, `converged` and `advice` say how
         far it closed.
     """
-    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     known = _known.get(linear)
     searched = known is not None and known[0] <= rtol and known[1]
-    found = known[2] if known is not None and searched else _fresh(linear, rtol, deadline)
-    log10_lower, witness, settled = _lower(linear, found, rtol, deadline, seed, steps)
+    found = known[2] if known is not None and searched else _fresh(linear, rtol, budget)
+    log10_lower, witness, settled = _lower(linear, found, rtol, budget, seed, steps)
     if found.upper.log10 > log10_lower + math.log10(1.0 + rtol) and found.tighten is not None:
         tighter = smallest([found.upper, _loosened(found.tighten(log10_lower), linear)])
         found = Bound(tighter, found.start)
-    if deadline is None or time.monotonic() < deadline:
+    if not budget.ended:
         _remember(linear, rtol, True, found)
     result = Bracket(
         log10_lower=log10_lower,
@@ -248,8 +255,7 @@ def bracket(
     )
     if result.gap <= rtol:
         return result
-    late = deadline is not None and time.monotonic() > deadline
-    return _not_converged(result, late, settled)
+    return _not_converged(result, budget.advice(), settled)
 
 
 @torch.no_grad()
@@ -269,12 +275,12 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
         return -math.inf
     known = _known.get(linear)
     found = known[2] if known is not None else Bound(Upper.infinite("not asked for"))
-    return _lower(linear, found, rtol, None, seed, steps)[0]
+    return _lower(linear, found, rtol, Budget(), seed, steps)[0]
 
 
-def _not_converged(result: Bracket, late: bool, settled: bool) -> Bracket:
-    if late:
-        advice = f"the gap is {result.gap:.3g}: raise max_seconds"
+def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
+    if cut is not None:
+        advice = f"the gap is {result.gap:.3g}: {cut}"
     elif not settled:
         advice = f"the gap is {result.gap:.3g} and the lower side was still growing: raise steps"
     else:
@@ -284,7 +290,7 @@ def _not_converged(result: Bracket, late: bool, settled: bool) -> Bracket:
 
 
 def _lower(
-    linear: LinearMap, found: Bound, rtol: float, deadline: float | None, seed: int, steps: int
+    linear: LinearMap, found: Bound, rtol: float, budget: Budget, seed: int, steps: int
 ) -> tuple[float, Tensor | None, bool]:
     """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
     if found.upper.log10 == -math.inf:
@@ -308,7 +314,7 @@ def _lower(
         rtol=rtol / 20.0,
         steps=steps,
         enough=size / (1.0 + 0.5 * rtol),
-        deadline=deadline,
+        budget=budget,
         scale=scale,
     )
     value, witness = attained(linear, search.vector.double())

@@ -15,6 +15,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from ..core.budget import Budget
 from ..core.rounding import ZERO, Upper, largest, numerical
 from .convolution import Axis, Convolution
 from .linear_map import Matrix
@@ -56,12 +57,12 @@ class Read:
         largest = max(read.largest for read in reads)
         return cls(pieces, sum(read.rows for read in reads), reads[0].columns, largest)
 
-    def norm(self, *, rtol: float = 1e-3, deadline: float | None = None) -> Upper:
+    def norm(self, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
         """Bound the largest spectral norm over the groups; exact up to rounding unless both sides are large.
 
         Args:
             rtol: how tight a bound to aim for where the matrices are too large to be exact.
-            deadline: a `time.monotonic()` after which only cheap bounds are taken.
+            budget: once it is over only cheap bounds are taken.
 
         Returns:
             NUMERICAL at best, since what a layer reads is itself computed.
@@ -84,7 +85,7 @@ class Read:
         if gram.shape[-1] <= SIDE:
             square = numerical(float(torch.linalg.eigvalsh(gram)[..., -1].amax()) * (1.0 + ALLOWANCE))
         else:
-            square = largest([upper(Matrix(one), rtol=rtol, deadline=deadline) for one in gram])
+            square = largest([upper(Matrix(one), rtol=rtol, budget=budget) for one in gram])
             square = square.times(numerical(1.0 + ALLOWANCE))
         root = Upper(square.log10 / 2.0, square.evidence)
         return root.times(numerical(self.largest)).named("Gram matrix of the inputs")

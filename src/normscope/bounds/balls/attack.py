@@ -6,12 +6,12 @@ All centres are searched at once, in float64; what counts is confirmed pair by p
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...rules.local.local import flat
 from ..attack import confirmed, gradients
 from .unrolled import Unrolled
@@ -21,11 +21,14 @@ WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
 """Half distances between the two points, relative to the radius."""
 INSIDE = 1 - 1e-6
 """How much of the radius is used: rounding must not carry a point out of its ball."""
-ASCENTS = 30
+POWERS, ASCENTS = 8, 30
+"""Gradients to find a direction at every start, and to climb from it."""
+STEPS = 4 * (POWERS + ASCENTS)
+"""Of the whole search, from four starts: a step is one gradient, of all balls together."""
 
 
 def strongest_pairs(
-    unrolled: Unrolled, centres: Tensor, radius: Tensor, *, seconds: float, seed: int = 0
+    unrolled: Unrolled, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0
 ) -> list[tuple[float, tuple[Tensor, Tensor] | None]]:
     """Return per centre log10 of the largest secant slope found inside its ball, and the pair (flat float64 inputs).
 
@@ -33,14 +36,14 @@ def strongest_pairs(
         unrolled: the steps of the network.
         centres: `[B, n]`.
         radius: `[B]`; a ball of radius 0 holds no pair.
-        seconds: time for the search; one start is always tried.
+        budget: of the search; a step is one gradient of all balls together. One start is always tried.
         seed: of the random starts.
     """
     found: list[tuple[float, tuple[Tensor, Tensor] | None]] = [(-math.inf, None)] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0:
         return found
     function: Function = lambda x: flat(unrolled.values(x)[unrolled.output])  # noqa: E731
-    search = _Search(function, centres, radius[:, None] * INSIDE, seconds, seed)
+    search = _Search(function, centres, radius[:, None] * INSIDE, budget, seed)
     search.run()
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
@@ -53,26 +56,25 @@ def strongest_pairs(
 class _Search:
     """Ascent on the secant slope inside every ball at once; keeps the best few pairs of every centre."""
 
-    def __init__(self, function: Function, centres: Tensor, radius: Tensor, seconds: float, seed: int) -> None:
-        self.function, self.centres, self.radius = function, centres, radius
-        self.deadline = time.monotonic() + seconds
+    def __init__(self, function: Function, centres: Tensor, radius: Tensor, budget: Budget, seed: int) -> None:
+        self.function, self.centres, self.radius, self.budget = function, centres, radius, budget
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
         self.best: list[list[tuple[float, Tensor, Tensor]]] = [[] for _ in centres]
 
     def run(self) -> None:
         """Look along the top direction at every start, then climb from each of them."""
-        starts = []
+        starts: list[tuple[Tensor, Tensor, float]] = []
         for offset, width in self.starts():
+            if starts and self.budget.over:
+                break
             direction = self.top_direction(offset)
             for half in WIDTHS:
                 self.keep(offset, half * self.radius * direction)
             starts.append((offset, direction, width))
-            if time.monotonic() > self.deadline:
-                break
         for offset, direction, width in starts:
-            self.climb(offset, direction, width=width)
-            if time.monotonic() > self.deadline:
+            if self.budget.over:
                 break
+            self.climb(offset, direction, width=width)
 
     def starts(self) -> Iterator[tuple[Tensor, float]]:
         """Yield the centre, then towards zero (normalizers are steepest there), then points on and in the sphere."""
@@ -104,7 +106,7 @@ class _Search:
         direction = self.noise()
         direction = direction / direction.norm(dim=1, keepdim=True)
         step = 1e-3 * self.radius
-        for _ in range(8):
+        for _ in range(POWERS):
             with torch.enable_grad():
                 x = (self.centres + offset).detach().requires_grad_(True)
                 value = self.function(x)
@@ -116,7 +118,7 @@ class _Search:
             size = pulled.norm(dim=1, keepdim=True)
             usable = size.isfinite() & (size > 0)
             direction = torch.where(usable, pulled / torch.where(usable, size, 1.0), direction)
-            if time.monotonic() > self.deadline:
+            if not self.budget.spend():
                 break
         return direction
 
@@ -126,6 +128,8 @@ class _Search:
         moments = [torch.zeros_like(offset) for _ in range(4)]
         rates = [rate / math.sqrt(offset.shape[1]) for rate in (0.1 * self.radius, 0.2 * torch.ones_like(self.radius))]
         for count in range(1, ASCENTS + 1):
+            if not self.budget.spend():
+                break
             offset, along = offset.detach().requires_grad_(True), along.detach().requires_grad_(True)
             with torch.enable_grad():
                 unit = along / along.norm(dim=1, keepdim=True)
@@ -145,7 +149,5 @@ class _Search:
             offset, along = self.drawn_in(moved[0]), moved[1] / moved[1].norm(dim=1, keepdim=True)
             if count % 10 == 0:
                 self.keep(offset, half * along)
-            if time.monotonic() > self.deadline:
-                break
         for narrow in (0.1 * half, 0.01 * half):
             self.keep(offset, narrow * along)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import weakref
 from functools import cached_property
 
@@ -11,13 +10,15 @@ import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence, Scope
+from ...core.budget import affordable
 from ...core.errors import InputError
 from ...core.log10 import log10, power10
 from ...core.rounding import Upper
-from ...rules.local.local import flat
+from ...rules.local.local import Affine, flat
 from ..folded import propagate
-from ..work import Work
-from .attack import strongest_pairs
+from ..passes import multiplications, passes
+from ..work import ATTACK_WORK, BELOW, Work, cut_short
+from .attack import STEPS, strongest_pairs
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
 from .reach_search import search
@@ -31,10 +32,10 @@ AT_ONCE, AT_MOST = 2e7, 1.2e8
 """Entries of the largest tensor carried backwards for several centres together, and for a single one."""
 WIDEST, NARROW = 1024, 256
 """Largest state of the ellipsoid engine with `effort="tight"`, and without."""
-SEARCH_SECONDS, SEARCH_STEPS = 20.0, 24
-"""Time for the search of multipliers when no budget is given, and its steps."""
-ATTACK_SECONDS = 10.0
-"""Time for the search from below when no budget is given."""
+SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
+"""Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
+ATTACK_FEWEST = 4
+"""Steps of the search from below, through the largest networks and most centres."""
 
 _unrolled: weakref.WeakKeyDictionary[Work, Unrolled] = weakref.WeakKeyDictionary()
 _ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
@@ -76,6 +77,14 @@ class Balls:
             weight = max(largest * (self.outputs if self.carried else 1), min(largest, WIDEST) ** 2)
             self.step = max(1, int(AT_ONCE / weight))
             self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
+
+    @cached_property
+    def cost(self) -> float:
+        """About how many multiplications it takes to bound margins over the balls with `effort="fast"`."""
+        there_and_back = multiplications(self.work.graph) * (2 + (self.outputs if self.carried else 0))
+        sizes = [math.prod(s.shape) for s in self.unrolled.steps.values() if not isinstance(s.operation, Affine)]
+        states = sum(float(size) ** 3 for size in sizes if size <= NARROW)  # wider ones are not carried
+        return len(self.centres) * (there_and_back + states)
 
     @cached_property
     def values(self) -> Tensor:
@@ -124,11 +133,12 @@ class Over:
         with torch.no_grad():
             for values, radius in zip(balls.chunks, self.radius.split(balls.step), strict=True):
                 tight = self.effort == "tight"
-                widest, deadline = (WIDEST, balls.work.deadline) if tight else (NARROW, None)
-                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, deadline=deadline))
+                budget = balls.work.budget.search("the relaxation over balls")
+                widest, limit = (WIDEST, budget) if tight else (NARROW, None)
+                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, budget=limit))
                 helpers: list[Tightener] = [self.reaches[-1]]
                 if tight:
-                    helpers.append(Relaxation(balls.work.deadline))
+                    helpers.append(Relaxation(budget))
                 norm, ceilings = balls.work.norm, balls.ceilings
                 result.append(enclose(balls.unrolled, values, radius, norm, ceilings=ceilings, helpers=helpers))
                 if tight:
@@ -136,10 +146,11 @@ class Over:
         return result
 
     def _search(self, seen: Enclosures, chunks: int) -> None:
-        """Look for better multipliers of the ellipsoid, within a share of the time."""
-        left = self.balls.work.left()
-        seconds = (SEARCH_SECONDS if left is None else min(0.5 * left, SEARCH_SECONDS)) / chunks
-        search(self.reaches[-1], deadline=time.monotonic() + seconds, steps=SEARCH_STEPS)
+        """Look for better multipliers of the ellipsoid, within a share of the work."""
+        work, device = SEARCH_WORK / chunks, self.radius.device
+        steps = affordable(SEARCH_STEPS, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
+        budget = self.balls.work.budget.share(0.5 / chunks)
+        search(self.reaches[-1], budget.search("the search for multipliers over balls", steps))
         found = self.reaches[-1].look(seen, self.balls.unrolled.output)
         if found is not None:
             seen.known[self.balls.unrolled.output] = found
@@ -286,9 +297,9 @@ def ball_bracket(
         raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
     balls = Balls(work)
     over = balls.over(float(radius), effort=effort)
-    left = work.left()
-    seconds = ATTACK_SECONDS if left is None else min(0.3 * left, ATTACK_SECONDS)  # the rest is for the upper side
-    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=seed)
+    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
+    below = work.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
+    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, budget=below, seed=seed)
     brackets = []
     for i, (lower, pair) in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)
@@ -309,6 +320,7 @@ def ball_bracket(
                 input_shape=work.graph.input_shape,
             )
         )
+    brackets = [cut_short(bracket, work.budget) for bracket in brackets]
     top = max(brackets, key=lambda bracket: bracket.log10_upper)
     seen = max(brackets, key=lambda bracket: bracket.log10_lower)
     return Bracket(
@@ -320,6 +332,7 @@ def ball_bracket(
         mode=work.graph.mode,
         witness=seen.witness,
         reason=top.reason,
+        converged=top.converged,
         advice=top.advice,
         input_shape=work.graph.input_shape,
         per_sample=tuple(brackets),

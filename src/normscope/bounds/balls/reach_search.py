@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ..ellipsoids.ellipsoid import image
 from .expansion import largest_eigenvalue
 from .reach import Carried, moved, multipliers, shares_of
@@ -15,13 +14,12 @@ from .reach_state import Reach
 RATE = 0.2
 
 
-def search(reach: Reach, *, deadline: float, steps: int) -> None:
+def search(reach: Reach, budget: Budget) -> None:
     """Run the moves of a state again with better multipliers, and leave in it the best state found for every centre.
 
     Args:
         reach: the state behind its last move.
-        deadline: of `time.monotonic()`.
-        steps: at most this many.
+        budget: of the search; a step runs all moves once, with gradients.
     """
     form = reach.form(reach.unrolled.output)
     carried = [move for move in reach.moves if isinstance(move, Carried)]
@@ -35,11 +33,7 @@ def search(reach: Reach, *, deadline: float, steps: int) -> None:
     adam = torch.optim.Adam(free, lr=RATE, betas=(0.9, 0.99))
     best, state = largest_eigenvalue(image(reach.q, form)), reach.q
     best = best.nan_to_num(nan=torch.inf)
-    seconds = 0.0
-    for _ in range(steps):
-        began = time.monotonic()
-        if began + seconds > deadline:
-            break
+    while budget.spend():
         with torch.enable_grad():
             q = _run(reach, shares, tilts)
             top = largest_eigenvalue(image(q, form))
@@ -56,7 +50,6 @@ def search(reach: Reach, *, deadline: float, steps: int) -> None:
             if value.grad is not None:
                 value.grad.nan_to_num_(0.0, 0.0, 0.0)
         adam.step()
-        seconds = max(seconds, time.monotonic() - began)
     reach.q = state
 
 

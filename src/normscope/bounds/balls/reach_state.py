@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import writable
@@ -42,14 +42,14 @@ class Reach:
         batch: the number of centres.
         device: where to compute.
         widest: largest state; what is wider starts afresh from its constant as soon as values get narrow.
-        deadline: a `time.monotonic()` after which the state is given up: it says nothing any more.
+        budget: once its clock has run out the state is given up: it says nothing any more.
     """
 
     def __init__(
-        self, unrolled: Unrolled, batch: int, device: torch.device, *, widest: int, deadline: float | None = None
+        self, unrolled: Unrolled, batch: int, device: torch.device, *, widest: int, budget: Budget | None = None
     ) -> None:
         self.unrolled, self.batch, self.device, self.widest = unrolled, batch, device, widest
-        self.deadline, self.lost = deadline, False
+        self.budget, self.lost = budget, False
         self.reads = _reads(unrolled)
         self.moves: list[Move] = []
         self.places: dict[str, Place] = {}
@@ -67,9 +67,14 @@ class Reach:
 
     def _late(self) -> bool:
         """Say whether the state is given up, or time is up before its next operation: then it is given up."""
-        if self.deadline is not None and time.monotonic() > self.deadline and not self.lost:
+        if self.budget is not None and not self.lost and self.budget.late:
             self.lost, self.moves, self.places, self.stands = True, [], {}, {}
         return self.lost
+
+    @property
+    def cost(self) -> float:
+        """About how many multiplications it takes to run all moves again."""
+        return self.batch * sum(float(max(move.form.shape)) ** 3 for move in self.moves if isinstance(move, Carried))
 
     def _place(self, name: str, size: int, last: int) -> None:
         self.places[name] = Place(self._width(), size, last)

@@ -9,12 +9,12 @@ Reference: Zhang et al. 2018 (CROWN); Singh et al. 2018 (DeepZ).
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...rules.local.local import Affine, Enclosure, Lines, Step, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint
@@ -99,18 +99,17 @@ class Relaxation:
     """Tightens the limits of every value that a primitive is about to read, where the primitive is still open.
 
     Args:
-        deadline: a `time.monotonic()` after which nothing is relaxed any more.
+        budget: nothing is relaxed any more once its clock has run out.
     """
 
-    def __init__(self, deadline: float | None = None) -> None:
-        self.deadline = deadline
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
 
     def look(self, seen: Enclosures, name: str, step: Step | None = None) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         x = seen.known[name]
         inputs = {item.name for item in seen.unrolled.graph.inputs}
-        late = self.deadline is not None and time.monotonic() > self.deadline
-        if late or inputs.issuperset(seen.unrolled.forms[name]) or not bool((seen.radius > 0).any()):
+        if inputs.issuperset(seen.unrolled.forms[name]) or not bool((seen.radius > 0).any()) or self.budget.late:
             return None
         chosen = _open(seen, name, step)
         if chosen.shape[1] == 0:
@@ -119,7 +118,7 @@ class Relaxation:
         size, centre = low.shape[1], flat(x.centre)
         step_rows = max(1, int(AT_ONCE / (len(low) * seen.unrolled.largest * 2)))
         for some in chosen.split(step_rows, 1):
-            if self.deadline is not None and time.monotonic() > self.deadline:
+            if self.budget.late:
                 break
             rows = torch.zeros(len(low), some.shape[1], size, dtype=low.dtype, device=low.device)
             rows.scatter_(2, some[..., None], 1.0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from .ellipsoid import balanced
 from .plan import Plan, Step
 from .reverse import TINY, Place, Record, Smooth, Start
@@ -38,22 +38,23 @@ class Descent:
     Args:
         plan: what to run.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-        deadline: of `time.monotonic()`, after which no more starts are tried.
+        budget: of the search; its first step are the starts, one of which is always tried, the others are moves.
 
     Attributes:
         value: natural logarithm of the best bound (its mean over the directions); infinite if no start is feasible.
         sigma: its multipliers by node.
     """
 
-    def __init__(self, plan: Plan, directions: Tensor | None = None, *, deadline: float | None = None) -> None:
-        self.smooth = Smooth(plan, directions)
+    def __init__(self, plan: Plan, directions: Tensor | None = None, *, budget: Budget | None = None) -> None:
+        self.smooth, self.budget = Smooth(plan, directions), budget or Budget()
         self.value, self.sigma = math.inf, dict[str, Tensor]()
         self._history: list[tuple[Tensor, Tensor, float]] = []
         self._small, self._length = 0, 1.0
         self._places: dict[str, Place] = {}
-        self._begin(math.inf if deadline is None else deadline)
+        self.budget.spend()
+        self._begin()
 
-    def _begin(self, deadline: float) -> None:
+    def _begin(self) -> None:
         """Take the best of the starts."""
         warm: dict[str, Tensor] = {}
         self.smooth.power = SHARPEST
@@ -65,7 +66,7 @@ class Descent:
                 self._places = start.places
             if not self.smooth.free:
                 return
-            if math.isfinite(self.value) and time.monotonic() > deadline:
+            if math.isfinite(self.value) and self.budget.late:
                 break
         self.smooth.power, self.smooth.wall = POWER, WALL
         if math.isfinite(self.value):

@@ -10,13 +10,13 @@ sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget, affordable
 from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
@@ -28,6 +28,13 @@ EXACT = 96
 POWER_STEPS = 6
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
+STEPS, FEWEST = 400, 12
+"""Steps of the search, through narrow networks and through the widest. A step is one gradient of the bound of all
+layers, and the few evaluations of the search along it."""
+WORK = 3e10
+"""Sizes of layers cubed, summed over all of them and over all steps: wide networks take fewer steps."""
+TIGHTENING = "the optimised certificate"
+"""How messages name the search."""
 SINGLE = 256
 """States of this width and more are searched in single precision; a figure is always taken in float64."""
 
@@ -56,35 +63,38 @@ class Certified:
         return values.log10() / 2 + self.log10_scale
 
 
+def moves(plan: Plan) -> int:
+    """Return how many steps the search for multipliers of a plan takes at most, fewer if it is wide."""
+    cost = sum(float(step.known.size + step.kept.numel()) ** 3 for step in plan.steps)
+    return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
+
+
 def optimise(
-    plan: Plan, *, deadline: float | None = None, directions: Tensor | None = None, steps: int = 400
+    plan: Plan, *, steps: int | None = None, budget: Budget | None = None, directions: Tensor | None = None
 ) -> Certified | None:
-    """Return the best certificate found before the deadline; None if not even the start is feasible in float64.
+    """Return the best certificate found; None if not even the start is feasible in float64.
 
     Args:
         plan: what to run.
-        deadline: of `time.monotonic()`; the closed form is always evaluated.
+        steps: of the search, the starts are the first; `moves(plan)` if absent. The closed form is always evaluated.
+        budget: what the search is a part of; its deadline may cut the search short.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-        steps: at most this many.
     """
+    steps, whole = moves(plan) if steps is None else steps, budget or Budget()
     with torch.no_grad():
         if plan.width >= SINGLE:
-            found = certify(plan, _search(plan.to(torch.float32), deadline, directions, steps))
+            found = certify(plan, _search(plan.to(torch.float32), whole.search(TIGHTENING, steps), directions))
             if found is not None:
                 return found
-        return certify(plan, _search(plan, deadline, directions, steps))
+        return certify(plan, _search(plan, whole.search(TIGHTENING, steps), directions))
 
 
-def _search(plan: Plan, deadline: float | None, directions: Tensor | None, steps: int) -> Mapping[str, Tensor]:
+def _search(plan: Plan, budget: Budget, directions: Tensor | None) -> Mapping[str, Tensor]:
     """Return the best multipliers found; none if no start is feasible."""
     rows = None if directions is None else directions.to(plan.output)
-    search, seconds = Descent(plan, rows, deadline=deadline), 0.0
+    search = Descent(plan, rows, budget=budget)
     with Progress("tightening") as progress:
-        for _ in range(steps - 1):
-            began = time.monotonic()
-            if (deadline is not None and began + seconds > deadline) or not search.step():
-                break
-            seconds = max(seconds, time.monotonic() - began)
+        while budget.spend() and search.step():
             progress.step(f"10^{search.value / math.log(10.0):.4f}")
     return search.sigma
 

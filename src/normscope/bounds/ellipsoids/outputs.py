@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Iterator
 
 import torch
@@ -15,14 +14,17 @@ from ...core.bracket import Bracket, Evidence
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref
 from ..attack import lower_bound
+from ..passes import passes
 from ..torus.torus import torus_certificate
-from ..work import ATTACK_SECONDS, TIGHT_SECONDS, Work
+from ..work import ATTACK_STEPS, ATTACK_WORK, BELOW, Work, cut_short
 from .optimised import optimise
 from .plan import plan
 from .rigorous import accounted
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
+STEPS, FEWEST = 6000, 4
+"""Steps of the searches from below for all outputs together, and at least for each of them."""
 MOST = 2048
 """Constants that are worked out at most: 64 outputs have 2,016 differences."""
 
@@ -59,44 +61,45 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
         )
     along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *_along(work, rows, effort)]).amin(0)
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
-    left = work.left()
-    seconds = (ATTACK_SECONDS if left is None else left) / len(rows)
-    results = []
+    steps = passes(work.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
+    below = work.budget.search(BELOW, steps * len(rows))
+    results: list[Bracket] = []
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
-        value, pair = lower_bound(
-            directed(work.graph, row), directed(work.double, row), seconds=seconds, seed=seed, restarts=2
-        )
+        own = min(one, other)
+        part = below.share(1.0 / (len(rows) - len(results)))
+        graphs = directed(work.graph, row), directed(work.double, row)
+        value, pair = lower_bound(*graphs, budget=part, seed=seed, restarts=2, enough=own)
         results.append(
             dataclasses.replace(
                 bracket,
                 log10_lower=value,
-                log10_upper=min(one, other),
+                log10_upper=own,
                 evidence=Evidence.NUMERICAL,
                 method="certificate along the output"
                 if one < other
                 else f"{bracket.method}, times the norm of the row",
                 witness=None if pair is None else (work.double.split(pair[0]), work.double.split(pair[1])),
-                reason=bracket.reason if math.isinf(min(one, other)) else None,
+                reason=bracket.reason if math.isinf(own) else None,
                 proof=None,
             )
         )
-    return tuple(results)
+    return tuple(cut_short(result, work.budget) for result in results)
 
 
 def _along(work: Work, rows: Tensor, effort: str) -> Iterator[Tensor]:
     """Give log10 of the constants along the rows by every certificate there is."""
-    left, began = work.left(), time.monotonic()
-    until = began + (TIGHT_SECONDS if left is None else left / 2)
+    budget = work.budget.share(0.5)
     found = plan(work.segments, work.values)
     inputs = {item.name for item in work.graph.inputs}
     if effort != "fast" and (found is None or not inputs.issuperset(found.start)):  # too wide to write out
         wanted = rows.to(work.double.inputs[0].value.device)
-        waves = torus_certificate(work.segments, work.values, deadline=(began + until) / 2, directions=wanted)
+        waves = torus_certificate(work.segments, work.values, budget=budget.share(0.5), directions=wanted)
         if waves is not None:
             yield waves.along(wanted).cpu() + 1e-10
     if found is not None:
         wanted = rows.to(found.output.device)
-        dense = optimise(found, deadline=until, directions=wanted, steps=1 if effort == "fast" else 400)
+        steps = 1 if effort == "fast" else None
+        dense = optimise(found, steps=steps, budget=budget, directions=wanted)
         if dense is not None:
             yield (accounted(found, dense) or dense).along(wanted).cpu() + 1e-10
 

@@ -7,7 +7,6 @@ cannot be relied upon.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...linalg.convolution import Convolution
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ...linalg.slices import slice_map
@@ -28,6 +28,8 @@ from .farkas import ROUNDING, System, contradictory
 
 MARGIN = 1e-9
 """How far inside its cell, relative to the rows, an input must be to count."""
+PROGRAM = 20
+"""Steps that a linear program counts for."""
 EXTREME = 1e100
 """Coefficients beyond this, or its inverse, might over- or underflow in products: nothing is ruled out then."""
 
@@ -124,17 +126,17 @@ class Feasibility:
         """Say whether a pattern may be impossible: rows in general position allow as many as there are inputs."""
         return self.usable and sum(int((part != 0).sum()) for part in signs) > self.inputs
 
-    def ask(self, signs: Sequence[Tensor], deadline: float = math.inf) -> Answer:
-        """Look for an input that has a pattern, or for a proof that none has; past the deadline for neither."""
-        return self._solve(torch.cat(list(signs)).cpu().numpy(), deadline)
+    def ask(self, signs: Sequence[Tensor], budget: Budget | None = None) -> Answer:
+        """Look for an input that has a pattern, or for a proof that none has; for neither once the budget is over."""
+        return self._solve(torch.cat(list(signs)).cpu().numpy(), budget or Budget())
 
     def possible(self, signs: Sequence[Tensor]) -> bool:
         """Say whether an input may have the pattern: False only if it is proven that none has."""
         return not self.ask(signs).impossible
 
-    def interior(self, signs: Sequence[Tensor], deadline: float = math.inf) -> Tensor | None:
+    def interior(self, signs: Sequence[Tensor], budget: Budget | None = None) -> Tensor | None:
         """Return an input well inside the cell of a decided pattern, or None if there is none to be found."""
-        found = self.ask(signs, deadline).point
+        found = self.ask(signs, budget).point
         return None if found is None else torch.from_numpy(found)
 
     def system(self, signs: np.ndarray) -> System:
@@ -170,10 +172,9 @@ class Feasibility:
             sizes=np.concatenate([self.sizes[rows] for _, _, _, rows in blocks]),
         )
 
-    def _solve(self, signs: np.ndarray, deadline: float) -> Answer:
+    def _solve(self, signs: np.ndarray, budget: Budget) -> Answer:
         """Find the input that is furthest inside all inequalities, or furthest from them if there is none."""
-        seconds = deadline - time.monotonic()
-        if seconds <= 0.0:
+        if not budget.spend(PROGRAM):
             return Answer()
         system = self.system(signs)
         matrix, sides, bent = system.matrix, system.sides, len(system.left) - system.equal
@@ -186,9 +187,9 @@ class Feasibility:
             b_eq=sides[bent:] if system.equal else None,
             bounds=[(None, None)] * width + [(None, 1.0)],
             method="highs",
-            options={} if seconds == math.inf else {"time_limit": seconds},
+            options={"time_limit": budget.seconds} if budget.limited else {},
         )
-        if solved.status != 0:
+        if solved.status != 0 or budget.late:
             return Answer()
         if solved.x[-1] > MARGIN:
             return Answer(point=solved.x[: self.inputs] * self.unit)

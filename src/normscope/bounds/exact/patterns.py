@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence
+from ...core.budget import Budget, affordable
 from ...core.progress import Progress
 from ...graph.ir import Graph, Node
 from ...rules.effects import Elementwise
@@ -32,11 +32,16 @@ from ..segments import Segments
 from .feasibility import Answer, Feasibility, offsets
 
 MOST_UNITS = 512
-"""Networks with more units are not tried: a tree of a minute would not get anywhere."""
+"""Networks with more units are not tried: a tree of so many steps would not get anywhere."""
 BATCH = 32
 """Nodes split at a time."""
 ROUNDS = 12
 """Steps of Adam on the multipliers of a new node, from those of its parent."""
+STEPS, FEWEST, WORK = 100_000, 2_000, 2e11
+"""Steps of the search through the smallest networks and through the largest, and sizes of layers cubed, summed over
+all of them and over all steps. A step is one evaluation of the certificate of one pattern."""
+BRANCHING = "the search over activation patterns"
+"""How messages name it."""
 ROOM = 1e-10
 """Rounding of a bound, as a part of its log10."""
 REACH = 120.0
@@ -67,7 +72,7 @@ class Found:
         log10_upper, log10_lower: the bounds.
         point: whose cell attains the lower one.
         nodes, ruled_out: how much was done.
-        late: whether time ended it.
+        ended: whether its steps were used up, or the clock ended it.
     """
 
     log10_upper: float
@@ -75,7 +80,7 @@ class Found:
     point: Tensor | None = None
     nodes: int = 0
     ruled_out: int = 0
-    late: bool = False
+    ended: bool = False
 
     def closed(self, rtol: float) -> bool:
         """Say whether the two sides have met."""
@@ -83,16 +88,15 @@ class Found:
 
 
 def closer(
-    segments: Segments, plan: Plan | None, bracket: Bracket, graph: Graph, *, seconds: float, rtol: float
+    segments: Segments, plan: Plan | None, bracket: Bracket, graph: Graph, *, budget: Budget, rtol: float
 ) -> Bracket:
     """Return a GLOBAL bracket with both sides improved by the search; a note says why if it does not apply."""
     slopes = None if plan is None else kinks(segments, plan)
     if plan is None or slopes is None:
         note = "no branch and bound: it takes small networks of linear maps, ReLUs, leaky ReLUs and absolute values"
         return replace(bracket, notes=(*bracket.notes, note))
-    found = Search(segments, plan, slopes).run(
-        bracket.log10_lower, rtol=rtol, deadline=time.monotonic() + seconds, enough=bracket.log10_upper
-    )
+    own = budget.search(BRANCHING, steps(plan))
+    found = Search(segments, plan, slopes).run(bracket.log10_lower, rtol=rtol, budget=own, enough=bracket.log10_upper)
     lower, witness = bracket.log10_lower, bracket.witness
     if found.point is not None:
         value, pair = _inside(graph, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
@@ -111,7 +115,7 @@ def closer(
         evidence=Evidence.NUMERICAL if better else bracket.evidence,
         witness=witness,
         converged=met,
-        advice=None if met else _advice(found, rtol),
+        advice=None if met else own.advice(bracket.advice) if own.cut else _advice(found, rtol, own),
         notes=(*bracket.notes, f"activation patterns: {done}"),
         proof=replace(bracket.proof, given=("branch and bound over activation patterns",))
         if better and isinstance(bracket.proof, Proof)
@@ -119,14 +123,20 @@ def closer(
     )
 
 
-def _advice(found: Found, rtol: float) -> str:
+def steps(plan: Plan) -> int:
+    """Return how many steps the search through a network takes at most."""
+    cost = sum(float(step.known.size + step.kept.numel()) ** 3 for step in plan.steps)
+    return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
+
+
+def _advice(found: Found, rtol: float, budget: Budget) -> str:
     """Say why the sides did not meet."""
     if found.closed(rtol):
         return "the tree closed on a cell in which no pair of inputs confirms its slope: it is very thin or far away"
-    if found.late:
-        return "the search over activation patterns was cut short: raise max_seconds"
+    if found.ended:
+        return f"{BRANCHING} ended after its {budget.steps:,.0f} steps: the network is too large for it"
     return (
-        "a pattern could be neither reached nor ruled out in floating point, and more time does not help; in networks "
+        "a pattern could be neither reached nor ruled out in floating point, and more steps do not help; in networks "
         "without biases all cells meet in one point and many are like that"
     )
 
@@ -202,38 +212,40 @@ class Search:
         self.settled = -math.inf
         self.found = Found(math.inf, -math.inf)
 
-    def run(self, log10_lower: float, *, rtol: float, deadline: float, enough: float = math.inf) -> Found:
-        """Search until the sides meet or time is up; any time the upper side holds. `enough`: a bound known before."""
+    def run(self, log10_lower: float, *, rtol: float, budget: Budget, enough: float = math.inf) -> Found:
+        """Search until the sides meet or the budget is over: the upper side holds any time. `enough`: a known bound."""
         self.found.log10_lower, self.found.log10_upper = log10_lower, enough
-        self._sample(time.monotonic() + (deadline - time.monotonic()) / 4)
-        self._push([self._root(enough)], deadline)
+        self._sample(budget.share(0.25))
+        budget.spend(10 * ROUNDS)
+        self._push([self._root(enough)], budget)
         with Progress("branching") as progress:
-            while self.heap and not self.found.closed(rtol) and time.monotonic() < deadline:
-                batch = self._take(deadline)
-                if batch and time.monotonic() < deadline:
-                    self._push(self._split(batch), deadline)
-                else:
+            while self.heap and not self.found.closed(rtol):
+                batch = self._take(budget)
+                if batch and not budget.spend(2 * ROUNDS * len(batch)):
                     self._return(batch)
+                    self.found.ended = True
+                    break
+                if batch:
+                    self._push(self._split(batch), budget)
                 self._update()
                 progress.step(f"{self.found.nodes} nodes, 10^{self.found.log10_upper:.5f}")
         self._update()
-        self.found.late = time.monotonic() >= deadline
         return self.found
 
-    def _sample(self, deadline: float) -> None:
+    def _sample(self, budget: Budget) -> None:
         """Look for a good pattern from below: those of random inputs, then flips of single units of the best."""
         signs = self.feasible.patterns(SAMPLES)
-        values = self._norms(signs, deadline)
+        values = self._norms(signs, budget)
         for index in values.argsort(descending=True)[:STARTS].tolist():
-            if time.monotonic() > deadline:
+            if budget.over:
                 break
             pattern, value = signs[index], float(values[index])
-            self._offer(pattern, value, deadline)
-            while time.monotonic() < deadline:
+            self._offer(pattern, value, budget)
+            while not budget.over:
                 flipped = pattern[None] * (1.0 - 2.0 * torch.eye(len(pattern), dtype=torch.float64))
-                flips = self._norms(flipped, deadline)
+                flips = self._norms(flipped, budget)
                 for best in flips.argsort(descending=True)[:TRIED].tolist():
-                    if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best]), deadline):
+                    if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best]), budget):
                         break
                 else:
                     break
@@ -241,19 +253,19 @@ class Search:
                     break
                 pattern, value = flipped[best], float(flips[best])
 
-    def _offer(self, signs: Tensor, value: float, deadline: float) -> bool:
+    def _offer(self, signs: Tensor, value: float, budget: Budget) -> bool:
         """Take a decided pattern as the lower side if an input has it; say whether one does."""
-        point = self.feasible.interior([signs], deadline)
+        point = self.feasible.interior([signs], budget)
         if point is not None and value > self.found.log10_lower:
             self.found.log10_lower, self.found.point = value, point
         return point is not None
 
-    def _norms(self, signs: Tensor, deadline: float) -> Tensor:
-        """Return log10 of the norm of the linear map under decided patterns `[P, units]`; -inf once it is too late."""
+    def _norms(self, signs: Tensor, budget: Budget) -> Tensor:
+        """Return log10 of the norm of the linear map under decided patterns `[P, units]`; -inf once no step is left."""
         sizes = [len(self.slopes[name][0]) for name in self.names]
         parts: list[Tensor] = []
         for chunk in signs.split(max(1, 2**19 // max(sizes) ** 2)):
-            if time.monotonic() > deadline:
+            if not budget.spend(len(chunk)):
                 parts.append(torch.full((len(chunk),), -math.inf, dtype=torch.float64))
                 continue
             batch = [Pattern(tuple(row.split(sizes)), ()) for row in chunk.to(self.plan.output.device)]
@@ -278,7 +290,7 @@ class Search:
         signs = tuple(torch.zeros_like(self.slopes[name][0]) for name in self.names)
         return Pattern(signs, (*free.weights.values(), *free.thetas.values()), bound)
 
-    def _take(self, deadline: float) -> list[Pattern]:
+    def _take(self, budget: Budget) -> list[Pattern]:
         """Pop the most promising nodes; those ruled out or fully decided leave the tree."""
         batch: list[Pattern] = []
         while self.heap and len(batch) < BATCH:
@@ -288,7 +300,7 @@ class Search:
             decided = pattern.open == 0
             answer = Answer()
             if decided or self.feasible.worth_asking(pattern.signs):
-                answer = self.feasible.ask(pattern.signs, deadline)
+                answer = self.feasible.ask(pattern.signs, budget)
             if answer.impossible:
                 self.found.ruled_out += 1
             elif decided:
@@ -361,8 +373,8 @@ class Search:
             dict(zip(self.names, stacked[:count], strict=True)), dict(zip(self.names, stacked[count:], strict=True))
         )
 
-    def _push(self, patterns: Sequence[Pattern], deadline: float) -> None:
-        """Bound new nodes, a few steps of Adam on their multipliers while time is left, and put them on the heap."""
+    def _push(self, patterns: Sequence[Pattern], budget: Budget) -> None:
+        """Bound new nodes, a few steps of Adam on their multipliers, and put them on the heap."""
         rounds = ROUNDS if self.found.nodes else 10 * ROUNDS
         self.found.nodes += len(patterns)
         free = self._parameters(patterns)
@@ -373,7 +385,7 @@ class Search:
         kept = [p.detach().clone() for p in free.all]
         radii = self._radii(patterns)
         for index in range(rounds):
-            if time.monotonic() > deadline and (index or all(math.isfinite(p.bound) for p in patterns)):
+            if budget.late and (index or all(math.isfinite(p.bound) for p in patterns)):
                 break  # what bounds the parent bounds its children
             with torch.enable_grad():
                 log = self._bound(patterns, free, radii)

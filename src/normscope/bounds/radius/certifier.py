@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,22 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from ...core.bracket import Evidence
+from ...core.budget import Budget, affordable
 from ...core.errors import InputError, NotFiniteError
 from ...core.progress import Progress
 from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ..balls.ball import Balls
+from ..passes import passes
 from ..work import Work
 from .differences import difference_constants
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
-from .search import LEAST, widest
+from .search import LEAST, MOST, widest
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
 AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
+ATTACK_STEPS, ATTACK_FEWEST = 400, 12
+"""Steps of a brief attack on each sample, gradients or values, through small networks and through the largest."""
+BRIEF_WORK = 4e9
+"""Multiplications that a brief search for radii takes, and a brief attack: large networks get fewer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,45 +129,45 @@ class Certifier:
                 "those of the first sample. Pass samples with masks of their own one at a time."
             )
 
-    def examine(self, rows: Tensor, labels: Tensor | None, seconds: float | None, began: float) -> list[Columns]:
+    def examine(self, rows: Tensor, labels: Tensor | None, budget: Budget, *, brief: bool = False) -> list[Columns]:
         """Certify and attack samples, some at a time.
 
         Args:
             rows: the samples, flat `[B, n]`.
             labels: the class of each; the predicted one if None.
-            seconds: budget for all of them.
-            began: when the caller began, for the progress bar.
+            budget: for all of them; its deadline may cut searches short.
+            brief: whether searches through large networks take fewer steps, as an audit wants it.
         """
-        until = None if seconds is None else time.monotonic() + seconds
         if self._constants is None:
             self._constants = difference_constants(self.work, effort=self.effort)
         found = []
         with Progress("certifying") as progress:
-            progress.began = began
             for start in range(0, len(rows), AT_ONCE):
                 part = slice(start, start + AT_ONCE)
                 waiting = math.ceil((len(rows) - start) / AT_ONCE)
-                share = None if until is None else (until - time.monotonic()) / waiting
-                found.append(self._some(rows[part], None if labels is None else labels[part], share, progress))
+                own = None if labels is None else labels[part]
+                found.append(self._some(rows[part], own, budget.share(1.0 / waiting), progress, brief=brief))
         return found
 
-    def _some(self, rows: Tensor, labels: Tensor | None, seconds: float | None, progress: Progress) -> Columns:
-        now = time.monotonic()
+    def _some(self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool) -> Columns:
         logits = self.exact(rows)
         predicted = logits.argmax(1)
         labels = predicted if labels is None else labels
         margin = margins(logits, labels)
         attacker: Attack | None = None
+        steps: int | None = None
         if self.attack:
-            stop = None if seconds is None else now + 0.4 * seconds
-            attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, deadline=stop, progress=progress)
+            graph, count = self.work.graph, len(rows)
+            if brief:
+                steps = count * passes(graph, ATTACK_STEPS, work=BRIEF_WORK / count, least=ATTACK_FEWEST)
+            own = budget.share(0.4).search("the attack", steps)
+            attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, budget=own, progress=progress)
             attacker.run()
-        limit = None if seconds is None else now + seconds
         radius, floor, settled = self._radii(
-            rows, labels, logits, None if attacker is None else attacker.distance, limit, progress
+            rows, labels, logits, None if attacker is None else attacker.distance, budget, progress, brief=brief
         )
         if attacker is not None:
-            attacker.deadline = limit
+            attacker.budget = budget.search("the attack within the radii", None if steps is None else steps // 4)
             attacker.challenge(radius)
         return self._columns(
             labels, predicted, margin, radius, floor, None if attacker is None else attacker.result(), settled
@@ -174,8 +179,10 @@ class Certifier:
         labels: Tensor,
         logits: Tensor,
         attacked: Tensor | None,
-        limit: float | None,
+        budget: Budget,
         progress: Progress,
+        *,
+        brief: bool,
     ) -> tuple[Tensor, Tensor, bool]:
         """Return the certified radii, those of the constants over all inputs alone, and whether the search ended."""
         assert self._constants is not None
@@ -190,27 +197,26 @@ class Certifier:
         balls = Balls(self.work, rows[kept])
         top, gaps = labels[kept], gaps[kept]
 
-        def late() -> bool:
-            progress.step("radii")
-            return limit is not None and time.monotonic() > limit
-
         settled = True
         rates = balls.over(0.0).differences(top)
         start = _start(balls.centres, gaps, rates, None if attacked is None else attacked[kept])
         for effort in EFFORTS[: 1 + EFFORTS.index(self.effort)]:
-            if effort != EFFORTS[0] and late():
+            if effort != EFFORTS[0] and budget.late:
                 settled = False
                 break
 
             def test(some: Tensor, radii: Tensor, effort: str = effort) -> Tensor:
                 nonlocal balls
+                progress.step("radii")
                 if len(some) != len(balls.centres):  # samples that are settled are left out
                     balls = Balls(self.work, rows[kept[some]])
                 bounds = balls.over(radii, effort=effort).margins(top[some])
                 return bounds.scatter(1, top[some, None], math.inf)
 
             least = LEAST if effort == EFFORTS[0] else 0
-            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, until=late, least=least)
+            tests = affordable(MOST, balls.cost, work=BRIEF_WORK, least=LEAST, device=rows.device) if brief else MOST
+            probes = budget.search("the search for radii", tests)
+            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, budget=probes, least=least)
             radius[kept] = found.radius
             settled = bool(found.settled.all())
         return radius, floor, settled

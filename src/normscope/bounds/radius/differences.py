@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import Tensor
@@ -13,12 +12,10 @@ from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.outputs import directions
 from ..ellipsoids.plan import plan
 from ..ellipsoids.rigorous import accounted
-from ..work import TIGHT_SECONDS, Work
+from ..work import Work
 
 PAIRED = 12
 """Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""
-STEPS = 400
-"""Of the optimised certificate, at most."""
 
 
 def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
@@ -56,14 +53,13 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
 
 def _certificate(work: Work, effort: str, size: int) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
-    if work.left() == 0.0:
+    if work.budget.late:
         return None
     with torch.no_grad():
         steps = plan(work.segments, work.values)
     if steps is None:
         return None
-    left = work.left()
-    until = time.monotonic() + (TIGHT_SECONDS if left is None else 0.3 * left)
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
-    found = optimise(steps, deadline=until, directions=pairs, steps=1 if effort == "fast" else STEPS)
+    most = 1 if effort == "fast" else None
+    found = optimise(steps, steps=most, budget=work.budget.share(0.3), directions=pairs)
     return None if found is None else accounted(steps, found) or found

@@ -229,6 +229,6 @@ def _provenance(radii: Radii) -> Table:
         ("classes", str(radii.classes)),
         ("effort", radii.effort),
         ("tolerance of the radii", f"{radii.rtol:g}"),
-        ("time", format_cell(radii.seconds, "seconds")),
+        *(() if radii.seconds is None else (("time", format_cell(radii.seconds, "seconds")),)),
     )
     return Table(columns=columns, rows=rows)

@@ -10,7 +10,6 @@ its length is an upper bound on the true robust radius, and the changed sample i
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -18,6 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...core.progress import Progress
 from .logits import Logits, margins
 
@@ -81,7 +81,7 @@ class Attack:
         points: the samples, flat `[B, n]`.
         labels: the class of each `[B]`.
         seed: of the random starts.
-        deadline: `time.monotonic()` after which searches stop; None for never.
+        budget: of the attack; a step is one gradient, or one value, at one sample. None: the attack ends by itself.
         progress: told of every step.
     """
 
@@ -93,12 +93,12 @@ class Attack:
         labels: Tensor,
         *,
         seed: int = 0,
-        deadline: float | None = None,
+        budget: Budget | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.search, self.exact = search, exact
         self.points, self.labels = points.detach().double(), labels
-        self.deadline, self.progress = deadline, progress
+        self.budget, self.progress = budget or Budget(), progress
         self.generator = torch.Generator().manual_seed(seed)
         logits = self.exact(self.points)
         self.right = margins(logits, labels) > 0
@@ -120,7 +120,7 @@ class Attack:
             self._around(rows)
         for number, how in enumerate(rounds):
             found = (self.right & self.distance.isfinite()).nonzero()[:, 0]
-            if self._late() or not len(found):
+            if not len(found) or self.budget.over:
                 break
             self._inside(found, how.share * self.distance[found], how)
             if number % 2 == 1:
@@ -132,7 +132,7 @@ class Attack:
         """Search within given radii `[B]`: a change that is found there refutes a certificate of that radius."""
         rows = (self.right & (radius > 0) & radius.isfinite()).nonzero()[:, 0]
         for how in rounds:
-            if self._late() or not len(rows):
+            if not len(rows) or self.budget.over:
                 break
             self._inside(rows, radius[rows], how)
         return self.result()
@@ -141,11 +141,11 @@ class Attack:
         """Return the best changes so far."""
         return Attacked(self.distance.clone(), self.point.clone())
 
-    def _late(self) -> bool:
-        """Count a step, and say whether time is up."""
+    def _spend(self, samples: int) -> bool:
+        """Take one step for each sample; say whether they may be taken."""
         if self.progress is not None:
             self.progress.step("attack")
-        return self.deadline is not None and time.monotonic() > self.deadline
+        return self.budget.spend(samples)
 
     def _winners(self, rows: Tensor) -> Tensor:
         """Return the strongest rival at the best changes."""
@@ -159,7 +159,7 @@ class Attack:
         labels = self.labels[owners]
         best, shortest = centre.clone(), torch.full((len(owners),), math.inf, dtype=dtype, device=u.device)
         for step in range(OUTSIDE_STEPS):
-            if self._late():
+            if not self._spend(len(owners)):
                 break
             _, gap, slope = self.search.gradient(u, _rival_gap(labels, rivals))
             steep = slope.pow(2).sum(1)
@@ -195,7 +195,7 @@ class Attack:
         near = torch.where(near.isfinite() & (near > 0), near, 0.1 * typical)
         for times in FAR:
             rows = (self.right & self.distance.isinf()).nonzero()[:, 0]
-            if self._late() or not len(rows):
+            if not len(rows) or self.budget.over:
                 return
             self._inside(rows, times * near[rows], ROUNDS[0])
             self._inside(rows, times * near[rows], ROUNDS[1])
@@ -204,7 +204,7 @@ class Attack:
         """Look in random directions at the length of the best change so far, and go on from what is found."""
         rows = rows[self.distance[rows].isfinite()]
         owners = rows.repeat_interleave(DIRECTIONS)
-        if self._late() or not len(owners):
+        if not len(owners) or not self._spend(len(owners)):
             return
         before = self.distance[rows].clone()
         length = 0.995 * self.distance[owners]
@@ -219,7 +219,7 @@ class Attack:
     def _slide(self, rows: Tensor) -> None:
         """Move the best changes along the boundary towards the sample, in float64."""
         for _ in range(SLIDE_STEPS):
-            if self._late():
+            if not self._spend(len(rows)):
                 return
             centre, u = self.points[rows], self.point[rows]
             _, gap, slope = self.exact.gradient(u, _rival_gap(self.labels[rows], self._winners(rows)))
@@ -245,7 +245,7 @@ class Attack:
         before = change.clone()
         best, highest = change, torch.full((len(owners),), -math.inf, dtype=dtype, device=centre.device)
         for step in range(INSIDE_STEPS):
-            if self._late():
+            if not self._spend(len(owners)):
                 break
             logits, _, slope = self.search.gradient(centre + change, objective)
             reached = -margins(logits, labels)

@@ -28,6 +28,8 @@ SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
 COLUMNS = ("label", "predicted", "margin", "radius", "attacked", "method", "evidence")
 """The fields that hold one value per sample."""
+NOT_STORED = ("witness", "seconds")
+"""The fields that JSON leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class Radii(Shown):
         input_shape: of one sample.
         notes: what the reader must know.
         provenance: versions and device.
-        seconds: how long it took.
+        seconds: how long it took; None where it was read from a file. Not stored in JSON, of which the same search
+            gives the same bytes every time.
         witness: the changed samples behind `attacked`, in float64; None where none was found. Not stored in JSON.
     """
 
@@ -84,7 +87,7 @@ class Radii(Shown):
     input_shape: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float | None = field(default=None, compare=False)
     witness: tuple[Tensor | None, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -156,7 +159,7 @@ class Radii(Shown):
             InputError: the file cannot be written.
         """
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "radii"}
-        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name != "witness"}
+        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_STORED}
         data["evidence"] = [evidence.name for evidence in self.evidence]
         data["provenance"] = dict(self.provenance)
         data = plain(data)
@@ -182,7 +185,8 @@ class Radii(Shown):
         if schema != SCHEMA_VERSION or isinstance(schema, bool):
             raise InputError(f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}")
         try:
-            given = {item.name: data[item.name] for item in fields(cls) if item.name != "witness"}
+            given = {item.name: data[item.name] for item in fields(cls) if item.name not in NOT_STORED}
+            given["seconds"] = data.get("seconds")  # of an older file
             _check_form(given)
             given["evidence"] = tuple(Evidence[item] for item in given["evidence"])
             for key in ("margin", "radius", "attacked"):
@@ -243,7 +247,7 @@ def _check_form(data: Mapping[str, Any]) -> None:
                 raise TypeError(f"{name} holds {item!r:.40}")
     plainly: dict[str, tuple[type, ...]] = {
         "name": (str,), "classes": (int,), "effort": (str,), "rtol": (int, float), "converged": (bool,),
-        "advice": (str, type(None)), "provenance": (Mapping,), "seconds": (int, float),
+        "advice": (str, type(None)), "provenance": (Mapping,), "seconds": (int, float, type(None)),
     }  # fmt: skip
     for name, kind in plainly.items():
         if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...core.budget import Budget
 from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
@@ -58,7 +58,8 @@ def certified_radius(
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.
         known: constants for modules nobody can see into, by module path.
-        max_seconds: budget; radii stay certified but may be smaller, and samples of a loader beyond it are left out.
+        max_seconds: cuts short what takes longer: radii stay certified but may be smaller, samples of a loader beyond
+            it are left out, and `advice` says so.
         seed: of the attack.
 
     Returns:
@@ -81,7 +82,6 @@ def certified_radius(
 
     Reference: Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants over balls.
     """
-    began = time.monotonic()
     if effort not in EFFORTS:
         raise InputError(f'effort is "fast" or "tight" for a radius, not {effort!r}')
     check_numbers(max_seconds=max_seconds, seed=seed)
@@ -90,7 +90,7 @@ def certified_radius(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
             'call model.eval() first, or pass mode="eval"'
         )
-    deadline = None if max_seconds is None else began + max_seconds
+    budget = Budget(max_seconds=max_seconds, what="the measurement")
     options = {"mode": mode, "output": output, "known": known}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = _batches(x, y)
@@ -99,41 +99,38 @@ def certified_radius(
     parts: list[Columns] = []
     notes: list[str] = []
     for index, (inputs, labels) in enumerate(batches):
-        if parts and deadline is not None and time.monotonic() > deadline:
-            notes.append(f"the budget ran out: only the first {sum(map(len, parts)):,} samples were examined")
+        if parts and budget.late:
+            notes.append(f"max_seconds cut this short: only the first {sum(map(len, parts)):,} samples were examined")
             break
         inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
         key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
         if key is None or key not in certifiers:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            work = Work(model, inputs, max_seconds=left, **options)  # type: ignore[arg-type]
+            work = Work(model, inputs, budget=budget, **options)  # type: ignore[arg-type]
             certifiers[key] = Certifier(work, effort=effort, attack=attack, seed=seed)
         certifier = certifiers[key]
         rows = certifier.rows(inputs)
         certifier.check(model, inputs, rows, mode, output)
         targets = certifier.labels(labels, len(rows))
-        share = None if deadline is None else (deadline - time.monotonic()) / max(expected - index, 1)
-        parts += certifier.examine(rows, targets, share, began)
+        parts += certifier.examine(rows, targets, budget.share(1.0 / max(expected - index, 1)))
     if not parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
     first = next(iter(certifiers.values()))
-    settled = all(part.settled for part in parts) and not notes
-    return _joined(parts, first, settled, tuple(notes), began)
+    return _joined(parts, first, budget, tuple(notes))
 
 
-def audited_radii(work: Work, *, samples: int = 8, seconds: float = 5.0, seed: int = 0) -> Radii | None:
+def audited_radii(work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:
         work: the captured model and batch, of an audit.
+        budget: whose deadline may cut the searches short; searches through large networks take few steps anyway.
         samples: how many.
-        seconds: budget.
         seed: of the attack.
 
     Raises:
         SoundnessError: the attack got inside a certified radius: a bug.
     """
-    began = time.monotonic()
+    budget = budget or Budget()
     if any(0 in node.shape for node in work.graph):
         return None
     try:
@@ -143,12 +140,12 @@ def audited_radii(work: Work, *, samples: int = 8, seconds: float = 5.0, seed: i
             return None
         rows = work.graph.samples[:samples].double()
         certifier.check(work.model, None, rows, work.mode, work.output)
-        parts = certifier.examine(rows, None, seconds, began)
+        parts = certifier.examine(rows, None, budget, brief=True)
     except SoundnessError:
         raise
     except NormscopeError:
         return None
-    return _joined(parts, certifier, all(part.settled for part in parts), (), began)
+    return _joined(parts, certifier, budget, ())
 
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
@@ -179,9 +176,11 @@ def _is_pair(x: Any) -> bool:
     return inputs.is_floating_point() and not labels.is_floating_point() and labels.ndim == 1
 
 
-def _joined(parts: list[Columns], certifier: Certifier, settled: bool, notes: tuple[str, ...], began: float) -> Radii:
-    """Return the parts as one result."""
+def _joined(parts: list[Columns], certifier: Certifier, budget: Budget, notes: tuple[str, ...]) -> Radii:
+    """Return the parts as one result, which says what the clock cut short."""
     graph = certifier.work.graph
+    settled, norms = all(part.settled for part in parts), certifier.work.norms
+    advice = None if settled else "the search for radii ended before a radius 1 % larger was seen to fail"
     names = (*COLUMNS, "witness")
     columns = {name: tuple(value for part in parts for value in getattr(part, name)) for name in names}
     return Radii(
@@ -190,10 +189,10 @@ def _joined(parts: list[Columns], certifier: Certifier, settled: bool, notes: tu
         classes=certifier.classes,
         effort=certifier.effort,
         rtol=RTOL,
-        converged=settled,
-        advice=None if settled else "raise max_seconds",
+        converged=settled and not budget.cut and not norms.cut,
+        advice=norms.advice(budget.advice(advice)),
         input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
         notes=(*notes, *graph.notes),
         provenance=provenance(graph.inputs[0].value.device),
-        seconds=time.monotonic() - began,
+        seconds=budget.elapsed,
     )

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
+
 MOST = 40
 """Tests at most; half a dozen is usual."""
 LEAST = 3
-"""Tests that are run even when time is up: by then a radius has passed, as a rule."""
+"""Tests that are run even when the clock has run out: by then a radius has passed, as a rule."""
 SMALLEST = 1e-9
 """Relative to the first radius tried: below it nothing is certified."""
 LARGEST = 1e9
@@ -51,7 +53,7 @@ def widest(
     floor: Tensor,
     *,
     rtol: float,
-    until: Callable[[], bool] = lambda: False,
+    budget: Budget | None = None,
     least: int = LEAST,
 ) -> Widest:
     """Search for the largest radius at which every gap stays positive.
@@ -66,14 +68,15 @@ def widest(
         start: the first radius tried, `[B]`, finite and positive.
         floor: radii already certified, `[B]`.
         rtol: how close to each other the last passing and the first failing radius shall be, relatively.
-        until: says when time is up.
-        least: this many radii are tried whatever the time.
+        budget: of the search; a step is one test. Without one there are `MOST`.
+        least: this many radii are tried whatever the budget.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
     near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
     probe, count = start.clone(), 0
     settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
-    while count < MOST and not bool(settled.all()) and (count < least or not until()):
+    budget = Budget(MOST) if budget is None else budget
+    while not bool(settled.all()) and (budget.spend() or count < least):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]
         left = test(rows, at)

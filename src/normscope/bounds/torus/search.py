@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -26,12 +25,11 @@ class Search:
 
     Attributes:
         value: the smallest value seen.
-        seconds: the longest time that a step took.
     """
 
     def __init__(self, free: Sequence[Tensor], evaluate: Callable[[], Tensor], *, lr: float = 0.1) -> None:
         self.free, self.evaluate, self.lr = list(free), evaluate, lr
-        self.value, self.seconds = math.inf, 0.0
+        self.value = math.inf
         self._since = 0
         self._best = [p.detach().clone() for p in self.free]
         self._adam = self._fresh()
@@ -41,7 +39,6 @@ class Search:
 
     def step(self) -> bool:
         """Try one step; say whether another may help."""
-        began = time.monotonic()
         with torch.enable_grad():
             loss = self.evaluate()
         value = float(loss.detach())
@@ -59,7 +56,6 @@ class Search:
         if not all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.free):
             return self._calmer()
         self._adam.step()
-        self.seconds = max(self.seconds, time.monotonic() - began)
         return True
 
     def _calmer(self) -> bool:

@@ -9,13 +9,13 @@ factorizations all went through in complex128.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ...core.budget import GPU, Budget
 from ...core.log10 import power10
 from ...core.progress import Progress
 from ...core.rounding import Upper
@@ -39,12 +39,17 @@ _LEADING, _SHARPNESS = 16, 30.0
 """Frequencies that share in the gradient of the largest eigenvalue, with weights lambda^sharpness."""
 _MARGIN = 1e-9
 """Relative distance above the largest eigenvalue at which a Cholesky factorization confirms it."""
-_OVERHEAD, _GRADIENT = 3.0, 4.0
-"""Time of a run relative to its multiplications, and of a step with gradient relative to a run."""
+_GRADIENT = 4.0
+"""Multiplications of a step with gradient relative to those of a run."""
 _WORTHWHILE = 30
-"""Steps that a search on the smaller torus should have time for."""
-_MEMORY = 4e9
-"""Bytes that a step may hold, on a CPU; on a GPU it is a share of what is free."""
+"""Steps that a search on the smaller torus should be able to afford."""
+_MEMORY, _SHARE = 4e9, 0.4
+"""Bytes that a step may hold on a CPU, and its share of the memory of a GPU."""
+WORK, RATE = 5e10, 1e9
+"""Multiplications of real numbers that all runs of a search may take together, which are its steps; and as many as a
+CPU does in a second: where there is a deadline, what would end after it is not begun."""
+TORI = "the certificate on tori"
+"""How messages name the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +72,20 @@ def torus_certificate(
     segments: Segments,
     values: Mapping[str, Upper],
     *,
-    deadline: float | None = None,
+    budget: Budget | None = None,
     directions: Tensor | None = None,
     steps: int = 400,
     widest: int = WIDEST,
 ) -> CertifiedTorus | None:
-    """Return the best certificate found before the deadline, or None where there is none.
+    """Return the best certificate found, or None where there is none.
 
     There is none where the graph is not a convolutional one of the kind that `plan.py` describes, where it is too
-    large for one run within the time or the memory there is, or where not even the start is feasible.
+    large for one run within the work or the memory there is, or where not even the start is feasible.
 
     Args:
         segments: the float64 graph with its effects.
         values: a bound on the map from the input to every node, for fields that start afresh.
-        deadline: of `time.monotonic()`.
+        budget: what the search is a part of; its deadline may cut the search short.
         directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
         steps: at most this many on every torus.
         widest: largest state of the dense plan behind the fields.
@@ -91,7 +96,8 @@ def torus_certificate(
     if directions is not None and isinstance(plan[-1].end, Close):
         return None
     with torch.no_grad():
-        attempt = _Attempt(plan, segments.graph.inputs[0].value.device, directions, deadline)
+        device = segments.graph.inputs[0].value.device
+        attempt = _Attempt(plan, device, directions, (budget or Budget()).search(TORI, WORK * _faster(device)))
         if not attempt.affordable(attempt.full):
             return None
         try:
@@ -103,17 +109,13 @@ def torus_certificate(
 class _Attempt:
     """One search for a certificate."""
 
-    def __init__(
-        self, plan: Sequence[Stage], device: torch.device, directions: Tensor | None, deadline: float | None
-    ) -> None:
-        self.plan, self.device, self.directions = plan, device, directions
-        self.deadline = math.inf if deadline is None else deadline
+    def __init__(self, plan: Sequence[Stage], device: torch.device, directions: Tensor | None, budget: Budget) -> None:
+        self.plan, self.device, self.directions, self.budget = plan, device, directions, budget
         self.full = [ready(stage, stage.sizes, device) for stage in plan]
         self.few = self._few(plan)
         steps = tuple(step for stage in self.full for step in stage.steps)
         self.exact = _Careful.of(Plan({}, steps, torch.empty(0)))
         self.best: CertifiedTorus | None = None
-        self.seconds = 0.0
 
     def _few(self, plan: Sequence[Stage]) -> list[Ready]:
         """Return the stages on a smaller torus that steps with gradient can afford, or on the full one if that pays."""
@@ -126,11 +128,11 @@ class _Attempt:
         return few
 
     def affordable(self, stages: Sequence[Ready], *, gradient: bool = False, runs: int = 2) -> bool:
-        """Say whether runs (or steps with gradient) fit into the memory and the time there is."""
+        """Say whether runs (or steps with gradient) fit into the memory and the work there is."""
         held = sum(stage.memory(gradient=gradient) for stage in stages)
-        room = 0.6 * torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _MEMORY
-        seconds = _OVERHEAD * _cost(stages) * (_GRADIENT if gradient else 1.0) / _speed(self.device)
-        return held <= room and time.monotonic() + runs * seconds <= self.deadline
+        room = _SHARE * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else _MEMORY
+        needed = runs * _cost(stages) * (_GRADIENT if gradient else 1.0)
+        return held <= room and needed <= self.budget.left and self.budget.time_for(needed, RATE * _faster(self.device))
 
     def run(self, steps: int) -> CertifiedTorus | None:
         """Take the better of two starts, improve it on the smaller torus, then on the full one."""
@@ -154,9 +156,8 @@ class _Attempt:
 
     def _confirm(self) -> None:
         """Run the full torus with the parameters as they are; keep the result if it is the best so far."""
-        began = time.monotonic()
+        self.budget.spend(_cost(self.full))
         found = run(self.full, self.exact.choose, self.exact.top)
-        self.seconds = max(self.seconds, time.monotonic() - began)
         certified = _certified(found, self.plan)
         if certified is not None and (self.best is None or self._value(certified) < self._value(self.best)):
             self.best = certified
@@ -166,13 +167,13 @@ class _Attempt:
         return certified.log10 if self.directions is None else float(certified.along(self.directions).mean())
 
     def _improve(self, stages: Sequence[Ready], steps: int, lr: float, progress: Progress) -> None:
-        """Search on one torus while there is time to confirm what is found."""
+        """Search on one torus while the confirmation of what is found can be afforded."""
         if not self.affordable(stages, gradient=True):
             return
         free = _Multipliers(self.exact.weights, self.exact.thetas)
         search = Search(free.all, lambda: _objective(run(stages, free.choose, free.top), free, self.directions), lr=lr)
-        tried = 0
-        while tried < steps and time.monotonic() + 1.2 * (search.seconds + self.seconds) <= self.deadline:
+        tried, cost = 0, _GRADIENT * _cost(stages)
+        while tried < steps and self.budget.left >= cost + _cost(self.full) and self.budget.spend(cost):
             tried += 1
             if not search.step():
                 break
@@ -188,20 +189,12 @@ def _smaller(stage: Stage, coarse: int) -> Grid:
     return tuple(min(size, unit * max(coarse, -(-FEWEST // unit))) for size, unit in pairs)
 
 
+def _faster(device: torch.device) -> float:
+    return GPU if device.type == "cuda" else 1.0
+
+
 def _cost(stages: Sequence[Ready]) -> float:
     return sum(stage.cost for stage in stages)
-
-
-def _speed(device: torch.device) -> float:
-    """Return how many multiplications of real numbers a second the device does in products of complex matrices."""
-    side, count = (256, 16) if device.type == "cuda" else (48, 8)
-    sample = torch.ones(count, side, side, dtype=torch.complex128, device=device)
-    fastest = math.inf
-    for _ in range(3):
-        began = time.monotonic()
-        float((sample @ sample)[0, 0, 0].real)
-        fastest = min(fastest, time.monotonic() - began)
-    return 4.0 * count * side**3 / fastest
 
 
 def _objective(now: Passed, free: Parameters, directions: Tensor | None) -> Tensor:

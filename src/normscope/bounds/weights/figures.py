@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from ...core.bracket import Bracket, Evidence, Scope
+from ...core.budget import Budget
 from ...core.log10 import log10
 from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.invariance import feeds
 from ...graph.ir import Node, Ref
 from ...linalg.linear_map import LinearMap
-from ...linalg.norms import upper
+from ...linalg.norms import remembered, upper
 from ...linalg.patches import Read
+from ...linalg.writing import cost
 from ...rules.effects import Elementwise, Unbounded
 from ...theory.losses import Loss
 from ..certificate import WIDEST, Block, Certificate, ClosedForm
@@ -51,24 +52,22 @@ class Plan:
 
     Attributes:
         search: how to look from below.
-        seconds: time for that, all samples together, where the search has no deadline of its own.
         loss, targets: the loss, and what its lower side is taken at.
         samples: at most this many samples of the batch; None for all.
         chain_cost: most operations for certificates behind the weights; below zero: none.
         side: segments of several sources up to this size are written out side by side.
-        deadline: a `time.monotonic()` after which only cheap bounds are taken for maps not bounded yet; None: the
-            budget of the work.
+        norms: for maps that are not bounded yet, in multiplications: once it is over only cheap bounds are taken. None:
+            the budget of the work, where only a deadline limits them.
         witnesses: whether to keep the changes that attain the lower sides.
     """
 
     search: Search
-    seconds: float = math.inf
     loss: Loss | None = None
     targets: Tensor | None = None
     samples: int | None = None
     chain_cost: float = CHAIN_COST
     side: int = SIDE
-    deadline: float | None = None
+    norms: Budget | None = None
     witnesses: bool = True
 
 
@@ -92,7 +91,6 @@ class Figures:
         self.tails = Tails(work.segments)
         self.nodes = {node.name: node for node in work.double}
         self.figures = {weight.name: _Samples() for weight in weights}
-        self.seconds, self.late = plan.seconds, False
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
         self.rows = Rows(work.double.output_shape)
@@ -108,16 +106,15 @@ class Figures:
         widths = [math.prod(shape) if math.prod(shape) <= WIDEST else min(shape[-1], WIDEST) for shape in shapes]
         return len(self.weights) / 2 * sum(20.0 * width**3 for width in widths)
 
-    @property
-    def _deadline(self) -> float | None:
-        return self.work.deadline if self.plan.deadline is None else self.plan.deadline
-
     def _norm(self, linear: LinearMap) -> Upper:
         """Bound one map within the budget."""
-        if self.plan.deadline is None:
+        norms = self.plan.norms
+        if norms is None:
             return self.work.norm(linear)
         tiny = linear.in_size * linear.out_size <= TINY
-        return upper(linear, rtol=self.work.rtol, deadline=None if tiny else self.plan.deadline)
+        if tiny or remembered(linear, self.work.rtol) or norms.spend(_bounding(linear)):
+            return upper(linear, rtol=self.work.rtol)
+        return upper(linear, rtol=self.work.rtol, budget=Budget(0))
 
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
@@ -134,12 +131,7 @@ class Figures:
             loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        began, search = time.monotonic(), self.plan.search
-        if search.deadline is None and self.seconds < math.inf:
-            search = replace(search, deadline=began + self.seconds)
-        found = weight_slopes(graph, left, values, search, loss)
-        self.seconds -= time.monotonic() - began
-        self.late = self.late or search.late()
+        found = weight_slopes(graph, left, values, self.plan.search, loss)
         for weight in left:
             output, scalar = found[weight.name]
             if not self.plan.witnesses:
@@ -171,7 +163,7 @@ class Figures:
         figures.printed.append(self._theorem12(weight, formula, found, math.sqrt(square)))
 
     def _norm_of(self, read: Read) -> Upper:
-        return read.norm(rtol=self.work.rtol, deadline=self._deadline)
+        return read.norm(rtol=self.work.rtol, budget=self.work.norms.share(0.7))
 
     def _behind(self, names: tuple[str, ...], values: Mapping[str, Tensor]) -> tuple[Upper, Bracket]:
         """Bound the network behind nodes; the same for all samples unless the data decide."""
@@ -181,7 +173,7 @@ class Figures:
         chain = None
         if self._chained:
             device = segments.graph.inputs[0].value.device
-            chain = Certificate(ClosedForm(), "closed-form", device, self._deadline)
+            chain = Certificate(ClosedForm(), "closed-form", device, self.work.chains)
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
@@ -252,13 +244,18 @@ class Figures:
 
     def _bracket(self, uppers: Sequence[Upper], lowers: Sequence[Found]) -> Bracket:
         """Return the brackets of all samples and, over them, that of the largest."""
-        late = self.late or self.work.late
+        below = self.plan.search.budget
+        advice = None
+        if below.ended and not below.cut:
+            advice = f"{below.what} ended after its {below.steps:,.0f} steps: some samples have no lower side"
+        for budget in (below, self.work.norms, self.work.chains):
+            advice = budget.advice(advice)
         common: dict[str, Any] = {
             "scope": Scope.POINT,
             "mode": self.work.graph.mode,
             "input_shape": self.work.graph.input_shape,
-            "converged": not late,
-            "advice": "the budget ran out: raise max_seconds" if late else None,
+            "converged": advice is None,
+            "advice": advice,
         }
         each = tuple(
             Bracket(
@@ -315,6 +312,12 @@ def _read_by(node: Node) -> Ref:
     factors = factors_of(node)
     assert factors is not None
     return factors[0]
+
+
+def _bounding(linear: LinearMap) -> float:
+    """About how many multiplications the bound of a map takes: those of its matrix, or of a few hundred products."""
+    short, long = sorted((linear.in_size, linear.out_size))
+    return min(float(short) * short * long, 300.0 * cost(linear))
 
 
 def _times(constant: Upper, bound: Upper) -> Upper:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...core.budget import Budget
 from ...core.log10 import log10
 from ...graph.ir import Graph, Node, Ref, Unit
 from ...linalg.lanczos import lanczos
@@ -29,6 +29,8 @@ PROBES = 8
 """Directions of the output that are tried where there are more."""
 STEPS = (1e-5, 1e-3, 1e-7, 1e-1)
 """Half distances between the two weights, relative to the weight's norm, in the order they are tried."""
+LOWER_SIDES = "the search for lower sides"
+"""How messages name it."""
 BLOCK = 25_000_000
 """Entries of Jacobian rows that are held at a time."""
 
@@ -55,18 +57,14 @@ class Search:
     Attributes:
         rtol: how close to the Jacobian's norm a secant shall come.
         steps: of Lanczos, weight by weight, where there are too many outputs for all rows.
-        deadline: a `time.monotonic()` after which nothing more is tried.
+        budget: of all weights and samples; a step is one backward pass, one pair of weights or one step of Lanczos.
         seed: of the directions tried.
     """
 
     rtol: float = 1e-3
     steps: int = 16
-    deadline: float | None = None
+    budget: Budget = field(default_factory=lambda: Budget(what=LOWER_SIDES))
     seed: int = 0
-
-    def late(self) -> bool:
-        """Whether the time is over."""
-        return self.deadline is not None and time.monotonic() > self.deadline
 
 
 def weight_slopes(
@@ -86,22 +84,22 @@ def weight_slopes(
         loss: the loss as a function of the output; without one the second figure is empty.
     """
     found = {weight.name: (Found(), Found()) for weight in weights}
-    if search.late() or not weights:
+    if not weights or search.budget.over:
         return found
     images: list[tuple[Applied, Tensor]] = []
     with sdpa_kernel(SDPBackend.MATH):
         for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
             tail = behind(opened(graph, (weight,)), {weight.name}, values)
             output, scalar = Found(), Found()
-            if top is not None and not search.late():
+            if top is not None and not search.budget.over:
                 output = _confirmed(tail, weight.value, top[0], search)
                 images.append((weight, top[1]))
-            if loss is not None and steepest is not None and not search.late():
+            if loss is not None and steepest is not None and not search.budget.over:
                 scalar = _confirmed(_with_loss(tail, loss), weight.value, steepest, search)
             found[weight.name] = (output, scalar)
         if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
             for weight, image in images:
-                if search.late():
+                if not search.budget.spend(search.steps):
                     break
                 tail = behind(opened(graph, (weight,)), {weight.name}, values)
                 guess = _refined(tail, weight.value, image, search)
@@ -135,7 +133,7 @@ class _Directions:
             scalar = None if loss is None else loss(output)
         probes = self._probes(output)
         for start, end in self._blocks(probes.shape[0]):
-            if self.search.late():
+            if not self.search.budget.spend(len(probes)):
                 return
             rows = [_pulled(output, leaves[start:end], probe) for probe in probes]
             grads = _pulled(scalar, leaves[start:end]) if scalar is not None else (None,) * (end - start)
@@ -218,13 +216,14 @@ def _confirmed(tail: Graph, weight: Tensor, guess: Guess, search: Search) -> Fou
     direction, expected = guess
     best = Found()
     for relative in STEPS:
+        search.budget.spend()
         step = relative * _size(weight)
         ahead, back = ((weight + sign * step * direction).reshape(-1) for sign in (1, -1))
         value = confirmed(tail, ahead, back)
         if value > best.log10_lower:
             settled = value >= log10(expected) + math.log10(1.0 - min(search.rtol, 0.5))
             best = Found(log10_lower=value, change=step * direction, settled=settled)
-        if best.settled or search.late():
+        if best.settled or search.budget.over:
             break
     return best
 

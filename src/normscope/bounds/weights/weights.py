@@ -8,26 +8,28 @@ the vector h_{i-1}), Frobenius norm on W_i; norm(f, W_i) has the constant of the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
 from ...theory.losses import Loss, named
+from ..passes import passes
 from ..work import Work
 from .applied import applied_weights
 from .figures import Figures, Plan
-from .jacobian import Search
+from .jacobian import LOWER_SIDES, Search
 from .loss_rows import Rows, targets_by_sample
 from .sensitivity import WeightRow, WeightSensitivity
 
-SEARCH_SECONDS = 60.0
-"""Time for the lower sides when no budget is given."""
+SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11
+"""Steps of the search for all lower sides, through small networks and through the largest, and multiplications of one
+pass over all steps. A step is one backward pass, one pair of weights in float64 or one product of Lanczos."""
 HELD = "masks and other constant inputs"
 """How the note of a graph begins whose masks are those of the first sample."""
 UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matrices that are broadcast"
@@ -68,7 +70,7 @@ def weight_sensitivity(
         known: constants for modules nobody can see into, by module path.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
         rtol: how tight the norms of single maps and the lower sides are asked to be.
-        max_seconds: budget; what is left undone falls back to cheaper bounds, or has no lower side.
+        max_seconds: cuts short what takes longer, which then has cheaper bounds or no lower side, and says so.
         seed: of the search from below.
 
     Returns:
@@ -91,15 +93,14 @@ def weight_sensitivity(
     chosen = None if loss is None else named(loss)
     if chosen is None and targets is not None:
         raise InputError("targets were given without a loss: pass loss= too")
-    began = time.monotonic()
-    work = Work(
-        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
-    )
+    budget = Budget(max_seconds=max_seconds, what="the measurement")
+    work = Work(model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, budget=budget)
     if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
         taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
         targets = batch[1] if len(taken.args) == 1 else None
-    search = Search(rtol=rtol, seed=seed, deadline=None if max_seconds is None else began + max_seconds)
-    return measure(work, Plan(loss=chosen, targets=targets, search=search, seconds=SEARCH_SECONDS))[0]
+    steps = passes(work.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
+    search = Search(rtol=rtol, seed=seed, budget=budget.search(LOWER_SIDES, steps))
+    return measure(work, Plan(loss=chosen, targets=targets, search=search))[0]
 
 
 def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
@@ -117,6 +118,7 @@ def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, Weight
             measured.add(point, goal, progress)
     found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
+    cuts = [cut for budget in (plan.search.budget, work.norms, work.chains) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(found.values()),
         loss=None if plan.loss is None else plan.loss.name,
@@ -126,7 +128,7 @@ def measure(work: Work, plan: Plan) -> tuple[WeightSensitivity, dict[str, Weight
         input_shape=work.graph.input_shape,
         output_shape=work.graph.output_shape,
         skipped=tuple((where, UNKNOWN_FORM) for where in measured.unknown.values()),
-        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes))),
+        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes, *cuts))),
     )
     places = {name: found[weight.name] for weight in weights if weight.name in found for name in weight.nodes}
     return result, places

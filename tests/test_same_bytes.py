@@ -1,0 +1,374 @@
+"""Figures do not depend on the clock: the same call gives the same bytes, and what `max_seconds` cuts is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds import attack, work
+from normscope.bounds.exact import patterns
+from normscope.bounds.passes import multiplications, passes
+from normscope.core.budget import Budget
+from normscope.diagnosis.weights import audit_weights
+
+SOURCE = Path(ns.__file__).parent
+READS_A_CLOCK = re.compile(r"\b(monotonic|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b")
+MAY_READ_A_CLOCK = ("core/budget.py", "core/progress.py", "monitor/")
+
+
+class Residual(nn.Module):
+    """Two branches that meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the inner layer does to what it reads."""
+        x = torch.relu(self.first(x))
+        return self.head(x + torch.tanh(self.inner(x)))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "relu": (lambda: nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)), (5, 4)),
+    "gelu": (lambda: nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)), (4, 5)),
+    "residual": (Residual, (4, 6)),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 4)
+        ),
+        (4, 1, 6, 6),
+    ),
+    "attention": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (2, 3, 6)),
+}
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "lipschitz": ns.lipschitz,
+    "tight": lambda *given, **more: ns.lipschitz(*given, effort="tight", **more),
+    "exact": lambda *given, **more: ns.lipschitz(*given, effort="exact", **more),
+    "point": lambda *given, **more: ns.lipschitz(*given, scope="point", **more),
+    "ball": lambda *given, **more: ns.lipschitz(*given, scope="ball", radius=0.1, **more),
+    "tight ball": lambda *given, **more: ns.lipschitz(*given, scope="ball", radius=0.1, effort="tight", **more),
+    "differences": lambda *given, **more: ns.lipschitz(*given, per="difference", effort="tight", **more),
+    "ladder": lambda *given, **more: ns.ladder(*given, effort="tight", **more),
+    "radii": ns.certified_radius,
+    "tight radii": lambda *given, **more: ns.certified_radius(*given, effort="tight", **more),
+    "sensitivity": lambda *given, **more: ns.weight_sensitivity(*given, loss="cross_entropy", **more),
+    "audit": ns.audit,
+    "weights": lambda model, _, **more: audit_weights(
+        {name: (lambda value=value: value) for name, value in model.state_dict().items()}, **more
+    ),
+}
+
+QUICK = [
+    *((call, "relu") for call in CALLS),
+    *((call, "gelu") for call in ("lipschitz", "ball", "sensitivity")),
+    *((call, "residual") for call in ("ladder", "audit")),
+    *((call, "convolutions") for call in ("tight", "audit", "weights")),
+    *((call, "attention") for call in ("lipschitz", "point")),
+]
+PAIRS = [
+    pytest.param(call, name, marks=[] if (call, name) in QUICK else [pytest.mark.slow])
+    for call in CALLS
+    for name in MODELS
+    if name != "attention" or call in ("lipschitz", "tight", "point", "ball", "ladder", "audit", "weights")
+]
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer steps, so that the tests are quick: the count does not matter here."""
+    monkeypatch.setattr(work, "ATTACK_STEPS", 60)
+    monkeypatch.setattr(patterns, "STEPS", 4000)
+    monkeypatch.setattr(patterns, "SAMPLES", 32)
+
+
+def made(name: str) -> tuple[nn.Module, Tensor]:
+    """Return a model in eval mode and a batch, the same ones every time."""
+    build, shape = MODELS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return build().eval(), torch.randn(shape)
+
+
+def written(call: str, name: str, **more: Any) -> str:
+    """Return the JSON of a call as text."""
+    return json.dumps(CALLS[call](*made(name), **more).to_json())
+
+
+@contextmanager
+def clock(tick: Callable[[], float]) -> Iterator[None]:
+    """Let every clock of the process tell other times."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("monotonic", "perf_counter", "time", "process_time"):
+            patch.setattr(time, name, tick)
+        yield
+
+
+def jumping(step: float = 1e5) -> Callable[[], float]:
+    """A clock that is a day later at every look."""
+    now = [0.0]
+
+    def tick() -> float:
+        now[0] += step
+        return now[0]
+
+    return tick
+
+
+@pytest.mark.parametrize(("call", "name"), PAIRS)
+def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
+    first = written(call, name)
+    with clock(jumping()):
+        assert written(call, name) == first
+    assert "max_seconds" not in first
+
+
+@pytest.mark.parametrize("call", ["lipschitz", "radii", "audit"])
+def test_a_clock_that_stands_still_ends_nothing_and_keeps_nothing_going(call: str) -> None:
+    with clock(lambda: 7.0):
+        still = written(call, "relu")
+    assert still == written(call, "relu")
+
+
+def test_another_seed_may_find_another_pair() -> None:
+    assert written("ball", "gelu", seed=1) != written("ball", "gelu", seed=2)
+
+
+SCRIPT = """
+import json, sys
+sys.path[:0] = [{tests!r}, {source!r}]
+import torch
+torch.set_num_threads(1)
+import test_same_bytes as cases
+cases.work.ATTACK_STEPS, cases.patterns.STEPS, cases.patterns.SAMPLES = 60, 4000, 32
+for call, name in {pairs!r}:
+    print(cases.written(call, name))
+"""
+
+
+def process(pairs: list[tuple[str, str]], hash_seed: int) -> subprocess.Popen[str]:
+    code = SCRIPT.format(tests=str(Path(__file__).parent), source=str(SOURCE.parent), pairs=pairs)
+    given = os.environ | {"PYTHONHASHSEED": str(hash_seed), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=given)
+
+
+def test_processes_side_by_side_write_the_same_bytes() -> None:
+    """Three at once on whatever cores there are, with other orders of sets: each keeps the others busy."""
+    pairs = [("audit", "relu"), ("ladder", "residual")]
+    running = [process(pairs, hash_seed) for hash_seed in (1, 2, 3)]
+    first, *others = (each.communicate(timeout=600)[0] for each in running)
+    assert len(first.splitlines()) == len(pairs)
+    assert all(json.loads(line) for line in first.splitlines())
+    assert others == [first, first]
+
+
+class TestCutShort:
+    def test_brackets_say_so(self) -> None:
+        for call in ("lipschitz", "tight", "exact", "ball", "tight ball", "differences"):
+            bracket = CALLS[call](*made("relu"), max_seconds=0.0)
+            assert not bracket.converged, call
+            assert re.search(r"cut short after \d+ of [\d,]+ steps by max_seconds", bracket.advice), call
+            assert bracket.advice.endswith(": raise max_seconds")
+            for part in (*(bracket.per_sample or ()), *(bracket.per_output or ())):
+                assert not part.converged, call
+                assert "cut short" in part.advice
+
+    def test_every_rung_of_a_ladder_that_was_cut_says_so(self) -> None:
+        rungs = ns.ladder(*made("relu"), effort="tight", max_seconds=0.0)
+        for name, rung in rungs.items():
+            assert rung.converged is (name == "observed"), name
+        assert "optimised certificate" in rungs["tight"].advice
+        assert "optimised certificate" not in rungs["product"].advice
+        assert "search from below" in rungs["product"].advice
+
+    def test_radii_say_so(self) -> None:
+        radii = ns.certified_radius(*made("relu"), max_seconds=0.0)
+        assert not radii.converged
+        assert re.search(r"the attack was cut short.* by max_seconds", radii.advice)
+        assert radii.to_json()["advice"] == radii.advice
+
+    def test_sensitivities_say_so(self) -> None:
+        rows = ns.weight_sensitivity(*made("relu"), max_seconds=0.0)
+        assert any("lower sides was cut short" in note for note in rows.to_json()["notes"])
+        for row in rows:
+            assert not row.bracket_h.converged
+            assert re.search(r"lower sides was cut short after 0 of [\d,]+ steps by max_seconds", row.bracket_h.advice)
+
+    def test_audits_say_so(self) -> None:
+        audit = ns.audit(*made("relu"), max_seconds=0.0)
+        assert not audit.lipschitz.converged
+        assert any("search from below was cut short" in note for note in audit.notes)
+        assert any("attack was cut short" in note for note in audit.notes)
+        data = audit.to_json()
+        assert data["notes"] == list(audit.notes)
+        assert "cut short" in data["lipschitz"]["advice"]
+        assert "cut short" in data["radii"]["advice"]
+
+    def test_norms_say_so(self) -> None:
+        layer = nn.Conv2d(8, 8, 3, padding=1)
+        norm = ns.spectral_norm(layer, (8, 24, 24), max_seconds=0.0)
+        assert not norm.converged
+        assert "the search for the norm of a layer was cut short by max_seconds" in norm.advice
+
+    def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spent, real = [], attack.lower_bound
+
+        def watched(*args: Any, budget: Budget, **options: Any) -> Any:
+            found = real(*args, budget=budget, **options)
+            spent.append((budget.spent, budget.steps))
+            return found
+
+        monkeypatch.setattr(work, "lower_bound", watched)
+        for seconds in (60.0, 90.0):
+            with clock(jumping(1.0)):
+                bracket = ns.lipschitz(*made("relu"), max_seconds=seconds)
+            done, most = spent[-1]
+            assert 0 < done < most
+            assert f"the search from below was cut short after {done:.0f} of {most:.0f} steps" in bracket.advice
+        assert spent[0] < spent[1]
+
+    def test_time_enough_changes_nothing(self) -> None:
+        for call in ("lipschitz", "tight ball", "radii", "sensitivity", "audit"):
+            assert written(call, "relu", max_seconds=3600.0) == written(call, "relu"), call
+
+    @pytest.mark.parametrize("call", ["lipschitz", "tight", "ball", "tight ball"])
+    def test_a_bracket_that_was_cut_holds(self, call: str) -> None:
+        whole = CALLS[call](*made("gelu"))
+        for seconds in (5.0, 40.0, 200.0):
+            with clock(jumping(1.0)):
+                cut = CALLS[call](*made("gelu"), max_seconds=seconds)
+            assert cut.log10_upper >= whole.log10_lower
+            assert cut.log10_lower <= whole.log10_upper
+
+
+class TestLargeNetworks:
+    def test_steps_are_fewer_through_larger_networks(self) -> None:
+        sizes = (8, 64, 512)
+        models = [nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n)).eval() for n in sizes]
+        graphs = [ns.capture(model, torch.ones(2, n)) for model, n in zip(models, sizes, strict=True)]
+        costs = [multiplications(graph) for graph in graphs]
+        assert costs == [2 * n * n + 3 * n for n in sizes]
+        steps = [passes(graph, 600, work=1e7, least=6) for graph in graphs]
+        assert steps == [600, 600, 19]
+        assert passes(graphs[-1], 600, work=1.0, least=6) == 6
+
+    def test_convolutions_and_attention_are_counted(self) -> None:
+        conv = ns.capture(nn.Conv2d(3, 5, 3, padding=1).eval(), torch.ones(1, 3, 8, 8))
+        assert multiplications(conv) == 5 * 64 * 27 + 5 * 64
+        tokens = [multiplications(ns.capture(made("attention")[0], torch.ones(1, n, 6))) for n in (4, 40, 400)]
+        assert tokens[2] > 10.5 * tokens[1] > 100 * tokens[0]
+
+
+def offences(files: dict[str, str]) -> list[str]:
+    """Return the files that read a clock and may not."""
+    return [
+        name for name, text in files.items() if READS_A_CLOCK.search(text) and not name.startswith(MAY_READ_A_CLOCK)
+    ]
+
+
+def test_no_other_file_reads_a_clock() -> None:
+    files = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    assert len(files) > 100
+    assert offences(files) == []
+    assert READS_A_CLOCK.search(files["core/budget.py"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\nlimit = time.monotonic() + 3",
+        "from time import perf_counter",
+        "began = time.time()",
+        "import datetime",
+        "clock = time.process_time",
+    ],
+)
+def test_a_file_that_reads_a_clock_is_found(text: str) -> None:
+    assert offences({"bounds/attack.py": text, "monitor/tap.py": text}) == ["bounds/attack.py"]
+
+
+def in_a_hurry(patch: pytest.MonkeyPatch) -> None:
+    """A search that looks at the clock although nobody asked it to hurry."""
+    real = Budget.spend
+    began = time.monotonic()
+    patch.setattr(Budget, "spend", lambda self, steps=1.0: time.monotonic() < began + 3600.0 and real(self, steps))
+
+
+def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A default deadline."""
+    real = Budget.__init__
+
+    def begun(self: Budget, steps: float | None = None, **more: Any) -> None:
+        real(self, steps, **(more | {"max_seconds": more.get("max_seconds") or 3600.0}))
+
+    patch.setattr(Budget, "__init__", begun)
+
+
+@pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
+def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises(AssertionError):
+            test_neither_the_clock_nor_a_second_run_changes_a_byte("lipschitz", "gelu")
+
+
+def unseeded(patch: pytest.MonkeyPatch) -> None:
+    """Generators that start anew every time."""
+    seeds = iter(range(10**6))
+
+    class Drawn(torch.Generator):
+        def manual_seed(self, seed: int) -> torch.Generator:
+            return super().manual_seed(next(seeds))
+
+    patch.setattr(torch, "Generator", Drawn)
+
+
+def timed(patch: pytest.MonkeyPatch) -> None:
+    """A duration among the figures."""
+    real = ns.Bracket.to_json
+    patch.setattr(ns.Bracket, "to_json", lambda self: real(self) | {"seconds": time.perf_counter()})
+
+
+def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
+    """As many steps as a measured speed allows."""
+
+    def measured(*_: Any, **__: Any) -> int:
+        began = time.perf_counter()
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        return max(2, min(600, int(1e-3 / max(time.perf_counter() - began, 1e-6))))
+
+    patch.setattr(work, "passes", measured)
+
+
+@pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
+def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises(AssertionError):
+            test_neither_the_clock_nor_a_second_run_changes_a_byte(call, "gelu")
+
+
+def test_nothing_is_infinite_for_want_of_steps() -> None:
+    """The upper sides do not hang on the searches: with hardly any step they are finite still."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work, "ATTACK_STEPS", 1)
+        patch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 1)
+        patch.setattr("normscope.bounds.ellipsoids.optimised.FEWEST", 1)
+        for name in MODELS:
+            if name != "attention":
+                assert CALLS["tight"](*made(name)).log10_upper < math.inf
