@@ -17,7 +17,7 @@ from normscope.bounds import backward, derivative, point
 from normscope.bounds.backward import mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
-from normscope.graph import export
+from normscope.graph import translate
 from normscope.graph.export import capture_whole
 
 
@@ -356,7 +356,7 @@ class TestTeeth:
 
     def test_a_detach_that_cuts_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         detach = torch.ops.aten.detach.default
-        monkeypatch.setattr(export, "_identity", lambda node, x: export._node(node, detach, (x,), {}))
+        monkeypatch.setattr(translate, "_identity", lambda node, x: translate._node(node, detach, (x,), {}))
         with pytest.raises(AssertionError):
             test_a_jacobian_is_that_of_the_forward("detach")
 
