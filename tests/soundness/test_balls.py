@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import time
 from collections import Counter
@@ -23,7 +21,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import normscope as ns
 from normscope.bounds.balls import enclosure, expansion, reach
 from normscope.bounds.trial import shaken
 from normscope.bounds.work import Work
@@ -39,6 +36,7 @@ from normscope.rules.registry import rules
 
 from .balls import Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
+from .provenance import in_words, provenance
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Patch = pytest.MonkeyPatch
@@ -115,8 +113,7 @@ def write_results(
                 ratios.setdefault(decade, []).append(upper / lower)
     result = {
         "schema_version": 1,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": {"normscope": ns.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "made": provenance(),
         "seed_base": base,
         "seconds": round(seconds),
         "networks": len(drawn),
@@ -141,14 +138,13 @@ def _at(values: list[float], share: float) -> float:
 
 def page(result: dict[str, Any]) -> str:
     """The result as a short page."""
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
         "# Random balls against their bounds",
         "",
         "Written by `make test-slow` (`tests/soundness/test_balls.py`) from `balls.json`.",
         "",
         f"{result['networks']} random networks and radii, {result['balls']} balls, {len(result['violations'])} "
-        f"violations; {result['date']}, {versions}, seed base {result['seed_base']}, {result['seconds']} s.",
+        f"violations; {in_words(result['made'])}, seed base {result['seed_base']}, {result['seconds']} s.",
         "",
         "Every bound was compared with pairs of inputs inside its ball: from the package's own ascent and from dense "
         "Jacobians of the model at points of the ball. Every value on the way was compared with its limits and with "

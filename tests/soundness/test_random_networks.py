@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import time
 from collections import Counter
@@ -26,6 +24,7 @@ from normscope.rules.registry import rules
 
 from .attacker import secant, strongest
 from .networks import ACTIVATIONS, Concatenated, Function, convolution, linear_network, network
+from .provenance import in_words, provenance
 from .trials import Outcome, on_torus, try_convolution, try_exactness, try_network
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -92,8 +91,7 @@ def write_results(
     histogram = Counter(min(math.floor(2 * gap) / 2, 10.0) for gap in gaps)
     result = {
         "schema_version": 1,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": {"normscope": ns.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "made": provenance(),
         "seed_base": base,
         "seconds": round(seconds),
         "networks": len(outcomes) + len(violations),
@@ -111,13 +109,12 @@ def write_results(
 
 def page(result: dict) -> str:
     """The result as a short page."""
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
         "# Random networks against their bounds",
         "",
         "Written by `make test-slow` (`tests/soundness/test_random_networks.py`) from `soundness.json`.",
         "",
-        f"{result['networks']} networks, {len(result['violations'])} violations; {result['date']}, {versions}, "
+        f"{result['networks']} networks, {len(result['violations'])} violations; {in_words(result['made'])}, "
         f"seed base {result['seed_base']}, {result['seconds']} s.",
         "",
         "Every bound that claims to hold was compared with the package's own attack and with one that does not use the "
