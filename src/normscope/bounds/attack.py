@@ -1,7 +1,7 @@
 """The lower side of a GLOBAL bracket: pairs of inputs that the network drives far apart.
 
 Search in the model's own precision, then confirm: a pair (u, v) in float64 proves norm(f(u) - f(v))/norm(u - v) from
-below, less what rounding can fake. A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0
+below, less a bound on the rounding errors of both ends (`evaluation.py`). A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0
 and constant 0.
 """
 
@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import log10
+from ..core.rounding import inward
+from ..core.sizes import norm as l2
 from ..graph.ir import Graph
+from .evaluation import Certain, Values, apart
 
 Function = Callable[[Tensor], Tensor]
+Change = Callable[[Certain], tuple[float, float]]
+"""How far two outputs are apart, as computed and at least."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Half distances between the two points, relative to the size of the input."""
 
@@ -30,6 +35,7 @@ def lower_bound(
     seed: int = 0,
     restarts: int = 8,
     promising: Sequence[tuple[Tensor, Tensor | None]] = (),
+    values: Values | None = None,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
@@ -40,7 +46,9 @@ def lower_bound(
         seed: of the random starts and directions.
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
+        values: the float64 graph with rounding errors, where it was read already.
     """
+    values = Values.of(double) if values is None else values
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
     searched = graph if start.dtype is torch.float32 else double
@@ -49,7 +57,7 @@ def lower_bound(
     dtype = searched.flat().dtype
     for point, direction in _starts(promising or [(start, None)], generator, restarts):
         for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, deadline):
-            value = confirmed(double, u.double(), v.double())
+            value = confirmed(values, u.double(), v.double(), above=best)
             if value > best:
                 best, witness = value, (u.double(), v.double())
         if time.monotonic() > deadline:
@@ -57,24 +65,29 @@ def lower_bound(
     return best, witness
 
 
-def confirmed(graph: Graph, u: Tensor, v: Tensor) -> float:
-    """Return log10 of the secant slope of a pair in float64, less what rounding can fake; `-inf` if nothing is left.
+def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> float:
+    """Return log10 of a secant slope that a pair proves, all rounding of both its ends taken off; `-inf` if none.
 
-    Rounding is judged by a nudge of the input in its last bits and by the largest value met on the way.
+    Args:
+        values: the network in float64, with rounding errors.
+        u, v: the pair, flat float64 inputs.
+        above: what is not steeper than that as computed is not looked at further.
+        change: how far two outputs are apart as computed, and at least.
     """
-    with torch.no_grad():
-        values = graph.values(*graph.split(u))
-        first, second = values[graph.output].reshape(-1), _flat(graph)(v)
-        floats = [value.abs() for value in values.values() if value.is_floating_point() and value.numel()]
-        # entries beyond 1e30 are masks on their way into a softmax, which removes them
-        largest = max(float(torch.where(value < 1e30, value, 0.0).max()) for value in floats)
-        noise = 8 * float((_flat(graph)(u * (1 + 2.0**-51)) - first).norm())
-        noise += 2.0**-44 * float(first.norm() + second.norm()) + 2.0**-50 * largest * math.sqrt(first.numel())
-        distance = float((u - v).norm())
-        change = float((first - second).norm()) * (1 - 1e-10) - noise
-    if not (math.isfinite(change) and distance > 0 and change > 0):
+    pair = torch.stack([u, v])
+    length = float(l2(u - v)) * (1 + 1e-12)
+    if not (math.isfinite(length) and length > 0):
         return -math.inf
-    return log10(change / distance)
+    far, _ = change(values.plain(pair))
+    if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
+        return -math.inf
+    found = 0.0
+    for norms in (False, True):
+        far, least = change(values.at(pair, norms=norms))
+        found = least if least > found else found
+        if found >= 0.999 * far:
+            break
+    return inward(found) - log10(length) if found > 0 else -math.inf
 
 
 def _flat(graph: Graph) -> Function:

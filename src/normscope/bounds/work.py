@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ from ..linalg.norms import upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
+from .balls.unrolled import Unrolled
 from .certificate import Certificate, ClosedForm, LipLT, State
 from .ellipsoids.optimised import Certified, optimise
 from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
+from .evaluation import Values
 from .exact.patterns import closer
 from .folded import Norm, propagate
 from .point import first_samples, jacobian_norms
@@ -104,6 +107,17 @@ class Work:
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
+
+    @cached_property
+    def unrolled(self) -> Unrolled:
+        """The steps of the graph, for balls and for rounding errors."""
+        with torch.no_grad():
+            return Unrolled(self.segments)
+
+    @cached_property
+    def certain(self) -> Values:
+        """The float64 graph with the rounding errors of its values."""
+        return Values(self.unrolled, self.norm)
 
     def left(self) -> float | None:
         """Return the seconds left of the budget, or None without one."""
@@ -256,7 +270,9 @@ class Work:
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
         seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
-        value, pair = lower_bound(self.graph, self.double, seconds=seconds, seed=seed, promising=promising)
+        value, pair = lower_bound(
+            self.graph, self.double, seconds=seconds, seed=seed, promising=promising, values=self.certain
+        )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
@@ -267,7 +283,7 @@ class Work:
         left = self.left()
         seconds = EXACT_SECONDS if left is None else left
         certified = None if self.dense is None else self.plan
-        return closer(self.segments, certified, bracket, self.double, seconds=seconds, rtol=EXACT_RTOL)
+        return closer(self.segments, certified, bracket, self.certain, seconds=seconds, rtol=EXACT_RTOL)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...rules.local.local import flat
 from ..attack import confirmed, gradients
-from .unrolled import Unrolled
+from ..evaluation import Values
 
 Function = Callable[[Tensor], Tensor]
 WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
@@ -25,12 +25,12 @@ ASCENTS = 30
 
 
 def strongest_pairs(
-    unrolled: Unrolled, centres: Tensor, radius: Tensor, *, seconds: float, seed: int = 0
+    values: Values, centres: Tensor, radius: Tensor, *, seconds: float, seed: int = 0
 ) -> list[tuple[float, tuple[Tensor, Tensor] | None]]:
     """Return per centre log10 of the largest secant slope found inside its ball, and the pair (flat float64 inputs).
 
     Args:
-        unrolled: the steps of the network.
+        values: the network in float64, with rounding errors.
         centres: `[B, n]`.
         radius: `[B]`; a ball of radius 0 holds no pair.
         seconds: time for the search; one start is always tried.
@@ -39,12 +39,13 @@ def strongest_pairs(
     found: list[tuple[float, tuple[Tensor, Tensor] | None]] = [(-math.inf, None)] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0:
         return found
-    function: Function = lambda x: flat(unrolled.values(x)[unrolled.output])  # noqa: E731
+    steps = values.steps
+    function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _Search(function, centres, radius[:, None] * INSIDE, seconds, seed)
     search.run()
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
-            value = confirmed(unrolled.graph, u, v)
+            value = confirmed(values, u, v, above=found[i][0])
             if value > found[i][0]:
                 found[i] = (value, (u, v))
     return found

@@ -23,7 +23,6 @@ from .expansion import Expansion, expand
 from .reach_search import search
 from .reach_state import Reach
 from .relaxation import Relaxation, lowest
-from .unrolled import Unrolled
 
 OUTPUTS = 1024
 """Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""
@@ -36,9 +35,8 @@ SEARCH_SECONDS, SEARCH_STEPS = 20.0, 24
 ATTACK_SECONDS = 10.0
 """Time for the search from below when no budget is given."""
 
-_unrolled: weakref.WeakKeyDictionary[Work, Unrolled] = weakref.WeakKeyDictionary()
 _ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
-"""By captured model: its steps and the constants of its values, which no centre changes."""
+"""By captured model: the constants of its values, which no centre changes."""
 
 
 class Balls:
@@ -67,9 +65,7 @@ class Balls:
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
         self.work, self.centres = work, centres.detach().to(graph.inputs[0].value.device, torch.float64)
         with torch.no_grad():
-            if work not in _unrolled:
-                _unrolled[work] = Unrolled(work.segments)
-            self.unrolled = _unrolled[work]
+            self.unrolled = work.unrolled
             largest = self.unrolled.largest
             self.outputs = math.prod(graph.output_shape)
             self.carried = self.outputs <= OUTPUTS and self.outputs * largest <= AT_MOST
@@ -288,7 +284,7 @@ def ball_bracket(
     over = balls.over(float(radius), effort=effort)
     left = work.left()
     seconds = ATTACK_SECONDS if left is None else min(0.3 * left, ATTACK_SECONDS)  # the rest is for the upper side
-    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, seconds=seconds, seed=seed)
+    pairs = strongest_pairs(work.certain, balls.centres, over.radius, seconds=seconds, seed=seed)
     brackets = []
     for i, (lower, pair) in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)

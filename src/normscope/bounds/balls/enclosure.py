@@ -171,8 +171,8 @@ def _combined(
             noise = ROUNDING * torch.where(x.centre.isfinite(), x.centre.abs(), 0.0)
             shift = torch.where(x.low == x.high, 0.0, middle - x.centre)
             moved = moved + linear.apply(shift)
-            reach = reach + _applied(spread, half + noise)
-            own = torch.minimum(own, _applied(spread, x.entries))
+            reach = reach + applied(spread, half + noise)
+            own = torch.minimum(own, applied(spread, x.entries))
         else:
             reach = reach + times(own, wide(seen.radius, own)) + ROUNDING * centre.abs()
         constants.append(constant)
@@ -184,7 +184,7 @@ def _combined(
     return [centre + moved - reach, centre + moved + reach, whole.sum(0), each.sum(0)]
 
 
-def _applied(spread: LinearMap, x: Tensor) -> Tensor:
+def applied(spread: LinearMap, x: Tensor) -> Tensor:
     """Apply a map without negative entries to what may be infinite."""
     if bool(x.isfinite().all()):
         return spread.apply(x)

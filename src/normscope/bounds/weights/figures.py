@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.bracket import Bracket, Evidence, Scope
-from ...core.log10 import log10
+from ...core.log10 import log10, power10
 from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.invariance import feeds
@@ -119,6 +119,9 @@ class Figures:
         tiny = linear.in_size * linear.out_size <= TINY
         return upper(linear, rtol=self.work.rtol, deadline=None if tiny else self.plan.deadline)
 
+    def _loss_constant(self, loss: Loss) -> float:
+        return power10(loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
+
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
         graph = self.work.double
@@ -137,7 +140,8 @@ class Figures:
         began, search = time.monotonic(), self.plan.search
         if search.deadline is None and self.seconds < math.inf:
             search = replace(search, deadline=began + self.seconds)
-        found = weight_slopes(graph, left, values, search, loss)
+        constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
+        found = weight_slopes(graph, left, values, search, loss, constant=constant, base=self.work.certain)
         self.seconds -= time.monotonic() - began
         self.late = self.late or search.late()
         for weight in left:
