@@ -1,8 +1,8 @@
 """The lower side of a GLOBAL bracket: pairs of inputs that the network drives far apart.
 
 Search in the model's own precision, then confirm: a pair (u, v) in float64 proves norm(f(u) - f(v))/norm(u - v) from
-below, less a bound on the rounding errors of both ends (`evaluation.py`). A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0
-and constant 0.
+below, less a bound on the rounding errors of both ends (`evaluation.py`). A Jacobian at a kink proves nothing:
+x - (relu(x) - relu(-x)) has Jacobian 1 at 0 and constant 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.log10 import log10
 from ..core.rounding import inward
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph
-from .evaluation import Certain, Values, apart
+from .evaluation import EFFORTS, Certain, Values, apart
 
 Function = Callable[[Tensor], Tensor]
 Change = Callable[[Certain], tuple[float, float]]
@@ -53,16 +53,49 @@ def lower_bound(
     start = graph.flat().detach()
     searched = graph if start.dtype is torch.float32 else double
     deadline = time.monotonic() + seconds
-    best, witness = -math.inf, None
+    candidates = Candidates(values)
     dtype = searched.flat().dtype
     for point, direction in _starts(promising or [(start, None)], generator, restarts):
         for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, deadline):
-            value = confirmed(values, u.double(), v.double(), above=best)
-            if value > best:
-                best, witness = value, (u.double(), v.double())
+            candidates.add(u.double(), v.double())
         if time.monotonic() > deadline:
             break
-    return best, witness
+    return candidates.confirmed()
+
+
+class Candidates:
+    """Pairs by their slope as computed; only the best are confirmed, which takes several times as long.
+
+    The steepest pairs of every order of distance are kept: rounding fakes the slopes of the closest ones.
+    """
+
+    kept = 2
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.pairs: dict[int, list[tuple[float, Tensor, Tensor]]] = {}
+
+    def add(self, u: Tensor, v: Tensor) -> None:
+        """Remember a pair of flat float64 inputs where it is steep."""
+        length, (far, _) = float(l2(u - v)), apart(self.values.plain(torch.stack([u, v])))
+        if not (math.isfinite(length) and math.isfinite(far) and length > 0 and far > 0):
+            return
+        near = self.pairs.setdefault(round(math.log10(length)), [])
+        near.append((math.log10(far) - math.log10(length), u, v))
+        near.sort(key=lambda pair: -pair[0])
+        del near[self.kept :]
+
+    def confirmed(self) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """Return log10 of the largest slope that a pair proves, and the pair."""
+        best: float = -math.inf
+        witness = None
+        for slope, u, v in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair[0]):
+            if slope <= best:
+                break
+            value = confirmed(self.values, u, v, above=best)
+            if value > best:
+                best, witness = value, (u, v)
+        return best, witness
 
 
 def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> float:
@@ -70,7 +103,8 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
 
     Args:
         values: the network in float64, with rounding errors.
-        u, v: the pair, flat float64 inputs.
+        u: one end of the pair, a flat float64 input.
+        v: the other end.
         above: what is not steeper than that as computed is not looked at further.
         change: how far two outputs are apart as computed, and at least.
     """
@@ -82,11 +116,12 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
     if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
         return -math.inf
     found = 0.0
-    for norms in (False, True):
-        far, least = change(values.at(pair, norms=norms))
+    for effort in EFFORTS[values.start :]:
+        far, least = change(values.at(pair, effort=effort))
         found = least if least > found else found
-        if found >= 0.999 * far:
+        if found >= 0.99 * far:
             break
+        values.start = min(EFFORTS.index(effort) + 1, len(EFFORTS) - 1)
     return inward(found) - log10(length) if found > 0 else -math.inf
 
 

@@ -6,6 +6,11 @@ h - e to h + e (its local rule, the one that bounds balls) and adds a few units 
 adds up. Terms that cancel inside a step are counted before they cancel. Errors are kept entry by entry and as one l2
 norm, which grows by operator norms only: in deep networks it is the smaller by far.
 
+In deeper networks even the product of norms is too large by many orders of magnitude (attention: 10^3 a block). There
+errors are *estimated*: copies of the network are run with every step moved by `SHAKE` times its own rounding bound
+with random signs, and no error is taken to be above `SAFETY` times what these copies show plus the step's own bound.
+This is stochastic arithmetic, with a margin; it sees every cancellation that the bound sees, but it is no proof.
+
 Sums are taken to be plain sums of products in any order; every operator of torch to be within `ULPS` units in the
 last place; numbers below 2^-1022 may be flushed to zero.
 """
@@ -21,7 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..core.log10 import power10
+from ..core.log10 import ceiling10
 from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph, Node
@@ -48,6 +53,10 @@ TINY = 2.0**-1022
 """What may be lost where a number is flushed to zero."""
 UP = 1 + 2.0**-40
 """Rounding of the error bounds themselves."""
+SHAKE, COPIES, SAFETY = 16.0, 3, 2.0**14
+"""Estimates: how hard copies are shaken, how many there are, and the margin on what they show."""
+EFFORTS = ("entries", "norms", "estimate")
+"""How errors are carried: entry by entry; by operator norms too; limited by what shaken copies show."""
 WIDE = 2**18
 """Factors of a matrix product with more entries have their Frobenius norm taken."""
 BILINEAR = {
@@ -86,6 +95,8 @@ class Values:
         self.steps, self._norm = steps, norm
         self._norms: dict[LinearMap, float] = {}
         self._constants: dict[str, Tensor] = {}
+        self.start = 0
+        """The first of `EFFORTS` worth a try: what was not enough for one pair is skipped for the others."""
 
     @classmethod
     def of(cls, graph: Graph, norm: NormOf = upper, base: Steps | None = None) -> Values:
@@ -114,13 +125,14 @@ class Values:
         return Certain(value, torch.zeros_like(value), zero)
 
     @torch.no_grad()
-    def at(self, points: Tensor, *, norms: bool = False) -> Certain:
+    def at(self, points: Tensor, *, effort: str = EFFORTS[0]) -> Certain:
         """Return the output at flat points `[B, n]` with its error.
 
         Args:
             points: exact float64 inputs.
-            norms: take the operator norm of every map too: dearer, and much smaller errors in deep networks.
+            effort: one of `EFFORTS`, each dearer than the one before, with smaller errors in deep networks.
         """
+        shaken = _Shaken(self.steps.split(points)) if effort == EFFORTS[2] else None
         zero = torch.zeros(len(points), dtype=torch.float64, device=points.device)
         known: dict[str, Certain] = {}
         for name, part in self.steps.split(points).items():
@@ -128,18 +140,25 @@ class Values:
         last = {name: i for i, step in enumerate(self.steps.steps.values()) for name in step.operands}
         for i, step in enumerate(self.steps.steps.values()):
             operands = [known[name] for name in step.operands]
-            known[step.name] = self._step(step, operands, len(points), norms)
+            known[step.name] = self._step(step, operands, len(points), effort != EFFORTS[0], shaken)
             for name in dict.fromkeys(step.operands):
                 if last[name] == i and name != self.steps.output:
                     del known[name]
+                    if shaken is not None:
+                        del shaken.values[name]
         return known[self.steps.output]
 
-    def _step(self, step: Step, operands: Sequence[Certain], batch: int, norms: bool) -> Certain:
+    def _step(
+        self, step: Step, operands: Sequence[Certain], batch: int, norms: bool, shaken: _Shaken | None
+    ) -> Certain:
         value = evaluate(step, [operand.value for operand in operands], batch)
         if isinstance(step.operation, Affine):
-            error, distance = self._affine(step, step.operation, operands, value, norms)
+            moved, own, distance = self._affine(step, step.operation, operands, value, norms)
         else:
-            error, distance = _primitive(step.operation, operands, value, norms)
+            moved, own, distance = _primitive(step.operation, operands, value, norms)
+        error, distance = moved + own, distance + l2(flat(own), 1)
+        if shaken is not None:
+            error = torch.minimum(error, SAFETY * (own + shaken.moved(step, value, own)))
         error = torch.where(value.isnan(), torch.inf, error * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
         distance = (distance * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
         distance = torch.minimum(distance, l2(flat(error), 1) * UP)
@@ -147,7 +166,8 @@ class Values:
 
     def _affine(
         self, step: Step, affine: Affine, operands: Sequence[Certain], value: Tensor, norms: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the error of the operands behind the maps, the rounding of the maps, and the l2 norm of the first."""
         own, moved = torch.zeros_like(value), torch.zeros_like(value)
         distance = torch.zeros(len(value), dtype=value.dtype, device=value.device)
         terms = len(affine.maps) + (affine.constant is not None)
@@ -167,11 +187,11 @@ class Values:
                 own = own + gamma(terms) * torch.where(part.isinf() & (error == 0), 0.0, part.abs())
         if affine.constant is not None:
             own = own + gamma(16.0) * self._constant(step, affine.constant)
-        return moved + own, distance + l2(flat(own), 1)
+        return moved, own, distance
 
     def _size(self, linear: LinearMap) -> float:
         if linear not in self._norms:
-            self._norms[linear] = power10(self._norm(linear).log10) * UP
+            self._norms[linear] = ceiling10(self._norm(linear).log10) * UP
         return self._norms[linear]
 
     def _constant(self, step: Step, constant: Tensor) -> Tensor:
@@ -185,7 +205,7 @@ class Values:
                 weight, bias, mean = (given.get(name) for name in ("weight", "bias", "running_mean"))
                 scale = (given["running_var"].double() + float(given["eps"])).rsqrt()
                 scale = scale if weight is None else scale * weight.double().abs()
-                size = size + (scale * mean.double().abs()).reshape(shape)
+                size = size if mean is None else size + (scale * mean.double().abs()).reshape(shape)
                 size = size if bias is None else size + bias.double().abs().reshape(shape)
             self._constants[step.name] = size
         return self._constants[step.name]
@@ -244,25 +264,47 @@ def _terms(linear: LinearMap) -> int:
     return linear.in_size
 
 
+class _Shaken:
+    """Copies of a network whose steps are moved by their rounding bounds with random signs."""
+
+    def __init__(self, inputs: dict[str, Tensor]) -> None:
+        self.values = {name: value.repeat(COPIES, *(1,) * (value.ndim - 1)) for name, value in inputs.items()}
+        self.generator = torch.Generator().manual_seed(0)
+
+    def moved(self, step: Step, value: Tensor, own: Tensor) -> Tensor:
+        """Run a step on all copies; return the largest distance of a copy's value, per unit of shaking."""
+        copies = COPIES * len(value)
+        found = evaluate(step, [self.values[name] for name in step.operands], copies)
+        signs = torch.randint(0, 2, found.shape, generator=self.generator).to(found) * 2 - 1
+        found = found + SHAKE * signs * own.nan_to_num(nan=0.0, posinf=0.0).repeat(COPIES, *(1,) * (own.ndim - 1))
+        self.values[step.name] = found
+        each = found.reshape(COPIES, *value.shape)
+        apart = torch.where(each == value, 0.0, each - value).abs()  # masks are infinite in all of them
+        return apart.nan_to_num(nan=torch.inf).amax(0) / SHAKE
+
+
 def _primitive(
     primitive: Primitive, operands: Sequence[Certain], value: Tensor, norms: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the error of a primitive's value: that of its operands by its local rule, and its own."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what a primitive makes of the error of its operands, its own rounding, and the l2 norm of the first."""
     if isinstance(primitive, MatrixProduct):
         return _product(operands[0], operands[1], norms)
     if isinstance(primitive, Opaque) and primitive.node.op in BILINEAR and len(operands) <= 2:
         return _bilinear(primitive.node, operands)
     own = _own(primitive, [operand.value for operand in operands], value)
     if all(not bool(operand.error.any()) for operand in operands):
-        return own, l2(flat(own), 1)
+        return torch.zeros_like(value), own, torch.zeros_like(operands[0].distance)
     boxes = [operand.enclosure() for operand in operands]
     local = primitive.local(boxes)
     moved = sum((part.entries for part in local.parts[1:]), local.parts[0].entries)
-    distance = sum((times(part.gain, x.distance) for part, x in zip(local.parts, operands, strict=True)), 0.0)
+    distance = sum(
+        (times(part.gain, x.distance) for part, x in zip(local.parts, operands, strict=True)),
+        torch.zeros_like(operands[0].distance),
+    )
     if isinstance(primitive, Scalar) and primitive.wobble:  # a jump small enough to be tolerated, within the box
         jump = (primitive.function(boxes[0].high) - primitive.function(boxes[0].low)).abs()
         own = own + torch.where(operands[0].error > 0, jump, 0.0)
-    return moved + own, distance + l2(flat(own), 1)
+    return moved, own, distance
 
 
 def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tensor:
@@ -280,14 +322,9 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
             limit = 64.0 * max(abs(end) for end in primitive.bounded)
             return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + TINY
         case Normalize():
-            square = x.square().mean(-1, keepdim=True) + primitive.eps
-            lost = gamma(count + 32.0) + TINY / square
-            return torch.where(square.isfinite() & (square > 0), lost * value.abs() + TINY, torch.inf)
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
         case Norm():
-            square = x.square().sum(-1)
-            lost = gamma(count + 32.0) + count * TINY / square
-            exact = torch.where((x == 0).all(-1), 0.0, torch.inf)
-            return torch.where(square.isfinite() & (square > 0), lost * value.abs() + TINY, exact)
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
         case Softmax():
             apart = _apart(x, value)
             return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + TINY
@@ -301,8 +338,8 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
             return gamma(count + 16.0) + few * (value.abs() + x.amax(-1).abs() + apart[1][..., 0])
     # known by its gains alone: as if all its operands were added up in every entry
     size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
-    terms = float(sum(flat(operand).shape[1] for operand in values))
-    return gamma(64.0 * (terms + 64.0)) * (value.abs() + wide(size, value)) + TINY
+    entries = float(sum(flat(operand).shape[1] for operand in values))
+    return gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
 
 
 def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,7 +349,7 @@ def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return below, (weights * below).sum(-1, keepdim=True)
 
 
-def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor]:
+def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the error of a matrix product: |A| e_B + e_A (|B| + e_B), and its own rounding."""
     count = float(a.value.shape[-1])
     left, right = a.value.abs(), b.value.abs()
@@ -323,7 +360,7 @@ def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor]:
         sizes = [torch.linalg.matrix_norm(_scaled(x.value)[0], ord=2) * _scaled(x.value)[1] * UP for x in (a, b)]
         sizes = [size.flatten(1).amax(1) if size.ndim > 1 else size for size in sizes]
     distance = times(sizes[0], b.distance) + times(sizes[1] + b.distance, a.distance)
-    return moved + own, distance + l2(flat(own), 1)
+    return moved, own, distance
 
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -333,7 +370,7 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / top).nan_to_num(0.0), top[..., 0, 0]
 
 
-def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor]:
+def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
     bare = dataclasses.replace(
         node,
@@ -356,7 +393,7 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor]:
     if bias is not None:
         channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
         own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
-    return moved + own, l2(flat(moved + own), 1)
+    return moved, own, l2(flat(moved), 1)
 
 
 def _absolute(arguments: tuple[object, ...]) -> tuple[object, ...]:
@@ -376,4 +413,3 @@ def apart(certain: Certain) -> tuple[float, float]:
     )
     least = entries if entries > whole else whole
     return computed, least * (1 - gamma(float(change.numel()) + 8.0))
-

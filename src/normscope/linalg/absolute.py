@@ -8,7 +8,8 @@ import weakref
 import torch
 from torch import Tensor
 
-from ..core.log10 import power10
+from ..core.log10 import ceiling10, product_above
+from ..core.sizes import norm as l2
 from .convolution import Convolution
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
@@ -123,11 +124,13 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
         case Diagonal():
             return linear.scale.double().abs().expand(linear.in_shape)
         case Matrix():
-            return linear.weight.double().norm(dim=1).expand(linear.out_shape)
+            return l2(linear.weight.double(), 1).expand(linear.out_shape)
         case Convolution():
             # an input that the padding copies meets several taps: their sum is at most the padding's norm times theirs
-            squared = linear._with_weight(linear.weight.double().square(), 0.0)
-            return squared.apply(ones)[0].sqrt() * linear.copies()
+            top = float(linear.weight.double().abs().amax()) if linear.weight.numel() else 0.0
+            scale = top if 0.0 < top < math.inf else 1.0  # squares neither underflow nor overflow
+            squared = linear._with_weight((linear.weight.double() / scale).square(), 0.0)
+            return squared.apply(ones)[0].sqrt() * (linear.copies() * scale)
         case Centering():
             entries = math.prod(linear.in_shape[-linear.dims :])
             return ones[0] * math.sqrt(max(0.0, 1.0 - 1.0 / entries))
@@ -135,7 +138,7 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
             inner = row_norms(linear.inner)
             return None if inner is None else inner.expand(linear.out_shape)
     if small(linear):
-        return write_out(linear).norm(dim=1).reshape(linear.out_shape)
+        return l2(write_out(linear), 1).reshape(linear.out_shape)
     if isinstance(linear, Averaging):
         return linear.apply(ones)[0]  # no negative entry: the l2 norm of a row is at most its sum
     if isinstance(linear, Composite):
@@ -154,4 +157,4 @@ def _composite_rows(linear: Composite) -> Tensor | None:
         moved = absolute(last)
         return None if before is None or moved is None else moved.apply(before[None])[0]
     rows = row_norms(last)
-    return None if rows is None else rows * math.prod(power10(upper(part).log10) for part in first)
+    return None if rows is None else rows * product_above(*(ceiling10(upper(part).log10) for part in first))

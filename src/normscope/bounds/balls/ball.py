@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.errors import InputError
-from ...core.log10 import log10, power10
+from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
 from ...rules.local.local import flat
+from ..evaluation import EFFORTS
 from ..folded import propagate
 from ..work import Work
 from .attack import strongest_pairs
@@ -79,12 +80,19 @@ class Balls:
         return torch.cat([flat(chunk[self.unrolled.output]) for chunk in self.chunks])
 
     @cached_property
+    def errors(self) -> Tensor:
+        """How far rounding can have moved the outputs at the centres, `[B, K]` (`evaluation.py`)."""
+        values = self.work.certain
+        parts = self.centres.split(max(1, self.step // 4))
+        return torch.cat([flat(values.at(part, effort=EFFORTS[-1]).error) for part in parts])
+
+    @cached_property
     def ceilings(self) -> dict[str, float]:
         """The constants of all values over all inputs."""
         if self.work not in _ceilings:
             with torch.no_grad():
                 bounds = propagate(self.work.segments, self.work.norm, fold=True)
-            _ceilings[self.work] = {name: power10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+            _ceilings[self.work] = {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
         return _ceilings[self.work]
 
     def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
@@ -216,7 +224,8 @@ class Over:
         """
         values = self.balls.values
         chosen = values.gather(1, top[:, None])
-        pad = 1e-12 * (values.abs() + chosen.abs())
+        errors = self.balls.errors
+        pad = 1e-12 * (values.abs() + chosen.abs()) + errors + errors.gather(1, top[:, None])
         moved = torch.where(self.radius[:, None] == 0, 0.0, self.differences(top) * self.radius[:, None])
         margins = torch.maximum(chosen - values - moved, self.low.gather(1, top[:, None]) - self.high) - pad
         if self.effort == "tight" and self.balls.carried:

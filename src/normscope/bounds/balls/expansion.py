@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.sizes import norm as l2
 from ...rules.local.local import Affine, Part, flat, times
 from .enclosure import Enclosures
 
@@ -64,16 +65,16 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
             accumulate(gradients, name, part.pull(found))
             whole, by_row, entrywise = _uncertain(flat(found, 2), part, seen, name)
             each = each + torch.minimum(by_row, entrywise)
-            narrow = whole <= entrywise.norm(dim=1)
+            narrow = whole <= l2(entrywise, 1)
             spectral = spectral + torch.where(narrow, whole, 0.0)
             loose = loose + torch.where(narrow[:, None], 0.0, entrywise)
     names = [item.name for item in unrolled.graph.inputs]
     first = [flat(gradients[name], 2) for name in names if name in gradients]
-    apart = spectral + loose.norm(dim=1) * (1 + 1e-12)
+    apart = spectral + l2(loose, 1) * (1 + 1e-12)
     centre = torch.zeros_like(apart)
     if first:
         joined = torch.cat(first, dim=2)
-        centre, each = largest_singular(joined), each + joined.norm(dim=2) * (1 + 1e-12)
+        centre, each = largest_singular(joined), each + l2(joined, 2) * (1 + 1e-12)
     least = (centre * (1 - 1e-9) - apart).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
     return Expansion(_known(centre + apart), _known(each), least)
 
@@ -92,13 +93,13 @@ def _uncertain(found: Tensor, part: Part, seen: Enclosures, name: str) -> tuple[
     constant = operand.constant
     if part.slopes is not None:  # only the entries whose slope is open move dw
         moving = torch.where(weight > 0, flat(operand.entries), 0.0)
-        constant = torch.minimum(constant, moving.norm(dim=1) * (1 + 1e-12))
+        constant = torch.minimum(constant, l2(moving, 1) * (1 + 1e-12))
         entries = times(weight, flat(operand.entries))
     else:
         entries = times(weight, flat(part.operand) if part.operand is not None else constant[:, None])
     scaled = times(found, weight[:, None])
     whole = times(largest_singular(scaled), constant)
-    by_row = times(scaled.norm(dim=2) * (1 + 1e-12), constant[:, None])
+    by_row = times(l2(scaled, 2) * (1 + 1e-12), constant[:, None])
     entrywise = times(found.abs(), entries[:, None]).sum(2) * (1 + 1e-12)
     return whole, by_row, entrywise
 
@@ -110,7 +111,8 @@ def largest_singular(rows: Tensor) -> Tensor:
         return rows.new_zeros(batch)
     known = flat(rows).isfinite().all(1)
     safe = torch.where(known[:, None, None], rows, 0.0)
-    scale = flat(safe).abs().amax(1).clamp(min=1e-150)  # squares neither underflow nor overflow
+    scale = flat(safe).abs().amax(1)  # squares neither underflow nor overflow
+    scale = torch.where(scale > 0, scale, 1.0)
     unit = safe / scale[:, None, None]
     if count == 1:
         top = unit.norm(dim=2)[:, 0]

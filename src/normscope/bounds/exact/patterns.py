@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence
 from ...core.progress import Progress
-from ...graph.ir import Graph, Node
+from ...graph.ir import Node
 from ...rules.effects import Elementwise
 from ..attack import confirmed
-from ..evaluation import Values
 from ..ellipsoids.ellipsoid import Uncertain
 from ..ellipsoids.optimised import EXACT, Parameters, run
 from ..ellipsoids.plan import Plan, Turn
+from ..evaluation import Values
 from ..proofs.proof import Proof
 from ..segments import Segments
 from .feasibility import Answer, Feasibility, offsets

@@ -156,10 +156,11 @@ class Certifier:
         if self.attack:
             stop = None if seconds is None else now + 0.4 * seconds
             attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, deadline=stop, progress=progress)
+            attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.work, rows).errors.amax(1))
             attacker.run()
         limit = None if seconds is None else now + seconds
         radius, floor, settled = self._radii(
-            rows, labels, logits, None if attacker is None else attacker.distance, limit, progress
+            rows, labels, None if attacker is None else attacker.distance, limit, progress
         )
         if attacker is not None:
             attacker.deadline = limit
@@ -172,15 +173,16 @@ class Certifier:
         self,
         rows: Tensor,
         labels: Tensor,
-        logits: Tensor,
         attacked: Tensor | None,
         limit: float | None,
         progress: Progress,
     ) -> tuple[Tensor, Tensor, bool]:
         """Return the certified radii, those of the constants over all inputs alone, and whether the search ended."""
         assert self._constants is not None
+        everything = Balls(self.work, rows)
+        logits, errors = everything.values, everything.errors
         own = logits.gather(1, labels[:, None])
-        gaps = own - logits - 1e-12 * (own.abs() + logits.abs())
+        gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
         gaps = gaps.scatter(1, labels[:, None], math.inf)
         floor = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
         kept = ((gaps.amin(1) > 0) & floor.isfinite()).nonzero()[:, 0]

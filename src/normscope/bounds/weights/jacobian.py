@@ -2,7 +2,8 @@
 
 Jacobians with respect to all weights come from the same few backward passes through the float64 graph. What they
 promise is confirmed by a secant: with v the direction that the output feels most, the pair W - t v, W + t v proves
-norm(h(W + t v) - h(W - t v))/(2 t) from below, less the rounding errors of both ends. A Jacobian at a kink proves nothing.
+norm(h(W + t v) - h(W - t v))/(2 t) from below, less the rounding errors of both ends. A Jacobian at a kink proves
+nothing.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.sizes import norm as l2
 from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import LinearMap, Reindex
 
@@ -63,7 +64,7 @@ class Enclosure:
     def distance(self, dims: int) -> Tensor:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
         deviation = self.deviation
-        apart = flat(deviation, deviation.ndim - dims).norm(dim=-1)
+        apart = l2(flat(deviation, deviation.ndim - dims), -1)
         if self.sets is not None and self.sets.shape == apart.shape:
             return torch.minimum(apart, times(self.sets, self.radius[:, None]))
         return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
