@@ -19,6 +19,7 @@ WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
 _SLACK = 1 + 1e-12
 _absolutes: weakref.WeakKeyDictionary[LinearMap, LinearMap | None] = weakref.WeakKeyDictionary()
+_sizes: weakref.WeakKeyDictionary[LinearMap, float] = weakref.WeakKeyDictionary()
 _rows: weakref.WeakKeyDictionary[LinearMap, Tensor | None] = weakref.WeakKeyDictionary()
 
 
@@ -63,6 +64,33 @@ def row_norms(linear: LinearMap) -> Tensor | None:
             found = _row_norms(linear)
             _rows[linear] = None if found is None else found * _SLACK + linear.slack
     return _rows[linear]
+
+
+def absolute_norm(linear: LinearMap) -> float:
+    """Return a bound on the norm of the map with absolute entries (the Schur test): what rounding can add is its share.
+
+    Args:
+        linear: any linear map; the result is remembered with the map.
+    """
+    if linear not in _sizes:
+        with torch.no_grad():
+            _sizes[linear] = _absolute_norm(linear)
+    return _sizes[linear]
+
+
+def _absolute_norm(linear: LinearMap) -> float:
+    if isinstance(linear, Composite):  # what cancels in the product is rounded all the same
+        return product_above(*(absolute_norm(part) for part in linear.parts))
+    if isinstance(linear, Sum):
+        return sum(absolute_norm(term) for term in linear.terms)
+    if isinstance(linear, Identity):
+        return 1.0
+    spread = absolute(linear)
+    if spread is None:
+        return ceiling10(upper(linear).log10) * math.sqrt(min(linear.in_size, linear.out_size))
+    rows = spread.apply(torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device))
+    columns = spread.adjoint(torch.ones(1, *linear.out_shape, dtype=torch.float64, device=linear.device))
+    return math.sqrt(float(rows.max())) * math.sqrt(float(columns.max())) * _SLACK
 
 
 def small(linear: LinearMap) -> bool:

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.rounding import gamma
 from ...core.sizes import norm as l2
+from ...linalg.absolute import absolute_norm
 from ...rules.local.local import Affine, Part, flat, times
 from .enclosure import Enclosures
 
@@ -53,6 +55,7 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     spectral = torch.zeros(batch, dtype=rows.dtype, device=rows.device)
     each = torch.zeros(batch, count, dtype=rows.dtype, device=rows.device)
     loose = torch.zeros_like(each)
+    noise = torch.zeros_like(spectral)
     for step in reversed(unrolled.steps.values()):
         found = gradients.pop(step.name, None)
         if found is None:
@@ -60,9 +63,13 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
         if isinstance(step.operation, Affine):
             for linear, name in zip(step.operation.maps, step.operands, strict=True):
                 accumulate(gradients, name, adjoint(linear.adjoint, found))
+                size = absolute_norm(linear) * times(l2(flat(found), 1), seen.known[name].constant)
+                noise = noise + gamma(2.0 * linear.out_size + 16.0) * size
             continue
         for part, name in zip(seen.locals[step.name].parts, step.operands, strict=True):
             accumulate(gradients, name, part.pull(found))
+            size = times(times(l2(flat(found), 1), part.gain), seen.known[name].constant)
+            noise = noise + gamma(8.0 * flat(found, 2).shape[2] + 64.0) * size
             whole, by_row, entrywise = _uncertain(flat(found, 2), part, seen, name)
             each = each + torch.minimum(by_row, entrywise)
             narrow = whole <= l2(entrywise, 1)
@@ -75,8 +82,8 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     if first:
         joined = torch.cat(first, dim=2)
         centre, each = largest_singular(joined), each + l2(joined, 2) * (1 + 1e-12)
-    least = (centre * (1 - 1e-9) - apart).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
-    return Expansion(_known(centre + apart), _known(each), least)
+    least = (centre * (1 - 1e-9) - apart - noise).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
+    return Expansion(_known(centre + apart + noise), _known(each + noise[:, None]), least)
 
 
 def _known(bound: Tensor) -> Tensor:
