@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...core.log10 import ceiling10
+from ...core.log10 import SMALLEST, ceiling10
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute, row_norms
 from ...linalg.linear_map import LinearMap
@@ -188,6 +188,9 @@ def _combined(
 def applied(spread: LinearMap, x: Tensor) -> Tensor:
     """Apply a map without negative entries to what may be infinite."""
     if bool(x.isfinite().all()):
+        least = x[x > 0]
+        if least.numel() and float(least.amin()) < 1e-100:  # products may vanish: each loses less than that
+            return spread.apply(x) + SMALLEST * spread.in_size
         return spread.apply(x)
     result = spread.apply(torch.where(x.isfinite(), x, 0.0))
     return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)

@@ -24,8 +24,8 @@ MOST_CLASSES = 1000
 """An audit takes no model with more outputs for a classifier."""
 
 MEANING = (
-    "radii are those of the exact function of the stored weights: the rounding of the float64 outputs at each sample is "
-    "taken off, that of the model's own precision is not"
+    "radii are those of the exact function of the stored weights: the rounding of the float64 outputs at each sample "
+    "is taken off, that of the model's own precision is not"
 )
 """What a radius speaks of."""
 

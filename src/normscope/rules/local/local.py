@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.log10 import SMALLEST
 from ...core.sizes import norm as l2
 from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import LinearMap, Reindex
@@ -212,8 +213,13 @@ def local_rule(node: Node) -> LocalRule | None:
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of bounds; zero times infinity is zero: what cannot move cannot be moved far."""
-    return torch.where((a == 0) | (b == 0), 0.0, a * b)
+    """Return the product of bounds; zero times infinity is zero: what cannot move cannot be moved far.
+
+    What is not zero does not vanish: a product below the range of floats is rounded away from zero.
+    """
+    product = a * b
+    product = torch.where(product == 0, torch.copysign(torch.full_like(product, SMALLEST), product), product)
+    return torch.where((a == 0) | (b == 0), 0.0, product)
 
 
 def wide(values: Tensor, like: Tensor) -> Tensor:
