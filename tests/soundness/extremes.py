@@ -20,6 +20,8 @@ from normscope.core.errors import NormscopeError, SoundnessError
 SCALES = (1e-200, 1e-150, 1e-80, 1.0, 1e80, 1e150, 1e200)
 POWERS = (-660, -330, -3, 0, 2, 7, 10, 27, 330, 660)
 """Exponents of 2 of the factors of cancelling layers: 10^-199 to 10^199."""
+SECONDS = 0.3
+"""Budget of one figure."""
 Function = Callable[[Tensor], Tensor]
 
 
@@ -114,7 +116,7 @@ def scaled_case(name: str, s: float, scope: str) -> Case:
     if not math.isfinite(radius) or (scope == "ball" and radius == 0):
         return Case(where, None)
     try:
-        found = ns.lipschitz(Applied(build(s)).eval(), u * s, max_seconds=1.0, **options)
+        found = ns.lipschitz(Applied(build(s)).eval(), u * s, max_seconds=SECONDS, **options)
     except SoundnessError as error:
         return Case(where, f"SoundnessError: {error}")
     except NormscopeError:
@@ -170,7 +172,7 @@ def cancelling_case(name: str, power: int, scope: str) -> Case:
     model = Cancelling(CANCELLING[name], 2.0**power).eval()
     options = {"scope": "ball", "radius": 0.1} if scope == "ball" else {"effort": scope}
     try:
-        found = ns.lipschitz(model, drawn(2, 4, seed=9), max_seconds=1.0, **options)
+        found = ns.lipschitz(model, drawn(2, 4, seed=9), max_seconds=SECONDS, **options)
     except SoundnessError as error:
         return Case(where, f"SoundnessError: {error}")
     if found.log10_lower > -math.inf:

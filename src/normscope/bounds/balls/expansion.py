@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.log10 import SMALLEST
 from ...core.rounding import gamma
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute_norm
@@ -63,13 +64,12 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
         if isinstance(step.operation, Affine):
             for linear, name in zip(step.operation.maps, step.operands, strict=True):
                 accumulate(gradients, name, adjoint(linear.adjoint, found))
-                size = absolute_norm(linear) * times(l2(flat(found), 1), seen.known[name].constant)
-                noise = noise + gamma(2.0 * linear.out_size + 16.0) * size
+                noise = noise + _rounded(found, absolute_norm(linear), seen.known[name].constant, linear.in_size)
             continue
         for part, name in zip(seen.locals[step.name].parts, step.operands, strict=True):
             accumulate(gradients, name, part.pull(found))
-            size = times(times(l2(flat(found), 1), part.gain), seen.known[name].constant)
-            noise = noise + gamma(8.0 * flat(found, 2).shape[2] + 64.0) * size
+            operand = seen.known[name]
+            noise = noise + _rounded(found, part.gain, operand.constant, flat(operand.centre).shape[1])
             whole, by_row, entrywise = _uncertain(flat(found, 2), part, seen, name)
             each = each + torch.minimum(by_row, entrywise)
             narrow = whole <= l2(entrywise, 1)
@@ -84,6 +84,17 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
         centre, each = largest_singular(joined), each + l2(joined, 2) * (1 + 1e-12)
     least = (centre * (1 - 1e-9) - apart - noise).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
     return Expansion(_known(centre + apart + noise), _known(each + noise[:, None]), least)
+
+
+def _rounded(found: Tensor, size: float | Tensor, constant: Tensor, entries: int) -> Tensor:
+    """Bound what rounding, and products that vanish, do to rows `[B, K, *out]` behind a map of a norm, `[B]`.
+
+    An error of the rows reaches the input through the rest of the network, whose constant is that of the operand.
+    """
+    rows, count = l2(flat(found), 1), float(flat(found, 2).shape[2])
+    moved = gamma(8.0 * count + 64.0) * times(rows, torch.as_tensor(size, dtype=rows.dtype, device=rows.device))
+    lost = SMALLEST * count * math.sqrt(found.shape[1] * entries)
+    return times(torch.where(rows > 0, moved + lost, 0.0), constant)
 
 
 def _known(bound: Tensor) -> Tensor:
