@@ -48,6 +48,8 @@ def lower_bound(
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
         values: the float64 graph with rounding errors, where it was read already.
     """
+    if any(node.dtype.is_complex for node in double):
+        return -math.inf, None  # complex values have no rounding errors here, and no bound either
     values = Values.of(double) if values is None else values
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()

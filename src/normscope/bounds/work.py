@@ -270,8 +270,9 @@ class Work:
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
         seconds = ATTACK_SECONDS if left is None else min(left, ATTACK_SECONDS)
+        known = None if any(node.dtype.is_complex for node in self.double) else self.certain
         value, pair = lower_bound(
-            self.graph, self.double, seconds=seconds, seed=seed, promising=promising, values=self.certain
+            self.graph, self.double, seconds=seconds, seed=seed, promising=promising, values=known
         )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:

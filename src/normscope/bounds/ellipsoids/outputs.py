@@ -63,8 +63,14 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
     seconds = (ATTACK_SECONDS if left is None else left) / len(rows)
     results = []
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
+        double = directed(work.double, row)
         value, pair = lower_bound(
-            directed(work.graph, row), directed(work.double, row), seconds=seconds, seed=seed, restarts=2
+            directed(work.graph, row),
+            double,
+            seconds=seconds,
+            seed=seed,
+            restarts=2,
+            values=work.certain.opened(double),
         )
         results.append(
             dataclasses.replace(
