@@ -200,7 +200,9 @@ def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | Non
     check_values(over, points, drawn)
     check_outputs(over, points, drawn)
     function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape)) if twin else None
-    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed)
+    pairs = strongest_pairs(
+        balls.work.certain, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed
+    )
     lowers = []
     for i, centre in enumerate(balls.centres):
         theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0

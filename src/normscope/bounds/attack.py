@@ -1,8 +1,8 @@
 """The lower side of a GLOBAL bracket: pairs of inputs that the network drives far apart.
 
 Search in the model's own precision, then confirm: a pair (u, v) in float64 proves norm(f(u) - f(v))/norm(u - v) from
-below, less what rounding can fake. A Jacobian at a kink proves nothing: x - (relu(x) - relu(-x)) has Jacobian 1 at 0
-and constant 0.
+below, less a bound on the rounding errors of both ends (`evaluation.py`). A Jacobian at a kink proves nothing:
+x - (relu(x) - relu(-x)) has Jacobian 1 at 0 and constant 0.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from torch import Tensor
 
 from ..core.budget import Budget
 from ..core.log10 import log10
+from ..core.rounding import inward
+from ..core.sizes import norm as l2
 from ..graph.ir import Graph
+from .evaluation import EFFORTS, Certain, Values, apart
 
 Function = Callable[[Tensor], Tensor]
+Change = Callable[[Certain], tuple[float, float]]
+"""How far two outputs are apart, as computed and at least."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Half distances between the two points, relative to the size of the input."""
 MET = 4e-7
@@ -33,6 +38,7 @@ def lower_bound(
     restarts: int = 8,
     promising: Sequence[tuple[Tensor, Tensor | None]] = (),
     enough: float = math.inf,
+    values: Values | None = None,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
@@ -44,41 +50,85 @@ def lower_bound(
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
         enough: log10 of the upper side: nothing can be gained once a pair meets it.
+        values: the float64 graph with rounding errors, where it was read already.
     """
+    if any(node.dtype.is_complex for node in double):
+        return -math.inf, None  # complex values have no rounding errors here, and no bound either
+    values = Values.of(double) if values is None else values
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
     searched = graph if start.dtype is torch.float32 else double
-    best, witness = -math.inf, None
+    candidates = Candidates(values)
     dtype = searched.flat().dtype
     for index, (point, direction) in enumerate(_starts(promising or [(start, None)], generator, restarts)):
-        if best >= enough - MET or (index > 0 and budget.over):
+        if index > 0 and (budget.over or candidates.confirmed()[0] >= enough - MET):
             break
         for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget):
             budget.spend()
-            value = confirmed(double, u.double(), v.double())
-            if value > best:
-                best, witness = value, (u.double(), v.double())
-    return best, witness
+            candidates.add(u.double(), v.double())
+    return candidates.confirmed()
 
 
-def confirmed(graph: Graph, u: Tensor, v: Tensor) -> float:
-    """Return log10 of the secant slope of a pair in float64, less what rounding can fake; `-inf` if nothing is left.
+class Candidates:
+    """Pairs by their slope as computed; only the best are confirmed, which takes several times as long.
 
-    Rounding is judged by a nudge of the input in its last bits and by the largest value met on the way.
+    The steepest pairs of every order of distance are kept: rounding fakes the slopes of the closest ones.
     """
-    with torch.no_grad():
-        values = graph.values(*graph.split(u))
-        first, second = values[graph.output].reshape(-1), _flat(graph)(v)
-        floats = [value.abs() for value in values.values() if value.is_floating_point() and value.numel()]
-        # entries beyond 1e30 are masks on their way into a softmax, which removes them
-        largest = max(float(torch.where(value < 1e30, value, 0.0).max()) for value in floats)
-        noise = 8 * float((_flat(graph)(u * (1 + 2.0**-51)) - first).norm())
-        noise += 2.0**-44 * float(first.norm() + second.norm()) + 2.0**-50 * largest * math.sqrt(first.numel())
-        distance = float((u - v).norm())
-        change = float((first - second).norm()) * (1 - 1e-10) - noise
-    if not (math.isfinite(change) and distance > 0 and change > 0):
+
+    kept = 2
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.pairs: dict[int, list[tuple[float, Tensor, Tensor]]] = {}
+
+    def add(self, u: Tensor, v: Tensor) -> None:
+        """Remember a pair of flat float64 inputs where it is steep."""
+        length, (far, _) = float(l2(u - v)), apart(self.values.plain(torch.stack([u, v])))
+        if not (math.isfinite(length) and math.isfinite(far) and length > 0 and far > 0):
+            return
+        near = self.pairs.setdefault(round(math.log10(length)), [])
+        near.append((math.log10(far) - math.log10(length), u, v))
+        near.sort(key=lambda pair: -pair[0])
+        del near[self.kept :]
+
+    def confirmed(self) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """Return log10 of the largest slope that a pair proves, and the pair."""
+        best: float = -math.inf
+        witness = None
+        for slope, u, v in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair[0]):
+            if slope <= best:
+                break
+            value = confirmed(self.values, u, v, above=best)
+            if value > best:
+                best, witness = value, (u, v)
+        return best, witness
+
+
+def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> float:
+    """Return log10 of a secant slope that a pair proves, all rounding of both its ends taken off; `-inf` if none.
+
+    Args:
+        values: the network in float64, with rounding errors.
+        u: one end of the pair, a flat float64 input.
+        v: the other end.
+        above: what is not steeper than that as computed is not looked at further.
+        change: how far two outputs are apart as computed, and at least.
+    """
+    pair = torch.stack([u, v])
+    length = float(l2(u - v)) * (1 + 1e-12)
+    if not (math.isfinite(length) and length > 0):
         return -math.inf
-    return log10(change / distance)
+    far, _ = change(values.plain(pair))
+    if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
+        return -math.inf
+    found = 0.0
+    for effort in EFFORTS[values.start :]:
+        far, least = change(values.at(pair, effort=effort))
+        found = least if least > found else found
+        if found >= 0.99 * far:
+            break
+        values.start = min(EFFORTS.index(effort) + 1, len(EFFORTS) - 1)
+    return inward(found) - log10(length) if found > 0 else -math.inf
 
 
 def _flat(graph: Graph) -> Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ from ..linalg.norms import BOUNDING, upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..rules.registry import check, fill
 from .attack import lower_bound
+from .balls.unrolled import Unrolled
 from .certificate import Certificate, ClosedForm, LipLT, State
 from .ellipsoids.optimised import Certified, optimise
 from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
+from .evaluation import Values
 from .exact.patterns import closer
 from .folded import Norm, propagate
 from .passes import passes
@@ -111,6 +114,17 @@ class Work:
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
+
+    @cached_property
+    def unrolled(self) -> Unrolled:
+        """The steps of the graph, for balls and for rounding errors."""
+        with torch.no_grad():
+            return Unrolled(self.segments)
+
+    @cached_property
+    def certain(self) -> Values:
+        """The float64 graph with the rounding errors of its values."""
+        return Values(self.unrolled, self.norm)
 
     @property
     def norm(self) -> Norm:
@@ -258,8 +272,15 @@ class Work:
             ]
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
         self.below = self.budget.search(BELOW, steps)
+        known = None if any(node.dtype.is_complex for node in self.double) else self.certain
         value, pair = lower_bound(
-            self.graph, self.double, budget=self.below, seed=seed, promising=promising, enough=bracket.log10_upper
+            self.graph,
+            self.double,
+            budget=self.below,
+            seed=seed,
+            promising=promising,
+            enough=bracket.log10_upper,
+            values=known,
         )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
@@ -269,7 +290,7 @@ class Work:
     def exact(self, bracket: Bracket) -> Bracket:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
         certified = None if self.dense is None else self.plan
-        return closer(self.segments, certified, bracket, self.double, budget=self.budget, rtol=EXACT_RTOL)
+        return closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""

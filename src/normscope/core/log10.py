@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+SMALLEST = 2.0**-1022
+"""The smallest normal float64: what an upper bound is rounded up to before it can vanish."""
+
 
 def log10(value: float) -> float:
     """Return log10 of a value >= 0; zero is -inf, NaN and negative values are errors."""
@@ -19,6 +22,32 @@ def power10(exponent: float) -> float:
         return 10.0**exponent
     except OverflowError:
         return math.inf
+
+
+def ceiling10(exponent: float) -> float:
+    """Return 10**exponent for an upper bound: what is not zero never becomes zero, and NaN is an error."""
+    if math.isnan(exponent):
+        raise ValueError("a bound of 10**nan: a norm is a number >= 0")
+    return max(power10(exponent), SMALLEST) if exponent > -math.inf else 0.0
+
+
+def product_above(*factors: float) -> float:
+    """Return the product of bounds >= 0, rounded up where it would vanish; zero times infinity is infinite.
+
+    Example:
+        >>> product_above(1e-200, 1e-200) > 0, product_above(0.0, 3.0)
+        (True, 0.0)
+    """
+    if any(math.isnan(factor) for factor in factors):
+        raise ValueError("a product of bounds, one of them NaN")
+    if math.inf in factors:
+        return math.inf
+    if 0.0 in factors:
+        return 0.0
+    result = 1.0
+    for factor in factors:
+        result = max(result * factor, SMALLEST)
+    return result
 
 
 def log10_sum(exponents: Iterable[float]) -> float:

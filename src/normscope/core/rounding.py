@@ -64,6 +64,11 @@ class Upper:
     method: str = ""
     reason: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse NaN: comparisons with it would keep whatever stands beside it."""
+        if math.isnan(self.log10):
+            raise ValueError("an upper bound of NaN: a norm is a number >= 0")
+
     @classmethod
     def of(cls, value: float, evidence: Evidence, method: str = "", *, allowance: float = 0.0) -> Upper:
         """Return the bound `value * (1 + allowance)`, rounded outward on the way to log10."""

@@ -8,7 +8,8 @@ import weakref
 import torch
 from torch import Tensor
 
-from ..core.log10 import power10
+from ..core.log10 import ceiling10, product_above
+from ..core.sizes import norm as l2
 from .convolution import Convolution
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
@@ -18,6 +19,7 @@ WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
 _SLACK = 1 + 1e-12
 _absolutes: weakref.WeakKeyDictionary[LinearMap, LinearMap | None] = weakref.WeakKeyDictionary()
+_sizes: weakref.WeakKeyDictionary[LinearMap, float] = weakref.WeakKeyDictionary()
 _rows: weakref.WeakKeyDictionary[LinearMap, Tensor | None] = weakref.WeakKeyDictionary()
 
 
@@ -62,6 +64,33 @@ def row_norms(linear: LinearMap) -> Tensor | None:
             found = _row_norms(linear)
             _rows[linear] = None if found is None else found * _SLACK + linear.slack
     return _rows[linear]
+
+
+def absolute_norm(linear: LinearMap) -> float:
+    """Return a bound on the norm of the map with absolute entries (the Schur test): what rounding can add is its share.
+
+    Args:
+        linear: any linear map; the result is remembered with the map.
+    """
+    if linear not in _sizes:
+        with torch.no_grad():
+            _sizes[linear] = _absolute_norm(linear)
+    return _sizes[linear]
+
+
+def _absolute_norm(linear: LinearMap) -> float:
+    if isinstance(linear, Composite):  # what cancels in the product is rounded all the same
+        return product_above(*(absolute_norm(part) for part in linear.parts))
+    if isinstance(linear, Sum):
+        return sum(absolute_norm(term) for term in linear.terms)
+    if isinstance(linear, Identity):
+        return 1.0
+    spread = absolute(linear)
+    if spread is None:
+        return ceiling10(upper(linear).log10) * math.sqrt(min(linear.in_size, linear.out_size))
+    rows = spread.apply(torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device))
+    columns = spread.adjoint(torch.ones(1, *linear.out_shape, dtype=torch.float64, device=linear.device))
+    return math.sqrt(float(rows.max())) * math.sqrt(float(columns.max())) * _SLACK
 
 
 def small(linear: LinearMap) -> bool:
@@ -123,11 +152,13 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
         case Diagonal():
             return linear.scale.double().abs().expand(linear.in_shape)
         case Matrix():
-            return linear.weight.double().norm(dim=1).expand(linear.out_shape)
+            return l2(linear.weight.double(), 1).expand(linear.out_shape)
         case Convolution():
             # an input that the padding copies meets several taps: their sum is at most the padding's norm times theirs
-            squared = linear._with_weight(linear.weight.double().square(), 0.0)
-            return squared.apply(ones)[0].sqrt() * linear.copies()
+            top = float(linear.weight.double().abs().amax()) if linear.weight.numel() else 0.0
+            scale = top if 0.0 < top < math.inf else 1.0  # squares neither underflow nor overflow
+            squared = linear._with_weight((linear.weight.double() / scale).square(), 0.0)
+            return squared.apply(ones)[0].sqrt() * (linear.copies() * scale)
         case Centering():
             entries = math.prod(linear.in_shape[-linear.dims :])
             return ones[0] * math.sqrt(max(0.0, 1.0 - 1.0 / entries))
@@ -135,7 +166,7 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
             inner = row_norms(linear.inner)
             return None if inner is None else inner.expand(linear.out_shape)
     if small(linear):
-        return write_out(linear).norm(dim=1).reshape(linear.out_shape)
+        return l2(write_out(linear), 1).reshape(linear.out_shape)
     if isinstance(linear, Averaging):
         return linear.apply(ones)[0]  # no negative entry: the l2 norm of a row is at most its sum
     if isinstance(linear, Composite):
@@ -154,4 +185,4 @@ def _composite_rows(linear: Composite) -> Tensor | None:
         moved = absolute(last)
         return None if before is None or moved is None else moved.apply(before[None])[0]
     rows = row_norms(last)
-    return None if rows is None else rows * math.prod(power10(upper(part).log10) for part in first)
+    return None if rows is None else rows * product_above(*(ceiling10(upper(part).log10) for part in first))

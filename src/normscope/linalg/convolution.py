@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.sizes import norm as l2
 from .linear_map import LinearMap
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
@@ -300,7 +301,7 @@ class Convolution(LinearMap):
     def tap_norms(self, weight: Tensor | None = None) -> float:
         """Return the sum over taps of the Frobenius norm, times the padding's copies: a cheap bound on the norm."""
         weight = self.weight.double() if weight is None else weight
-        return float(weight.flatten(2).norm(dim=(0, 1)).sum()) * (1.0 + 1e-9) * self.copies()
+        return float(l2(weight.flatten(2), (0, 1)).sum()) * (1.0 + 1e-9) * self.copies()
 
     def copies(self) -> float:
         """Return the norm of the padding map: the root of how often one input entry can be copied."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.rounding import gamma
+from ..core.sizes import norm as l2
 from .convolution import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .slices import repeated, slice_map
@@ -237,7 +238,7 @@ def _matrix(weight: Tensor, like: Matrix) -> Matrix:
 
 def _norm(weight: Tensor) -> float:
     """Frobenius norm, an upper bound on the spectral norm (rounded outward)."""
-    return float(weight.double().norm()) * (1.0 + 1e-9)
+    return float(l2(weight.double())) * (1.0 + 1e-9)
 
 
 def _largest(scale: Tensor) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.log10 import ceiling10, log10
+from ..core.log10 import product_above as above
 from ..core.rounding import ONE, numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
@@ -108,10 +110,10 @@ def multiply(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"a product of two values, one of them unbounded (gating), in {node.where}")
     size = math.prod(node.shape)
     copies = [size / max(math.prod(ref.shape), 1) for ref in (left, right)]
-    gains = (numerical(b.entry * math.sqrt(copies[0])), numerical(a.entry * math.sqrt(copies[1])))
+    gains = (numerical(above(b.entry, math.sqrt(copies[0]))), numerical(above(a.entry, math.sqrt(copies[1]))))
     rows = [r.row if ref.shape and ref.shape[-1] == node.shape[-1] else math.inf for r, ref in ((a, left), (b, right))]
-    row = min(rows[0] * b.entry if b.entry else 0.0, rows[1] * a.entry if a.entry else 0.0)
-    return Gain(gains=gains, range=Range.of(a.entry * b.entry, node.shape[-1] if node.shape else 1, row))
+    row = min(above(rows[0], b.entry) if b.entry else 0.0, above(rows[1], a.entry) if a.entry else 0.0)
+    return Gain(gains=gains, range=Range.of(above(a.entry, b.entry), node.shape[-1] if node.shape else 1, row))
 
 
 @rule(
@@ -231,8 +233,10 @@ def power(node: Node, operands: Sequence[Range]) -> Effect:
         return Linear(maps=(spread(node.operands[0], node.shape, 1, node.device),))
     if not (exponent > 1 and exponent == int(exponent) and math.isfinite(entry)):
         return Unbounded(reason=f"power {exponent:g} of a value that is not bounded in {node.where}")
-    slope = exponent * entry ** (exponent - 1) * (1 + 1e-12)
-    top = entry**exponent
+    slope = above(exponent, ceiling10((exponent - 1) * log10(entry))) * (1 + 1e-12) if entry > 0 else 0.0
+    top = ceiling10(exponent * log10(entry)) * (1 + 1e-12) if entry > 0 else 0.0
+    if not (math.isfinite(slope) and math.isfinite(top)):
+        return Unbounded(reason=f"power {exponent:g} of a value as large as {entry:g} overflows in {node.where}")
     even = exponent % 2 == 0
     return Elementwise(slope=(-slope if even else 0.0, slope), range=(0.0 if even else -top, top))
 

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.log10 import product_above as above
 from ..core.rounding import numerical
+from ..core.sizes import norm as l2
 from ..graph.ir import Node, Ref
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .registry import rule
@@ -54,7 +56,7 @@ def attention(node: Node, operands: Sequence[Range]) -> Effect:
     rows = {}
     for name in ("query", "key", "value"):
         value = arguments[name]
-        rows[name] = next(ranges).row if isinstance(value, Ref) else float(value.double().norm(dim=-1).amax())
+        rows[name] = next(ranges).row if isinstance(value, Ref) else float(l2(value.double(), -1).amax())
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
     width = query.shape[-1]
     given = arguments.get("scale")
@@ -64,8 +66,8 @@ def attention(node: Node, operands: Sequence[Range]) -> Effect:
     heads = math.prod(node.shape[:-2])
     shared = {n: heads / max(math.prod(arguments[n].shape[:-2]), 1) for n in ("query", "key", "value")}
     moves = {
-        "query": scale * rows["key"] * rows["value"],
-        "key": scale * rows["query"] * rows["value"] * math.sqrt(queries / 2),
+        "query": above(scale, rows["key"], rows["value"]),
+        "key": above(scale, rows["query"], rows["value"], math.sqrt(queries / 2)),
         "value": math.sqrt(queries),
     }
     varying = [name for name in ("query", "key", "value") if isinstance(arguments[name], Ref)]
@@ -74,11 +76,11 @@ def attention(node: Node, operands: Sequence[Range]) -> Effect:
             reason=f"dot-product attention on tokens of unbounded norm in {node.where}: not Lipschitz over all inputs",
             range=Range.of(rows["value"], node.shape[-1], rows["value"]),
         )
-    gains = [numerical(moves[name] * math.sqrt(shared[name])) for name in varying]
+    gains = [numerical(above(moves[name], math.sqrt(shared[name]))) for name in varying]
     mask = arguments.get("attn_mask")
     if isinstance(mask, Ref):
         copies = heads * queries * key.shape[-2] / max(math.prod(mask.shape), 1)
-        gains.append(numerical(rows["value"] / math.sqrt(2) * math.sqrt(copies)))
+        gains.append(numerical(above(rows["value"], math.sqrt(copies / 2))))
     return Gain(gains=tuple(gains), range=Range.of(rows["value"], value.shape[-1], rows["value"]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.log10 import product_above as above
 from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
@@ -82,12 +83,12 @@ def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> E
             reason=f"{node.op} of two variable operands of shapes {left.shape} and {right.shape} in {node.where}"
         )
     a, b = operands
-    norms = (b.row * right.shape[-2] ** 0.5, a.row * left.shape[-2] ** 0.5)
+    norms = (above(b.row, right.shape[-2] ** 0.5), above(a.row, left.shape[-2] ** 0.5))
     if not all(value < float("inf") for value in norms):
         return Unbounded(reason=f"a product of two unbounded values in {node.where}")
     gains = tuple(numerical(value, "bounded product") for value in norms)
     width = node.shape[-1]
-    return Gain(gains=gains, range=Range.of(a.row * norms[0], width, a.row * norms[0]))
+    return Gain(gains=gains, range=Range.of(above(a.row, norms[0]), width, above(a.row, norms[0])))
 
 
 @rule(

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..core.log10 import power10
+from ..core.log10 import ceiling10
+from ..core.log10 import product_above as above
+from ..core.sizes import norm as l2
 from ..graph.ir import Node
 from ..linalg.convolution import Convolution
 from ..linalg.linear_map import (
@@ -42,7 +44,7 @@ def after(effect: Effect, node: Node, operands: Sequence[Range]) -> Range:
             return known
         entry, row = _size(node)
         slope = max(abs(effect.slope[0]), abs(effect.slope[1])) * SLACK
-        reached = Range.of(entry + slope * operands[0].entry, width, row + slope * operands[0].row)
+        reached = Range.of(entry + above(slope, operands[0].entry), width, row + above(slope, operands[0].row))
         return Range.of(min(known.entry, reached.entry), width, min(known.row, reached.row))
     if isinstance(effect, Linear):
         if any(math.isinf(operand.entry) for operand in operands):
@@ -62,7 +64,7 @@ def _size(node: Node) -> tuple[float, float]:
             [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
         )
     value = value.double().reshape(-1, value.shape[-1] if value.ndim else 1)
-    return float(value.abs().amax()), float(value.norm(dim=-1).amax())
+    return float(value.abs().amax()), float(l2(value, -1).amax())
 
 
 def through(linear: LinearMap, given: Range) -> Range:
@@ -88,23 +90,25 @@ def through(linear: LinearMap, given: Range) -> Range:
             return Range.of(given.entry, width, given.row * math.sqrt(_rows_met(linear, width_in, width)))
         case Diagonal():
             top = float(linear.scale.abs().amax())
-            return Range.of(given.entry * top, width, given.row * top)
+            return Range.of(above(given.entry, top), width, above(given.row, top))
         case Matrix():
             weight = linear.weight.double()
-            entry = min(float(weight.norm(dim=1).amax()) * given.row, float(weight.abs().sum(1).amax()) * given.entry)
-            return Range.of(entry * SLACK, width, power10(upper(linear).log10) * given.row * SLACK)
+            by_row = above(float(l2(weight, 1).amax()), given.row)
+            entry = min(by_row, above(float(weight.abs().sum(1).amax()), given.entry))
+            return Range.of(entry * SLACK, width, above(ceiling10(upper(linear).log10), given.row) * SLACK)
         case Centering():
             return Range.of(2 * given.entry, width, given.row if linear.dims == 1 else math.inf)
         case Bounded() if linear.in_shape == linear.out_shape:  # a rotation of every row
-            return Range.of(linear.norm * given.row * SLACK, width, linear.norm * given.row * SLACK)
+            size = above(linear.norm, given.row) * SLACK
+            return Range.of(size, width, size)
         case Averaging():
             ones = torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device)
-            return Range.of(given.entry * float(linear.apply(ones).amax()) * SLACK, width)
+            return Range.of(above(given.entry, float(linear.apply(ones).amax())) * SLACK, width)
         case Convolution():
             weight = linear.weight.double().abs()
             sums = weight.sum(dim=(0, *range(2, weight.ndim)) if linear.transposed else tuple(range(1, weight.ndim)))
             # a transposed kernel of several groups lists all inputs first: their sum over all groups is an upper bound
-            return Range.of(given.entry * float(sums.amax()) * SLACK, width)
+            return Range.of(above(given.entry, float(sums.amax())) * SLACK, width)
     return UNKNOWN
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.budget import Budget
 from ...rules.local.local import flat
 from ..attack import confirmed, gradients
-from .unrolled import Unrolled
+from ..evaluation import Values
 
 Function = Callable[[Tensor], Tensor]
 WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
@@ -28,12 +28,12 @@ STEPS = 4 * (POWERS + ASCENTS)
 
 
 def strongest_pairs(
-    unrolled: Unrolled, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0
+    values: Values, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0
 ) -> list[tuple[float, tuple[Tensor, Tensor] | None]]:
     """Return per centre log10 of the largest secant slope found inside its ball, and the pair (flat float64 inputs).
 
     Args:
-        unrolled: the steps of the network.
+        values: the network in float64, with rounding errors.
         centres: `[B, n]`.
         radius: `[B]`; a ball of radius 0 holds no pair.
         budget: of the search; a step is one gradient of all balls together. One start is always tried.
@@ -42,12 +42,13 @@ def strongest_pairs(
     found: list[tuple[float, tuple[Tensor, Tensor] | None]] = [(-math.inf, None)] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0:
         return found
-    function: Function = lambda x: flat(unrolled.values(x)[unrolled.output])  # noqa: E731
+    steps = values.steps
+    function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _Search(function, centres, radius[:, None] * INSIDE, budget, seed)
     search.run()
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
-            value = confirmed(unrolled.graph, u, v)
+            value = confirmed(values, u, v, above=found[i][0])
             if value > found[i][0]:
                 found[i] = (value, (u, v))
     return found

@@ -12,9 +12,10 @@ from torch import Tensor
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.budget import affordable
 from ...core.errors import InputError
-from ...core.log10 import log10, power10
+from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
 from ...rules.local.local import Affine, flat
+from ..evaluation import EFFORTS
 from ..folded import propagate
 from ..passes import multiplications, passes
 from ..work import ATTACK_WORK, BELOW, Work, cut_short
@@ -24,7 +25,6 @@ from .expansion import Expansion, expand
 from .reach_search import search
 from .reach_state import Reach
 from .relaxation import Relaxation, lowest
-from .unrolled import Unrolled
 
 OUTPUTS = 1024
 """Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""
@@ -37,9 +37,8 @@ SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 ATTACK_FEWEST = 4
 """Steps of the search from below, through the largest networks and most centres."""
 
-_unrolled: weakref.WeakKeyDictionary[Work, Unrolled] = weakref.WeakKeyDictionary()
 _ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
-"""By captured model: its steps and the constants of its values, which no centre changes."""
+"""By captured model: the constants of its values, which no centre changes."""
 
 
 class Balls:
@@ -68,9 +67,7 @@ class Balls:
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
         self.work, self.centres = work, centres.detach().to(graph.inputs[0].value.device, torch.float64)
         with torch.no_grad():
-            if work not in _unrolled:
-                _unrolled[work] = Unrolled(work.segments)
-            self.unrolled = _unrolled[work]
+            self.unrolled = work.unrolled
             largest = self.unrolled.largest
             self.outputs = math.prod(graph.output_shape)
             self.carried = self.outputs <= OUTPUTS and self.outputs * largest <= AT_MOST
@@ -92,12 +89,19 @@ class Balls:
         return torch.cat([flat(chunk[self.unrolled.output]) for chunk in self.chunks])
 
     @cached_property
+    def errors(self) -> Tensor:
+        """How far rounding can have moved the outputs at the centres, `[B, K]` (`evaluation.py`)."""
+        values = self.work.certain
+        parts = self.centres.split(max(1, self.step // 4))
+        return torch.cat([flat(values.at(part, effort=EFFORTS[-1]).error) for part in parts])
+
+    @cached_property
     def ceilings(self) -> dict[str, float]:
         """The constants of all values over all inputs."""
         if self.work not in _ceilings:
             with torch.no_grad():
                 bounds = propagate(self.work.segments, self.work.norm, fold=True)
-            _ceilings[self.work] = {name: power10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+            _ceilings[self.work] = {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
         return _ceilings[self.work]
 
     def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
@@ -231,7 +235,8 @@ class Over:
         """
         values = self.balls.values
         chosen = values.gather(1, top[:, None])
-        pad = 1e-12 * (values.abs() + chosen.abs())
+        errors = self.balls.errors
+        pad = 1e-12 * (values.abs() + chosen.abs()) + errors + errors.gather(1, top[:, None])
         moved = torch.where(self.radius[:, None] == 0, 0.0, self.differences(top) * self.radius[:, None])
         margins = torch.maximum(chosen - values - moved, self.low.gather(1, top[:, None]) - self.high) - pad
         if self.effort == "tight" and self.balls.carried:
@@ -299,7 +304,7 @@ def ball_bracket(
     over = balls.over(float(radius), effort=effort)
     steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
     below = work.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
-    pairs = strongest_pairs(balls.unrolled, balls.centres, over.radius, budget=below, seed=seed)
+    pairs = strongest_pairs(work.certain, balls.centres, over.radius, budget=below, seed=seed)
     brackets = []
     for i, (lower, pair) in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)

@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...core.log10 import power10
+from ...core.log10 import SMALLEST, ceiling10
+from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute, row_norms
 from ...linalg.linear_map import LinearMap
 from ...rules.local.local import ROUNDING, Affine, Enclosure, Local, Step, flat, times, wide
@@ -123,7 +124,7 @@ def _below(x: Enclosure, ceiling: float) -> Enclosure:
 def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor) -> Enclosure:
     """Let every figure tighten the others; what is not a number is not known."""
     constant, entries = (x.nan_to_num(nan=torch.inf, posinf=torch.inf) for x in (constant, entries))
-    constant = torch.minimum(constant, flat(entries).norm(dim=1) * (1 + 1e-12))
+    constant = torch.minimum(constant, l2(flat(entries), 1) * (1 + 1e-12))
     entries = torch.minimum(entries, wide(constant, entries))
     low = torch.where(low.isnan(), -torch.inf, low)
     high = torch.where(high.isnan(), torch.inf, high)
@@ -161,7 +162,7 @@ def _combined(
         middle = (x.low + x.high) / 2
         middle = torch.where((x.low == x.high) | ~middle.isfinite(), x.centre, middle)
         half = torch.where(x.low == x.high, 0.0, torch.maximum(x.high - middle, middle - x.low))
-        size = power10(norm(linear).log10) * (1 + 1e-12)
+        size = ceiling10(norm(linear).log10) * (1 + 1e-12)
         constant = times(torch.full_like(x.constant, size), x.constant)
         spread, rows = absolute(linear), row_norms(linear)
         own = wide(constant, centre).expand_as(centre)
@@ -171,8 +172,8 @@ def _combined(
             noise = ROUNDING * torch.where(x.centre.isfinite(), x.centre.abs(), 0.0)
             shift = torch.where(x.low == x.high, 0.0, middle - x.centre)
             moved = moved + linear.apply(shift)
-            reach = reach + _applied(spread, half + noise)
-            own = torch.minimum(own, _applied(spread, x.entries))
+            reach = reach + applied(spread, half + noise)
+            own = torch.minimum(own, applied(spread, x.entries))
         else:
             reach = reach + times(own, wide(seen.radius, own)) + ROUNDING * centre.abs()
         constants.append(constant)
@@ -180,13 +181,16 @@ def _combined(
     reach = reach + ROUNDING * (reach + moved.abs())
     whole, each = torch.stack(constants), torch.stack(entries)
     if apart:
-        return [centre + moved - reach, centre + moved + reach, whole.norm(dim=0), each.norm(dim=0)]
+        return [centre + moved - reach, centre + moved + reach, l2(whole, 0), l2(each, 0)]
     return [centre + moved - reach, centre + moved + reach, whole.sum(0), each.sum(0)]
 
 
-def _applied(spread: LinearMap, x: Tensor) -> Tensor:
+def applied(spread: LinearMap, x: Tensor) -> Tensor:
     """Apply a map without negative entries to what may be infinite."""
     if bool(x.isfinite().all()):
+        least = x[x > 0]
+        if least.numel() and float(least.amin()) < 1e-100:  # products may vanish: each loses less than that
+            return spread.apply(x) + SMALLEST * spread.in_size
         return spread.apply(x)
     result = spread.apply(torch.where(x.isfinite(), x, 0.0))
     return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)

@@ -18,6 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.log10 import SMALLEST
+from ...core.rounding import gamma
+from ...core.sizes import norm as l2
+from ...linalg.absolute import absolute_norm
 from ...rules.local.local import Affine, Part, flat, times
 from .enclosure import Enclosures
 
@@ -52,6 +56,7 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     spectral = torch.zeros(batch, dtype=rows.dtype, device=rows.device)
     each = torch.zeros(batch, count, dtype=rows.dtype, device=rows.device)
     loose = torch.zeros_like(each)
+    noise = torch.zeros_like(spectral)
     for step in reversed(unrolled.steps.values()):
         found = gradients.pop(step.name, None)
         if found is None:
@@ -59,23 +64,37 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
         if isinstance(step.operation, Affine):
             for linear, name in zip(step.operation.maps, step.operands, strict=True):
                 accumulate(gradients, name, adjoint(linear.adjoint, found))
+                noise = noise + _rounded(found, absolute_norm(linear), seen.known[name].constant, linear.in_size)
             continue
         for part, name in zip(seen.locals[step.name].parts, step.operands, strict=True):
             accumulate(gradients, name, part.pull(found))
+            operand = seen.known[name]
+            noise = noise + _rounded(found, part.gain, operand.constant, flat(operand.centre).shape[1])
             whole, by_row, entrywise = _uncertain(flat(found, 2), part, seen, name)
             each = each + torch.minimum(by_row, entrywise)
-            narrow = whole <= entrywise.norm(dim=1)
+            narrow = whole <= l2(entrywise, 1)
             spectral = spectral + torch.where(narrow, whole, 0.0)
             loose = loose + torch.where(narrow[:, None], 0.0, entrywise)
     names = [item.name for item in unrolled.graph.inputs]
     first = [flat(gradients[name], 2) for name in names if name in gradients]
-    apart = spectral + loose.norm(dim=1) * (1 + 1e-12)
+    apart = spectral + l2(loose, 1) * (1 + 1e-12)
     centre = torch.zeros_like(apart)
     if first:
         joined = torch.cat(first, dim=2)
-        centre, each = largest_singular(joined), each + joined.norm(dim=2) * (1 + 1e-12)
-    least = (centre * (1 - 1e-9) - apart).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
-    return Expansion(_known(centre + apart), _known(each), least)
+        centre, each = largest_singular(joined), each + l2(joined, 2) * (1 + 1e-12)
+    least = (centre * (1 - 1e-9) - apart - noise).nan_to_num(nan=0.0, neginf=0.0).clamp(min=0.0)
+    return Expansion(_known(centre + apart + noise), _known(each + noise[:, None]), least)
+
+
+def _rounded(found: Tensor, size: float | Tensor, constant: Tensor, entries: int) -> Tensor:
+    """Bound what rounding, and products that vanish, do to rows `[B, K, *out]` behind a map of a norm, `[B]`.
+
+    An error of the rows reaches the input through the rest of the network, whose constant is that of the operand.
+    """
+    rows, count = l2(flat(found), 1), float(flat(found, 2).shape[2])
+    moved = gamma(8.0 * count + 64.0) * times(rows, torch.as_tensor(size, dtype=rows.dtype, device=rows.device))
+    lost = SMALLEST * count * math.sqrt(found.shape[1] * entries)
+    return times(torch.where(rows > 0, moved + lost, 0.0), constant)
 
 
 def _known(bound: Tensor) -> Tensor:
@@ -92,13 +111,13 @@ def _uncertain(found: Tensor, part: Part, seen: Enclosures, name: str) -> tuple[
     constant = operand.constant
     if part.slopes is not None:  # only the entries whose slope is open move dw
         moving = torch.where(weight > 0, flat(operand.entries), 0.0)
-        constant = torch.minimum(constant, moving.norm(dim=1) * (1 + 1e-12))
+        constant = torch.minimum(constant, l2(moving, 1) * (1 + 1e-12))
         entries = times(weight, flat(operand.entries))
     else:
         entries = times(weight, flat(part.operand) if part.operand is not None else constant[:, None])
     scaled = times(found, weight[:, None])
     whole = times(largest_singular(scaled), constant)
-    by_row = times(scaled.norm(dim=2) * (1 + 1e-12), constant[:, None])
+    by_row = times(l2(scaled, 2) * (1 + 1e-12), constant[:, None])
     entrywise = times(found.abs(), entries[:, None]).sum(2) * (1 + 1e-12)
     return whole, by_row, entrywise
 
@@ -110,7 +129,8 @@ def largest_singular(rows: Tensor) -> Tensor:
         return rows.new_zeros(batch)
     known = flat(rows).isfinite().all(1)
     safe = torch.where(known[:, None, None], rows, 0.0)
-    scale = flat(safe).abs().amax(1).clamp(min=1e-150)  # squares neither underflow nor overflow
+    scale = flat(safe).abs().amax(1)  # squares neither underflow nor overflow
+    scale = torch.where(scale > 0, scale, 1.0)
     unit = safe / scale[:, None, None]
     if count == 1:
         top = unit.norm(dim=2)[:, 0]

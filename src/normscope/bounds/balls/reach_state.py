@@ -24,6 +24,9 @@ from .unrolled import Unrolled
 _PAD = 1 + 1e-9
 """Rounding of eigenvalues and Cholesky factorizations: the evidence is NUMERICAL."""
 
+LEAST = 1e-140
+"""Constants and coefficients from here to its inverse have squares that neither vanish nor overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -75,6 +78,13 @@ class Reach:
     def cost(self) -> float:
         """About how many multiplications it takes to run all moves again."""
         return self.batch * sum(float(max(move.form.shape)) ** 3 for move in self.moves if isinstance(move, Carried))
+
+    def _check(self, *sizes: Tensor) -> None:
+        """Give the state up where squares of what it is made of leave the range of floats."""
+        for size in sizes:
+            known = size[(size > 0) & size.isfinite()]
+            if known.numel() and not (float(known.amin()) > LEAST and float(known.amax()) < 1 / LEAST):
+                self.lost, self.moves, self.places, self.stands = True, [], {}, {}
 
     def _place(self, name: str, size: int, last: int) -> None:
         self.places[name] = Place(self._width(), size, last)
@@ -130,7 +140,8 @@ class Reach:
         for source, linear in sources.items():
             place = self.places[source]
             matrix[:, place.start : place.start + place.size] = self._block(linear, rows, place.size)
-        return matrix
+        self._check(matrix.abs())
+        return None if self.lost else matrix
 
     def constants(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """Return the constant of a value that is read, `[B]`, of its entries `[B, *shape]` and of its sets, if any."""
@@ -158,6 +169,8 @@ class Reach:
         if self._late():
             return
         forms = [self.form(name) for name in step.operands]
+        if self.lost:
+            return
         kept = {name: place for name, place in self.places.items() if place.last > index}
         chosen = self._indices(list(kept.values()))
         size, last = math.prod(step.shape), _last(self.reads, self.unrolled, step.name)
@@ -186,15 +199,17 @@ class Reach:
 
     def look(self, seen: Enclosures, name: str, step: Step | None = None) -> Enclosure | None:
         """Return the enclosure of a value within the engine's constants."""
+        x = seen.known[name]
+        self._check(x.constant, x.entries)
         found = self.constants(name)
         if found is None:
             return None
-        x = seen.known[name]
         constant, entries = torch.minimum(x.constant, found[0]), torch.minimum(x.entries, found[1])
         return replace(tidy(x.centre, x.low, x.high, constant, entries, x.radius), sets=found[2])
 
     def learn(self, seen: Enclosures, index: int, step: Step) -> None:
         """Carry the state over a primitive."""
+        self._check(*(part.gain for part in seen.locals[step.name].parts), seen.known[step.name].constant)
         self.advance(index, step, seen.locals[step.name], seen.known[step.name].constant)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
+from ...core.sizes import norm as l2
 from ...rules.local.local import Affine, Enclosure, Lines, Step, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint
@@ -65,7 +66,7 @@ def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
     names = [item.name for item in seen.unrolled.graph.inputs]
     first = [flat(gradients[name], 2) for name in names if name in gradients]
     if first:
-        total = total - torch.cat(first, 2).norm(dim=2) * seen.radius[:, None]
+        total = total - l2(torch.cat(first, 2), 2) * seen.radius[:, None]
     # every term is negative: nothing cancels, so that rounding is relative; beyond LARGEST nothing can be said
     return torch.where(total > -LARGEST, total * (1 + 1e-11), -torch.inf)
 
@@ -87,10 +88,10 @@ def _remainder(found: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tens
     scaled = times(found, weight[:, None])
     inner = x.centre.ndim - 1 - blocks
     distance = x.distance(inner) if inner else x.deviation
-    each = flat(scaled, 2 + blocks).norm(dim=-1)
+    each = l2(flat(scaled, 2 + blocks), -1)
     apart = flat(times(each, distance[:, None]), 2).sum(2)
     whole = times(
-        flat(scaled, 2).norm(dim=2), x.distance(x.centre.ndim - 1)[:, None] if x.centre.ndim > 1 else distance[:, None]
+        l2(flat(scaled, 2), 2), x.distance(x.centre.ndim - 1)[:, None] if x.centre.ndim > 1 else distance[:, None]
     )
     return torch.minimum(apart, whole) * (1 + 1e-12)
 

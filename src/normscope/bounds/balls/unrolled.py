@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ...graph.ir import Node
+from ...graph.ir import Graph, Node
 from ...linalg.folding import add, compose
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import write_out
-from ...rules.effects import Linear
+from ...rules.effects import Effect, Linear
 from ...rules.local import choices, layers, windows  # noqa: F401  (they register rules)
 from ...rules.local.local import Affine, Builder, Primitive, Step, local_rule
 from ...rules.local.opaque import Opaque
@@ -22,47 +22,47 @@ CLOSE = 1e-9
 """How far the steps of a node may be from the node itself, relative to its largest value."""
 
 
-class Unrolled:
-    """A float64 graph as steps.
+class Steps:
+    """A float64 graph as steps: affine maps and primitives.
 
     Attributes:
         graph: the float64 graph.
         steps: by name, in order; the value of a node bears the node's name.
         output: name of the value returned.
-        forms: every value as linear maps of *sources*: the inputs and the primitives.
-        ends: the affine steps where a linear segment ends.
         opaque: the nodes without a local rule.
+
+    `base` holds the steps of nodes of another graph, at the same captured input, that need not be read again.
     """
 
-    def __init__(self, segments: Segments) -> None:
-        self.graph, self.output = segments.graph, segments.graph.output
+    def __init__(self, graph: Graph, effects: Mapping[str, Effect], base: Steps | None = None) -> None:
+        self.graph, self.output, self.effects = graph, graph.output, effects
         self.steps: dict[str, Step] = {}
-        self.forms: dict[str, Form] = {i.name: {i.name: Identity(i.shape)} for i in self.graph.inputs}
         self.shapes = {item.name: item.shape for item in self.graph.inputs}
         self.opaque: list[Node] = []
         self._dtypes = {node.name: node.dtype for node in self.graph}
-        self._sources = {item.name for item in self.graph.inputs}
-        sample = {item.name: item.value[None] for item in self.graph.inputs}
-        self._matrices: dict[LinearMap, Tensor] = {}
-        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+        self._owners: dict[str, Node] = {}
+        self._sample = sample = {item.name: item.value[None] for item in self.graph.inputs}
+        held = {} if base is None else base._by_node()
         with torch.no_grad():
             for node in self.graph:
-                for step in self._steps(node, segments, sample):
+                for step in held.get(id(node)) or self._steps(node, sample):
                     self.steps[step.name] = step
                     self.shapes[step.name] = step.shape
-                    sample[step.name] = evaluate(step, [sample[name] for name in step.operands], 1)
-                    self.forms[step.name] = self._form(step, node, segments)
-        self.order = list(self.steps.values())
-        self._index = {step.name: i for i, step in enumerate(self.order)}
-        self.largest = max(math.prod(shape) for shape in [*self.shapes.values(), ()])
-        self.ends = {self.output}
-        for step in self.steps.values():
-            if not isinstance(step.operation, Affine) or step.operation.disjoint:
-                self.ends.update(step.operands)
+                    self._owners[step.name] = node
+                    known = None if base is None or id(node) not in held else base._sample[step.name]
+                    operands = [sample[name] for name in step.operands]
+                    sample[step.name] = evaluate(step, operands, 1) if known is None else known
 
-    def _steps(self, node: Node, segments: Segments, sample: dict[str, Tensor]) -> list[Step]:
+    def _by_node(self) -> dict[int, list[Step]]:
+        """Return the steps of every node, by the node's identity."""
+        found: dict[int, list[Step]] = {}
+        for name, node in self._owners.items():
+            found.setdefault(id(node), []).append(self.steps[name])
+        return found
+
+    def _steps(self, node: Node, sample: dict[str, Tensor]) -> list[Step]:
         """Return the steps of a node, checked against the node itself at the captured input."""
-        effect = segments.effects[node.name]
+        effect = self.effects[node.name]
         if isinstance(effect, Linear):
             zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
             constant = node.evaluate(zeros).double()
@@ -95,6 +95,45 @@ class Unrolled:
     def _typed(self, node: Node) -> tuple[torch.dtype, ...]:
         """Return the types of a node's operands; truth values travel as 0 and 1."""
         return tuple(self._dtypes.get(name, torch.float64) for name in node.refs)
+
+    def split(self, centres: Tensor) -> dict[str, Tensor]:
+        """Cut flat centres `[B, n]` into the graph's inputs, by name."""
+        sizes = [item.value.numel() for item in self.graph.inputs]
+        parts = zip(centres.split(sizes, dim=1), self.graph.inputs, strict=True)
+        return {item.name: part.reshape(-1, *item.shape) for part, item in parts}
+
+    def values(self, centres: Tensor) -> dict[str, Tensor]:
+        """Return every value at flat centres `[B, n]`, as `[B, *shape]`."""
+        values = self.split(centres)
+        for step in self.steps.values():
+            values[step.name] = evaluate(step, [values[name] for name in step.operands], len(centres))
+        return values
+
+
+class Unrolled(Steps):
+    """The steps of a network, with linear segments folded between the primitives.
+
+    Attributes:
+        forms: every value as linear maps of *sources*: the inputs and the primitives.
+        ends: the affine steps where a linear segment ends.
+    """
+
+    def __init__(self, segments: Segments) -> None:
+        super().__init__(segments.graph, segments.effects)
+        self.forms: dict[str, Form] = {i.name: {i.name: Identity(i.shape)} for i in self.graph.inputs}
+        self._sources = {item.name for item in self.graph.inputs}
+        self._matrices: dict[LinearMap, Tensor] = {}
+        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+        with torch.no_grad():
+            for step in self.steps.values():
+                self.forms[step.name] = self._form(step, self._owners[step.name], segments)
+        self.order = list(self.steps.values())
+        self._index = {step.name: i for i, step in enumerate(self.order)}
+        self.largest = max(math.prod(shape) for shape in [*self.shapes.values(), ()])
+        self.ends = {self.output}
+        for step in self.steps.values():
+            if not isinstance(step.operation, Affine) or step.operation.disjoint:
+                self.ends.update(step.operands)
 
     def _form(self, step: Step, node: Node, segments: Segments) -> Form:
         if not isinstance(step.operation, Affine):
@@ -135,15 +174,6 @@ class Unrolled:
         if linear not in self._matrices:
             self._matrices[linear] = write_out(linear)
         return self._matrices[linear]
-
-    def values(self, centres: Tensor) -> dict[str, Tensor]:
-        """Return every value at flat centres `[B, n]`, as `[B, *shape]`."""
-        sizes = [item.value.numel() for item in self.graph.inputs]
-        parts = zip(centres.split(sizes, dim=1), self.graph.inputs, strict=True)
-        values = {item.name: part.reshape(-1, *item.shape) for part, item in parts}
-        for step in self.steps.values():
-            values[step.name] = evaluate(step, [values[name] for name in step.operands], len(centres))
-        return values
 
 
 def evaluate(step: Step, operands: Sequence[Tensor], batch: int) -> Tensor:

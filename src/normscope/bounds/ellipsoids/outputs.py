@@ -67,8 +67,16 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
         own = min(one, other)
         part = below.share(1.0 / (len(rows) - len(results)))
-        graphs = directed(work.graph, row), directed(work.double, row)
-        value, pair = lower_bound(*graphs, budget=part, seed=seed, restarts=2, enough=own)
+        double = directed(work.double, row)
+        value, pair = lower_bound(
+            directed(work.graph, row),
+            double,
+            budget=part,
+            seed=seed,
+            restarts=2,
+            enough=own,
+            values=work.certain.opened(double),
+        )
         results.append(
             dataclasses.replace(
                 bracket,

@@ -21,12 +21,13 @@ from torch import Tensor
 from ...core.bracket import Bracket, Evidence
 from ...core.budget import Budget, affordable
 from ...core.progress import Progress
-from ...graph.ir import Graph, Node
+from ...graph.ir import Node
 from ...rules.effects import Elementwise
 from ..attack import confirmed
 from ..ellipsoids.ellipsoid import Uncertain
 from ..ellipsoids.optimised import EXACT, Parameters, run
 from ..ellipsoids.plan import Plan, Turn
+from ..evaluation import Values
 from ..proofs.proof import Proof
 from ..segments import Segments
 from .feasibility import Answer, Feasibility, offsets
@@ -88,7 +89,7 @@ class Found:
 
 
 def closer(
-    segments: Segments, plan: Plan | None, bracket: Bracket, graph: Graph, *, budget: Budget, rtol: float
+    segments: Segments, plan: Plan | None, bracket: Bracket, values: Values, *, budget: Budget, rtol: float
 ) -> Bracket:
     """Return a GLOBAL bracket with both sides improved by the search; a note says why if it does not apply."""
     slopes = None if plan is None else kinks(segments, plan)
@@ -99,7 +100,8 @@ def closer(
     found = Search(segments, plan, slopes).run(bracket.log10_lower, rtol=rtol, budget=own, enough=bracket.log10_upper)
     lower, witness = bracket.log10_lower, bracket.witness
     if found.point is not None:
-        value, pair = _inside(graph, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
+        graph = segments.graph
+        value, pair = _inside(values, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
         if value > lower and pair is not None:
             lower, witness = value, (graph.split(pair[0]), graph.split(pair[1]))
     upper = max(found.log10_upper + ROOM, lower)
@@ -141,8 +143,9 @@ def _advice(found: Found, rtol: float, budget: Budget) -> str:
     )
 
 
-def _inside(graph: Graph, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
+def _inside(values: Values, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return the best confirmed secant slope of short pairs around a point, along its top singular direction."""
+    graph = values.steps.graph
     x = point.clone().requires_grad_(True)
     with torch.enable_grad():
         jacobian = torch.autograd.functional.jacobian(lambda flat: graph.run(*graph.split(flat)).reshape(-1), x)
@@ -151,7 +154,7 @@ def _inside(graph: Graph, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] |
     for step in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
         reach = step * (float(point.norm()) or 1.0)
         pair = (point + reach * direction, point - reach * direction)
-        value = confirmed(graph, *pair)
+        value = confirmed(values, *pair, above=best)
         if value > best:
             best, witness = value, pair
     return best, witness

@@ -162,9 +162,10 @@ class Certifier:
                 steps = count * passes(graph, ATTACK_STEPS, work=BRIEF_WORK / count, least=ATTACK_FEWEST)
             own = budget.share(0.4).search("the attack", steps)
             attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, budget=own, progress=progress)
+            attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.work, rows).errors.amax(1))
             attacker.run()
         radius, floor, settled = self._radii(
-            rows, labels, logits, None if attacker is None else attacker.distance, budget, progress, brief=brief
+            rows, labels, None if attacker is None else attacker.distance, budget, progress, brief=brief
         )
         if attacker is not None:
             attacker.budget = budget.search("the attack within the radii", None if steps is None else steps // 4)
@@ -177,7 +178,6 @@ class Certifier:
         self,
         rows: Tensor,
         labels: Tensor,
-        logits: Tensor,
         attacked: Tensor | None,
         budget: Budget,
         progress: Progress,
@@ -186,8 +186,10 @@ class Certifier:
     ) -> tuple[Tensor, Tensor, bool]:
         """Return the certified radii, those of the constants over all inputs alone, and whether the search ended."""
         assert self._constants is not None
+        everything = Balls(self.work, rows)
+        logits, errors = everything.values, everything.errors
         own = logits.gather(1, labels[:, None])
-        gaps = own - logits - 1e-12 * (own.abs() + logits.abs())
+        gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
         gaps = gaps.scatter(1, labels[:, None], math.inf)
         floor = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
         kept = ((gaps.amin(1) > 0) & floor.isfinite()).nonzero()[:, 0]

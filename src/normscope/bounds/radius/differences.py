@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...core.log10 import power10
+from ...core.log10 import ceiling10
 from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.outputs import directions
 from ..ellipsoids.plan import plan
@@ -40,7 +40,7 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
     if not work.values:
         work.rungs()
     whole = work.values[work.graph.output].log10
-    bound = torch.full((size, size), math.sqrt(2) * power10(whole), dtype=torch.float64, device=device)
+    bound = torch.full((size, size), math.sqrt(2) * ceiling10(whole) * (1 + 1e-12), dtype=torch.float64, device=device)
     found = _certificate(work, effort, size) if math.isfinite(whole) else None
     if found is not None:
         diagonal = found.q.diagonal()

@@ -23,6 +23,12 @@ from .radii import COLUMNS, Radii
 MOST_CLASSES = 1000
 """An audit takes no model with more outputs for a classifier."""
 
+MEANING = (
+    "radii are those of the exact function of the stored weights: the rounding of the float64 outputs at each sample "
+    "is taken off, that of the model's own precision is not"
+)
+"""What a radius speaks of."""
+
 
 @outside_inference_mode
 def certified_radius(
@@ -44,6 +50,10 @@ def certified_radius(
     bounded away from zero; the largest is sought by bisection, and one 1 % larger was seen to fail. Where the margin
     over the constants of the differences over all inputs reaches further, that counts. Beside it stands the length of
     the smallest change that a strong attack found, confirmed in float64: the true radius lies between the two.
+
+    A radius is that of the exact real function of the stored weights: what rounding can have done to the float64
+    outputs at the sample is taken off the margin. The model's own float32 arithmetic may decide otherwise where margins
+    are as small as its rounding.
 
     Radii are in the units of the model's input: of `x` as given, behind any preprocessing in the loader. Divide by the
     deviation that a normalisation divided by to speak of pixels, or make the normalisation part of the model. The model
@@ -192,7 +202,7 @@ def _joined(parts: list[Columns], certifier: Certifier, budget: Budget, notes: t
         converged=settled and not budget.cut and not norms.cut,
         advice=norms.advice(budget.advice(advice)),
         input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
-        notes=(*notes, *graph.notes),
+        notes=(*notes, *graph.notes, MEANING),
         provenance=provenance(graph.inputs[0].value.device),
         seconds=budget.elapsed,
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.budget import Budget
-from ...core.log10 import log10
+from ...core.log10 import log10, power10
 from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.invariance import feeds
@@ -116,6 +116,9 @@ class Figures:
             return upper(linear, rtol=self.work.rtol)
         return upper(linear, rtol=self.work.rtol, budget=Budget(0))
 
+    def _loss_constant(self, loss: Loss) -> float:
+        return power10(loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
+
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
         graph = self.work.double
@@ -131,7 +134,8 @@ class Figures:
             loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        found = weight_slopes(graph, left, values, self.plan.search, loss)
+        constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
+        found = weight_slopes(graph, left, values, self.plan.search, loss, constant=constant, base=self.work.certain)
         for weight in left:
             output, scalar = found[weight.name]
             if not self.plan.witnesses:

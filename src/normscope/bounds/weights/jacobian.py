@@ -2,12 +2,12 @@
 
 Jacobians with respect to all weights come from the same few backward passes through the float64 graph. What they
 promise is confirmed by a secant: with v the direction that the output feels most, the pair W - t v, W + t v proves
-norm(h(W + t v) - h(W - t v))/(2 t) from below, less what rounding can fake. A Jacobian at a kink proves nothing.
+norm(h(W + t v) - h(W - t v))/(2 t) from below, less the rounding errors of both ends. A Jacobian at a kink proves
+nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...core.budget import Budget
 from ...core.log10 import log10
-from ...graph.ir import Graph, Node, Ref, Unit
+from ...core.rounding import gamma
+from ...core.sizes import norm as l2
+from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
-from ..attack import confirmed
+from ...rules.local.local import flat
+from ..attack import Change, confirmed
+from ..evaluation import Certain, Values, apart
 from .applied import Applied, behind, opened
 
 FEW_OUTPUTS = 32
@@ -73,6 +77,9 @@ def weight_slopes(
     values: Mapping[str, Tensor],
     search: Search,
     loss: Callable[[Tensor], Tensor] | None = None,
+    *,
+    constant: float = math.inf,
+    base: Values | None = None,
 ) -> dict[str, tuple[Found, Found]]:
     """Return, for every weight by name, what was found for the output and for a loss of it, at given data.
 
@@ -82,20 +89,23 @@ def weight_slopes(
         values: every node's value at the data.
         search: how much to look for.
         loss: the loss as a function of the output; without one the second figure is empty.
+        constant: the Lipschitz constant of the loss in the output.
+        base: the graph with rounding errors, where it was read already.
     """
     found = {weight.name: (Found(), Found()) for weight in weights}
+    base = Values.of(graph) if base is None else base
     if not weights or search.budget.over:
         return found
     images: list[tuple[Applied, Tensor]] = []
     with sdpa_kernel(SDPBackend.MATH):
         for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
-            tail = behind(opened(graph, (weight,)), {weight.name}, values)
+            secants = _Secants(graph, weight, values, search, base)
             output, scalar = Found(), Found()
             if top is not None and not search.budget.over:
-                output = _confirmed(tail, weight.value, top[0], search)
+                output = secants.along(top[0])
                 images.append((weight, top[1]))
             if loss is not None and steepest is not None and not search.budget.over:
-                scalar = _confirmed(_with_loss(tail, loss), weight.value, steepest, search)
+                scalar = secants.along(steepest, lambda certain: _through_loss(loss, constant, certain))
             found[weight.name] = (output, scalar)
         if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
             for weight, image in images:
@@ -103,7 +113,8 @@ def weight_slopes(
                     break
                 tail = behind(opened(graph, (weight,)), {weight.name}, values)
                 guess = _refined(tail, weight.value, image, search)
-                again = Found() if guess is None else _confirmed(tail, weight.value, guess, search)
+                secants = _Secants(graph, weight, values, search, base)
+                again = Found() if guess is None else secants.along(guess)
                 output, scalar = found[weight.name]
                 found[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
     return found
@@ -211,32 +222,58 @@ def _refined(tail: Graph, weight: Tensor, start: Tensor, search: Search) -> Gues
         return _guess(pull(vectors[0]))
 
 
-def _confirmed(tail: Graph, weight: Tensor, guess: Guess, search: Search) -> Found:
-    """Prove a direction's gain by secants, as close to what is expected of it as they come."""
-    direction, expected = guess
-    best = Found()
-    for relative in STEPS:
-        search.budget.spend()
-        step = relative * _size(weight)
-        ahead, back = ((weight + sign * step * direction).reshape(-1) for sign in (1, -1))
-        value = confirmed(tail, ahead, back)
-        if value > best.log10_lower:
-            settled = value >= log10(expected) + math.log10(1.0 - min(search.rtol, 0.5))
-            best = Found(log10_lower=value, change=step * direction, settled=settled)
-        if best.settled or search.budget.over:
-            break
-    return best
+class _Secants:
+    """Pairs W - t v, W + t v of one weight at the data, from the input to the output with all rounding."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weight: Applied,
+        values: Mapping[str, Tensor],
+        search: Search,
+        base: Values,
+    ) -> None:
+        self.weight, self.search = weight.value, search
+        self.given = torch.cat([values[item.name].detach().double().reshape(-1) for item in graph.inputs])
+        self.values = base.opened(opened(graph, (weight,)))
+
+    def along(self, guess: Guess, through: Change = apart) -> Found:
+        """Prove a direction's gain by secants, as close to what is expected of it as they come."""
+        direction, expected = guess
+        best = Found()
+        for relative in STEPS:
+            self.search.budget.spend()
+            step = relative * _size(self.weight)
+            ends = [torch.cat([self.given, (self.weight + s * step * direction).reshape(-1)]) for s in (1, -1)]
+            value = confirmed(self.values, ends[0], ends[1], above=best.log10_lower, change=through)
+            if value > best.log10_lower:
+                settled = value >= log10(expected) + math.log10(1.0 - min(self.search.rtol, 0.5))
+                best = Found(log10_lower=value, change=step * direction, settled=settled)
+            if best.settled or self.search.budget.over:
+                break
+        return best
 
 
 def _size(weight: Tensor) -> float:
-    return float(weight.norm()) or 1.0
+    return float(l2(weight)) or 1.0
 
 
-def _with_loss(tail: Graph, loss: Callable[[Tensor], Tensor]) -> Graph:
-    """Return a graph that ends in a loss."""
-    last = tail.nodes[-1]
-    unit = Unit("loss", lambda value: loss(value.reshape(-1)).reshape(1))
-    end = Node(
-        name="loss:", op=unit, args=(Ref(tail.output),), shape=(1,), dtype=torch.float64, device=last.device
-    )  # fmt: skip
-    return dataclasses.replace(tail, nodes=(*tail.nodes, end), output=end.name)
+def _through_loss(loss: Callable[[Tensor], Tensor], constant: float, certain: Certain) -> tuple[float, float]:
+    """Return how far the losses of two outputs are apart as computed, and how far they are at least.
+
+    An error of the outputs moves the loss by its constant at most; for a loss without one (squares) twice the
+    gradient at the output, and the error itself, are taken.
+    """
+    losses, noise = [], 0.0
+    for output, error in zip(flat(certain.value), certain.distance.tolist(), strict=True):
+        with torch.enable_grad():
+            leaf = output.detach().requires_grad_(True)
+            value = loss(leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+        slope = constant if math.isfinite(constant) else 2 * float(l2(gradient)) + 2 * error
+        losses.append(float(value.detach()))
+        own = gamma(2.0 * output.numel() + 64.0) * (abs(losses[-1]) + 2 * float(output.abs().amax()))
+        noise += (slope * error if error > 0 else 0.0) + own
+    computed = abs(losses[0] - losses[1])
+    least = computed * (1 - 1e-12) - noise
+    return computed, least if least > 0 else 0.0

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.rounding import numerical
+from ...core.sizes import norm as l2
 from ...graph.ir import Input, Node, Ref
 from ...linalg.folding import add, compose
 from ...linalg.linear_map import Identity, LinearMap
@@ -266,7 +267,7 @@ def _range(value: Tensor) -> Range:
     if not value.numel():
         return Range(0.0, 0.0)
     rows = value.double().reshape(-1, value.shape[-1] if value.ndim else 1)
-    entry, row = float(rows.abs().amax()), float(rows.norm(dim=-1).amax())
+    entry, row = float(rows.abs().amax()), float(l2(rows, -1).amax())
     return Range(entry * ranges.SLACK, row * ranges.SLACK) if math.isfinite(entry) else UNKNOWN
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.log10 import SMALLEST
+from ...core.sizes import norm as l2
 from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import LinearMap, Reindex
 
@@ -63,7 +65,7 @@ class Enclosure:
     def distance(self, dims: int) -> Tensor:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
         deviation = self.deviation
-        apart = flat(deviation, deviation.ndim - dims).norm(dim=-1)
+        apart = l2(flat(deviation, deviation.ndim - dims), -1)
         if self.sets is not None and self.sets.shape == apart.shape:
             return torch.minimum(apart, times(self.sets, self.radius[:, None]))
         return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
@@ -211,8 +213,13 @@ def local_rule(node: Node) -> LocalRule | None:
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of bounds; zero times infinity is zero: what cannot move cannot be moved far."""
-    return torch.where((a == 0) | (b == 0), 0.0, a * b)
+    """Return the product of bounds; zero times infinity is zero: what cannot move cannot be moved far.
+
+    What is not zero does not vanish: a product below the range of floats is rounded away from zero.
+    """
+    product = a * b
+    product = torch.where(product == 0, torch.copysign(torch.full_like(product, SMALLEST), product), product)
+    return torch.where((a == 0) | (b == 0), 0.0, product)
 
 
 def wide(values: Tensor, like: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.log10 import power10
+from ...core.log10 import ceiling10
 from ...core.rounding import Upper
+from ...core.sizes import norm as l2
 from ...graph.ir import Node
 from ...linalg.norms import upper
 from ..effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
@@ -70,7 +71,7 @@ def _nothing(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
 def _range(operand: Enclosure, i: int) -> Range:
     """Return how large one centre's operand can get."""
     size = operand.size[i]
-    rows = size.reshape(-1, size.shape[-1] if size.ndim else 1).norm(dim=-1)
+    rows = l2(size.reshape(-1, size.shape[-1] if size.ndim else 1), -1)
     row = float(rows.amax()) if rows.numel() else 0.0
     return Range(float(size.amax()) if size.numel() else 0.0, row)
 
@@ -93,4 +94,4 @@ def _gains(effect: Effect, operands: int) -> list[float]:
 
 
 def _float(bound: Upper) -> float:
-    return power10(bound.log10) * (1 + 1e-12)
+    return ceiling10(bound.log10) * (1 + 1e-12)

@@ -14,6 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ...core.sizes import norm as l2
 from ...graph.ir import Node, Ref
 from ..arithmetic import spread
 from .activation import reciprocal_of, scalar
@@ -72,8 +73,8 @@ class MatrixProduct(Primitive):
         first, second = _centre_map(a), _centre_map(b)
         out = torch.zeros_like(value)
         # dA moves row i of the product by dA_i B: every entry by a column of B, or by the entries of dA one by one
-        columns = torch.minimum(b.size.norm(dim=-2, keepdim=True), b.centre.norm(dim=-2, keepdim=True) + second.reach)
-        rows = torch.minimum(a.size.norm(dim=-1, keepdim=True), a.centre.norm(dim=-1, keepdim=True) + first.reach)
+        columns = torch.minimum(l2(b.size, -2, keepdim=True), l2(b.centre, -2, keepdim=True) + second.reach)
+        rows = torch.minimum(l2(a.size, -1, keepdim=True), l2(a.centre, -1, keepdim=True) + first.reach)
         from_a = torch.minimum(times(wide(a.constant, out), columns).expand_as(out), a.entries @ b.size)
         from_b = torch.minimum(times(wide(b.constant, out), rows).expand_as(out), a.size @ b.entries)
         parts = (
@@ -105,9 +106,16 @@ class _CentreMap:
     gain: Tensor
 
 
+def _spectral(matrix: Tensor) -> Tensor:
+    """Return the spectral norm of matrices, rescaled by their largest entry so that no square vanishes."""
+    top = matrix.abs().amax((-2, -1), keepdim=True)
+    scale = torch.where((top > 0) & top.isfinite(), top, 1.0)
+    return torch.linalg.matrix_norm(matrix / scale, ord=2) * scale[..., 0, 0]
+
+
 def _centre_map(x: Enclosure) -> _CentreMap:
     middle = (x.low + x.high) / 2
-    half = ((x.high - x.low) / 2).norm(dim=(-2, -1)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    half = l2((x.high - x.low) / 2, (-2, -1)).nan_to_num(nan=torch.inf, posinf=torch.inf)
     distance = x.distance(2)
     nearer = wide(half < distance, x.centre)
     matrix = torch.where(nearer, torch.where(middle.isfinite(), middle, 0.0), x.centre)
@@ -116,9 +124,9 @@ def _centre_map(x: Enclosure) -> _CentreMap:
     gain = (
         torch.stack(
             [
-                torch.linalg.matrix_norm(matrix, ord=2) * (1 + 1e-12) + radius,
-                size.norm(dim=(-2, -1)),
-                (size.sum(-1).amax(-1) * size.sum(-2).amax(-1)).sqrt(),
+                _spectral(matrix) * (1 + 1e-12) + radius,
+                l2(size, (-2, -1)),
+                size.sum(-1).amax(-1).sqrt() * size.sum(-2).amax(-1).sqrt(),
             ]
         )
         .nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.sizes import norm as l2
 from .local import Enclosure, Local, Part, Primitive, times
 
 _CURVATURE = 2.0 / math.sqrt(3.0)
@@ -28,7 +29,7 @@ def _nearer(moved: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sets(x: Enclosure) -> Tensor:
     """Return the constant of every set `[B, sets]`."""
-    known = torch.minimum(x.constant[:, None], x.entries.norm(dim=-1) * (1 + 1e-12))
+    known = torch.minimum(x.constant[:, None], l2(x.entries, -1) * (1 + 1e-12))
     return known if x.sets is None else torch.minimum(known, x.sets)
 
 
@@ -44,22 +45,27 @@ class Normalize(Primitive):
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Divide every set by its root mean square."""
         (y,) = values
-        return y / (y.square().mean(-1, keepdim=True) + self.eps).sqrt()
+        return y / self.deviation(l2(y, -1, keepdim=True), y.shape[-1])
+
+    def deviation(self, norm: Tensor, n: int) -> Tensor:
+        """Return sqrt(norm^2/n + eps), also where the square leaves the range of floats."""
+        root = norm / math.sqrt(n)
+        return torch.hypot(root, torch.full_like(root, math.sqrt(self.eps)))
 
     def local(self, operands: Sequence[Enclosure]) -> Local:
         """The root mean square over the ball is at least the centre's less the distance."""
         (y,) = operands
         n = y.centre.shape[-1]
-        norm, distance = y.centre.norm(dim=-1), y.distance(1)
+        norm, distance = l2(y.centre, -1), y.distance(1)
         nearest = torch.maximum((norm * (1 - 1e-12) - distance).clamp(min=0.0), _smallest(y))
-        farthest = torch.minimum(norm * (1 + 1e-12) + distance, y.size.norm(dim=-1))
+        farthest = torch.minimum(norm * (1 + 1e-12) + distance, l2(y.size, -1))
         least, most = (
-            (nearest.square() / n + self.eps).sqrt() * (1 - 1e-12),
-            (farthest.square() / n + self.eps).sqrt(),
+            self.deviation(nearest, n) * (1 - 1e-12),
+            self.deviation(farthest, n) * (1 + 1e-12),
         )
-        middle = (norm.square() / n + self.eps).sqrt()
+        middle = self.deviation(norm, n)
         top = least.reciprocal()
-        moved = _CURVATURE * times(distance, top * top) / math.sqrt(n)
+        moved = _CURVATURE * times(times(distance, top), top) / math.sqrt(n)
         near, radius = _nearer(moved, top)
         direction = y.centre / (middle * math.sqrt(n))[..., None]
         direction = torch.where(direction.isfinite(), direction, 0.0)
@@ -87,7 +93,7 @@ class Normalize(Primitive):
 def _smallest(y: Enclosure) -> Tensor:
     """Return the least norm of every set over its box."""
     inside = (y.low <= 0) & (y.high >= 0)
-    return torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())).norm(dim=-1) * (1 - 1e-12)
+    return l2(torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())), -1) * (1 - 1e-12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def _simplex(x: Enclosure) -> _Simplex:
     if x.centre.shape[-1] == 1:
         top = torch.zeros_like(top)
     deviation = torch.maximum(high - centre, centre - low).clamp(min=0.0)
-    distance = torch.minimum(deviation.norm(dim=-1), times(top, x.distance(1)))
+    distance = torch.minimum(l2(deviation, -1), times(top, x.distance(1)))
     return _Simplex(centre, low, high, distance * (1 + 1e-12), top * (1 + 1e-12))
 
 
@@ -218,12 +224,12 @@ class Norm(Primitive):
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Take the norms."""
-        return values[0].norm(dim=-1)
+        return l2(values[0], -1)
 
     def local(self, operands: Sequence[Enclosure]) -> Local:
         """A direction at distance d from a centre of norm c turns by at most d/(c - d)."""
         (x,) = operands
-        norm, distance = x.centre.norm(dim=-1), x.distance(1)
+        norm, distance = l2(x.centre, -1), x.distance(1)
         nearest = torch.maximum((norm * (1 - 1e-12) - distance).clamp(min=0.0), _smallest(x))
         turned = torch.where(nearest > 0, distance / nearest, torch.inf)
         near = turned < 1.0
@@ -236,5 +242,5 @@ class Norm(Primitive):
             operand=_sets(x),
             blocks=1,
         )
-        high = torch.minimum(norm + distance, x.size.norm(dim=-1)) * (1 + 1e-12)
+        high = torch.minimum(norm + distance, l2(x.size, -1)) * (1 + 1e-12)
         return Local(nearest, high, (part,))

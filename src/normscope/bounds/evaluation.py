@@ -1,0 +1,415 @@
+"""Values of a network in float64, each with a bound on what rounding has done to it: running error analysis.
+
+The steps of a network (`balls/unrolled.py`) are run one after the other. An affine step A h + c moves an error e of its
+operand to |A| e at most and adds gamma(n) (|A| |h| + |c|); a primitive moves it by the steepest slopes over the box
+h - e to h + e (its local rule, the one that bounds balls) and adds a few units in the last place of everything it
+adds up. Terms that cancel inside a step are counted before they cancel. Errors are kept entry by entry and as one l2
+norm, which grows by operator norms only: in deep networks it is the smaller by far.
+
+In deeper networks even the product of norms is too large by many orders of magnitude (attention: 10^3 a block). There
+errors are *estimated*: copies of the network are run with every step moved by `SHAKE` times its own rounding bound
+with random signs, and no error is taken to be above `SAFETY` times what these copies show plus the step's own bound.
+This is stochastic arithmetic, with a margin; it sees every cancellation that the bound sees, but it is no proof.
+
+Sums are taken to be plain sums of products in any order; every operator of torch to be within `ULPS` units in the
+last place; numbers below 2^-1022 may be flushed to zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..core.log10 import ceiling10
+from ..core.rounding import UNIT, gamma
+from ..core.sizes import norm as l2
+from ..graph.ir import Graph, Node
+from ..linalg.absolute import absolute
+from ..linalg.convolution import Convolution
+from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from ..linalg.norms import upper
+from ..rules.effects import UNKNOWN
+from ..rules.local.local import Affine, Enclosure, Primitive, Step, flat, times, wide
+from ..rules.local.opaque import Opaque
+from ..rules.local.products import MatrixProduct, Multiply
+from ..rules.local.scalar import Scalar
+from ..rules.local.sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
+from ..rules.local.windows import Largest
+from ..rules.registry import effect_of
+from .balls.enclosure import applied
+from .balls.unrolled import Steps, evaluate
+from .folded import Norm as NormOf
+
+aten = torch.ops.aten
+ULPS = 8.0
+"""Units in the last place by which one operator of torch (erf, tanh, exp, a root) may be off."""
+TINY = 2.0**-1022
+"""What may be lost where a number is flushed to zero."""
+UP = 1 + 2.0**-40
+"""Rounding of the error bounds themselves."""
+SHAKE, COPIES, SAFETY = 16.0, 3, 2.0**14
+"""Estimates: how hard copies are shaken, how many there are, and the margin on what they show."""
+EFFORTS = ("entries", "norms", "estimate")
+"""How errors are carried: entry by entry; by operator norms too; limited by what shaken copies show."""
+WIDE = 2**18
+"""Factors of a matrix product with more entries have their Frobenius norm taken."""
+BILINEAR = {
+    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input, aten.conv_transpose3d.input, aten.convolution.default, aten.linear.default,
+    aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default,
+}  # fmt: skip
+"""Sums of products of their two factors, and a bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certain:
+    """Values `[B, *shape]`, and how far the exact ones can be: entry by entry, and in the l2 norm `[B]`."""
+
+    value: Tensor
+    error: Tensor
+    distance: Tensor
+
+    def enclosure(self) -> Enclosure:
+        """Return the box of the exact value, as local rules read it: the error as a constant over a radius of 1."""
+        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + TINY, 0.0)
+        reach = torch.where(self.value.isinf() & (self.error == 0), 0.0, reach)
+        low, high = self.value - reach, self.value + reach
+        return Enclosure(self.value, low, high, self.distance, self.error, torch.ones_like(self.distance))
+
+
+class Values:
+    """A network whose values are computed together with their rounding errors.
+
+    Args:
+        steps: the network's steps in float64.
+        norm: bounds the norm of one linear map; each map is asked for once.
+    """
+
+    def __init__(self, steps: Steps, norm: NormOf = upper) -> None:
+        self.steps, self._norm = steps, norm
+        self._norms: dict[LinearMap, float] = {}
+        self._constants: dict[str, Tensor] = {}
+        self.start = 0
+        """The first of `EFFORTS` worth a try: what was not enough for one pair is skipped for the others."""
+
+    @classmethod
+    def of(cls, graph: Graph, norm: NormOf = upper, base: Steps | None = None) -> Values:
+        """Read the steps off a float64 graph; those of nodes that `base` holds, too, are taken over."""
+        held = {} if base is None else {node.name: node for node in base.graph}
+        effects = {
+            node.name: base.effects[node.name]
+            if base is not None and held.get(node.name) is node
+            else effect_of(node, [UNKNOWN] * len(node.refs))
+            for node in graph
+        }
+        with torch.no_grad():
+            return cls(Steps(graph, effects, base), norm)
+
+    def opened(self, graph: Graph) -> Values:
+        """Return the same for a graph that shares most of its nodes, with the norms taken so far."""
+        other = Values.of(graph, self._norm, self.steps)
+        other._norms = self._norms
+        return other
+
+    @torch.no_grad()
+    def plain(self, points: Tensor) -> Certain:
+        """Return the output at flat points `[B, n]` as if nothing were rounded: cheap, and no proof."""
+        value = self.steps.values(points)[self.steps.output]
+        zero = torch.zeros(len(points), dtype=torch.float64, device=points.device)
+        return Certain(value, torch.zeros_like(value), zero)
+
+    @torch.no_grad()
+    def at(self, points: Tensor, *, effort: str = EFFORTS[0]) -> Certain:
+        """Return the output at flat points `[B, n]` with its error.
+
+        Args:
+            points: exact float64 inputs.
+            effort: one of `EFFORTS`, each dearer than the one before, with smaller errors in deep networks.
+        """
+        shaken = _Shaken(self.steps.split(points)) if effort == EFFORTS[2] else None
+        zero = torch.zeros(len(points), dtype=torch.float64, device=points.device)
+        known: dict[str, Certain] = {}
+        for name, part in self.steps.split(points).items():
+            known[name] = Certain(part, torch.zeros_like(part), zero)
+        last = {name: i for i, step in enumerate(self.steps.steps.values()) for name in step.operands}
+        for i, step in enumerate(self.steps.steps.values()):
+            operands = [known[name] for name in step.operands]
+            known[step.name] = self._step(step, operands, len(points), effort != EFFORTS[0], shaken)
+            for name in dict.fromkeys(step.operands):
+                if last[name] == i and name != self.steps.output:
+                    del known[name]
+                    if shaken is not None:
+                        del shaken.values[name]
+        return known[self.steps.output]
+
+    def _step(
+        self, step: Step, operands: Sequence[Certain], batch: int, norms: bool, shaken: _Shaken | None
+    ) -> Certain:
+        value = evaluate(step, [operand.value for operand in operands], batch)
+        if isinstance(step.operation, Affine):
+            moved, own, distance = self._affine(step, step.operation, operands, value, norms)
+        else:
+            moved, own, distance = _primitive(step.operation, operands, value, norms)
+        error, distance = moved + own, distance + l2(flat(own), 1)
+        if shaken is not None:
+            error = torch.minimum(error, SAFETY * (own + shaken.moved(step, value, own)))
+        error = torch.where(value.isnan(), torch.inf, error * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        distance = (distance * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        distance = torch.minimum(distance, l2(flat(error), 1) * UP)
+        return Certain(value, torch.minimum(error, wide(distance, error)), distance)
+
+    def _affine(
+        self, step: Step, affine: Affine, operands: Sequence[Certain], value: Tensor, norms: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the error of the operands behind the maps, the rounding of the maps, and the l2 norm of the first."""
+        own, moved = torch.zeros_like(value), torch.zeros_like(value)
+        distance = torch.zeros(len(value), dtype=value.dtype, device=value.device)
+        terms = len(affine.maps) + (affine.constant is not None)
+        for linear, x in zip(affine.maps, operands, strict=True):
+            error, added = _through(linear, x.value, x.error)
+            if error is None:  # no entries to go by: the norm of the map alone
+                size = self._size(linear)
+                far = size * (x.distance + gamma(4.0 * linear.in_size + 64.0) * l2(flat(x.value), 1))
+                error = wide(far, value).expand_as(value)
+            else:
+                far = l2(flat(error), 1)
+                if norms:
+                    far = torch.minimum(far, times(torch.full_like(far, self._size(linear)), x.distance))
+            moved, own, distance = moved + error, own + added, distance + far
+            if terms > 1:
+                part = linear.apply(x.value)
+                own = own + gamma(terms) * torch.where(part.isinf() & (error == 0), 0.0, part.abs())
+        if affine.constant is not None:
+            own = own + gamma(16.0) * self._constant(step, affine.constant)
+        return moved, own, distance
+
+    def _size(self, linear: LinearMap) -> float:
+        if linear not in self._norms:
+            self._norms[linear] = ceiling10(self._norm(linear).log10) * UP
+        return self._norms[linear]
+
+    def _constant(self, step: Step, constant: Tensor) -> Tensor:
+        """Return how large the terms of a constant are; infinite masks are exact."""
+        if step.name not in self._constants:
+            size = torch.where(constant.isfinite(), constant.abs(), 0.0)
+            node = self._nodes.get(step.name)
+            given = {} if node is None else node.bound()
+            if node is not None and isinstance(given.get("running_var"), Tensor):  # bias - mean weight/deviation
+                shape = (-1, *(1,) * (len(node.shape) - 2))
+                weight, bias, mean = (given.get(name) for name in ("weight", "bias", "running_mean"))
+                scale = (given["running_var"].double() + float(given["eps"])).rsqrt()
+                scale = scale if weight is None else scale * weight.double().abs()
+                size = size if mean is None else size + (scale * mean.double().abs()).reshape(shape)
+                size = size if bias is None else size + bias.double().abs().reshape(shape)
+            self._constants[step.name] = size
+        return self._constants[step.name]
+
+    @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.steps.graph}
+
+
+def _through(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return what becomes of an error behind a map, and the rounding of the map itself; None if no entry is known."""
+    zero = torch.zeros(len(x), *linear.out_shape, dtype=x.dtype, device=x.device)
+    match linear:
+        case Identity() | Reindex():
+            return linear.apply(error), zero
+        case Composite():
+            own = torch.zeros_like(error)
+            for part in linear.parts:
+                moved, added = _through(part, x, own)
+                error_after, _ = _through(part, x, error)
+                if moved is None or error_after is None:
+                    return None, zero
+                x, error, own = part.apply(x), error_after, moved + added
+            return error, own
+        case Sum():
+            parts = [_through(term, x, error) for term in linear.terms]
+            if any(moved is None for moved, _ in parts):
+                return None, zero
+            sizes = sum((term.apply(x).abs() for term in linear.terms), zero)
+            own = sum((added for _, added in parts), gamma(len(parts)) * sizes)
+            return sum((moved for moved, _ in parts if moved is not None), zero), own
+        case Repeated():
+            inner = linear.inner
+            moved, added = _through(inner, *(y.reshape(-1, *inner.in_shape) for y in (x, error)))
+            shaped = added.reshape(-1, *linear.out_shape)
+            return None if moved is None else moved.reshape(-1, *linear.out_shape), shaped
+    spread = absolute(linear)
+    if spread is None:
+        return None, zero
+    count = float(_terms(linear))
+    size = applied(spread, x.abs() + error)
+    return applied(spread, error), gamma(2.0 * count + 16.0) * size + count * TINY
+
+
+def _terms(linear: LinearMap) -> int:
+    """Return how many products one entry of the image sums up."""
+    match linear:
+        case Diagonal():
+            return 1
+        case Matrix():
+            return linear.weight.shape[1]
+        case Convolution():
+            return linear.weight.numel() // max(linear.weight.shape[1 if linear.transposed else 0], 1)
+        case Centering():
+            return math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
+    return linear.in_size
+
+
+class _Shaken:
+    """Copies of a network whose steps are moved by their rounding bounds with random signs."""
+
+    def __init__(self, inputs: dict[str, Tensor]) -> None:
+        self.values = {name: value.repeat(COPIES, *(1,) * (value.ndim - 1)) for name, value in inputs.items()}
+        self.generator = torch.Generator().manual_seed(0)
+
+    def moved(self, step: Step, value: Tensor, own: Tensor) -> Tensor:
+        """Run a step on all copies; return the largest distance of a copy's value, per unit of shaking."""
+        copies = COPIES * len(value)
+        found = evaluate(step, [self.values[name] for name in step.operands], copies)
+        signs = torch.randint(0, 2, found.shape, generator=self.generator).to(found) * 2 - 1
+        found = found + SHAKE * signs * own.nan_to_num(nan=0.0, posinf=0.0).repeat(COPIES, *(1,) * (own.ndim - 1))
+        self.values[step.name] = found
+        each = found.reshape(COPIES, *value.shape)
+        apart = torch.where(each == value, 0.0, each - value).abs()  # masks are infinite in all of them
+        return apart.nan_to_num(nan=torch.inf).amax(0) / SHAKE
+
+
+def _primitive(
+    primitive: Primitive, operands: Sequence[Certain], value: Tensor, norms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what a primitive makes of the error of its operands, its own rounding, and the l2 norm of the first."""
+    if isinstance(primitive, MatrixProduct):
+        return _product(operands[0], operands[1], norms)
+    if isinstance(primitive, Opaque) and primitive.node.op in BILINEAR and len(operands) <= 2:
+        return _bilinear(primitive.node, operands)
+    own = _own(primitive, [operand.value for operand in operands], value)
+    if all(not bool(operand.error.any()) for operand in operands):
+        return torch.zeros_like(value), own, torch.zeros_like(operands[0].distance)
+    boxes = [operand.enclosure() for operand in operands]
+    local = primitive.local(boxes)
+    moved = sum((part.entries for part in local.parts[1:]), local.parts[0].entries)
+    distance = sum(
+        (times(part.gain, x.distance) for part, x in zip(local.parts, operands, strict=True)),
+        torch.zeros_like(operands[0].distance),
+    )
+    if isinstance(primitive, Scalar) and primitive.wobble:  # a jump small enough to be tolerated, within the box
+        jump = (primitive.function(boxes[0].high) - primitive.function(boxes[0].low)).abs()
+        own = own + torch.where(operands[0].error > 0, jump, 0.0)
+    return moved, own, distance
+
+
+def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tensor:
+    """Return a bound on the rounding of a primitive itself at given operands, `[B, *shape]`."""
+    x, few = values[0], ULPS * UNIT * 2
+    count = float(x.shape[-1]) if x.ndim > 1 else 1.0
+    match primitive:
+        case Largest():
+            return torch.zeros_like(value)
+        case Multiply():
+            return UNIT * 2 * value.abs() + TINY
+        case Scalar() if primitive.margin == 0.0:  # straight pieces: a product at most
+            return UNIT * 2 * value.abs() + TINY
+        case Scalar():  # formulas like x - tanh(x) and x (1 + erf(x)) add up terms of the size of x
+            limit = 64.0 * max(abs(end) for end in primitive.bounded)
+            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + TINY
+        case Normalize():
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
+        case Norm():
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
+        case Softmax():
+            apart = _apart(x, value)
+            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + TINY
+        case LogSoftmax():
+            apart = _apart(x, value.exp())
+            terms = value.abs() + x.amax(-1, keepdim=True).abs() + apart[0]
+            own = gamma(count + 16.0) + few * (torch.where(terms.isfinite(), terms, 0.0) + apart[1])
+            return torch.where(value.isinf() & x.isinf(), 0.0, own)
+        case LogSumExp():
+            apart = _apart(x, x.softmax(-1))
+            return gamma(count + 16.0) + few * (value.abs() + x.amax(-1).abs() + apart[1][..., 0])
+    # known by its gains alone: as if all its operands were added up in every entry
+    size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
+    entries = float(sum(flat(operand).shape[1] for operand in values))
+    return gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
+
+
+def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far logits are below the largest one (0 where masked), and the mean of that over the weights."""
+    below = x.amax(-1, keepdim=True) - x
+    below = torch.where(below.isfinite(), below, 0.0)
+    return below, (weights * below).sum(-1, keepdim=True)
+
+
+def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the error of a matrix product: |A| e_B + e_A (|B| + e_B), and its own rounding."""
+    count = float(a.value.shape[-1])
+    left, right = a.value.abs(), b.value.abs()
+    own = gamma(count + 8.0) * (left @ right) + count * TINY
+    moved = left @ b.error + a.error @ (right + b.error)
+    sizes = [l2(flat(x.value), 1) for x in (a, b)]
+    if norms and max(a.value[0].numel(), b.value[0].numel()) <= WIDE:
+        sizes = [torch.linalg.matrix_norm(_scaled(x.value)[0], ord=2) * _scaled(x.value)[1] * UP for x in (a, b)]
+        sizes = [size.flatten(1).amax(1) if size.ndim > 1 else size for size in sizes]
+    distance = times(sizes[0], b.distance) + times(sizes[1] + b.distance, a.distance)
+    return moved, own, distance
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return matrices divided by their largest entry, and that entry."""
+    top = x.abs().amax((-2, -1), keepdim=True)
+    top = torch.where((top > 0) & top.isfinite(), top, 1.0)
+    return (x / top).nan_to_num(0.0), top[..., 0, 0]
+
+
+def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
+    bare = dataclasses.replace(
+        node,
+        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(_absolute(node.args))),
+        kwargs={key: None if key == "bias" else value for key, value in node.kwargs.items()},
+    )
+
+    def run(*factors: Tensor) -> Tensor:
+        return torch.stack([bare.evaluate([x[i] for x in factors]) for i in range(len(factors[0]))])
+
+    sizes = [operand.value.abs() for operand in operands]
+    reached = [size + operand.error for size, operand in zip(sizes, operands, strict=True)]
+    if len(operands) == 1:
+        moved = run(operands[0].error)
+    else:
+        moved = run(operands[0].error, reached[1]) + run(sizes[0], operands[1].error)
+    bias = next((a for a in (*node.args[2:], node.kwargs.get("bias")) if isinstance(a, Tensor)), None)
+    count = float(max(operand.value[0].numel() for operand in operands))
+    own = gamma(count + 16.0) * run(*reached) + count * TINY
+    if bias is not None:
+        channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
+        own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
+    return moved, own, l2(flat(moved), 1)
+
+
+def _absolute(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments)
+
+
+def apart(certain: Certain) -> tuple[float, float]:
+    """Return how far the two outputs of a pair are apart as computed, and how far they are at least (l2)."""
+    change = flat(certain.value)[0] - flat(certain.value)[1]
+    computed = float(l2(change))
+    if not math.isfinite(computed):
+        return computed, 0.0
+    noise = flat(certain.error).sum(0) + 2 * UNIT * change.abs()
+    entries, whole = (
+        float(l2((change.abs() - noise).clamp(min=0.0))),
+        computed * (1 - 1e-12) - float(certain.distance.sum()) * UP,
+    )
+    least = entries if entries > whole else whole
+    return computed, least * (1 - gamma(float(change.numel()) + 8.0))

@@ -1,0 +1,257 @@
+"""Cancelling networks, extreme scales, rounding of values: no figure may be false; planted bugs must be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.bounds import evaluation
+from normscope.bounds.attack import confirmed
+from normscope.bounds.evaluation import EFFORTS, Values
+from normscope.bounds.work import Work
+from normscope.core.bracket import Evidence
+from normscope.core.errors import SoundnessError
+from normscope.core.log10 import ceiling10, log10, product_above
+from normscope.core.rounding import Upper
+from normscope.core.sizes import norm
+from normscope.rules import arithmetic, ranges
+from normscope.rules.local import sets
+
+from .extremes import (
+    CANCELLING,
+    OPERATORS,
+    POWERS,
+    ROWS,
+    SCALES,
+    Applied,
+    Cancelling,
+    cancelling_case,
+    drawn,
+    scaled_case,
+)
+
+Patch = pytest.MonkeyPatch
+
+
+def summed(factor: float, last: tuple[float, ...] = (1.0, 2.0, -3.0)) -> nn.Sequential:
+    """Return Linear(1, 3) with weights 1 and biases 5, ReLU, Linear(3, 1) with weights `factor * last`."""
+    first, second = nn.Linear(1, 3), nn.Linear(3, 1)
+    with torch.no_grad():
+        first.weight.fill_(1.0), first.bias.fill_(5.0), second.bias.zero_()
+        second.weight.copy_(factor * torch.tensor([last]))
+    return nn.Sequential(first, nn.ReLU(), second).eval()
+
+
+class TestCancelling:
+    @pytest.mark.parametrize("factor", [1.0, 3.0, 100.0, 300.0, 1e3, 1e8])
+    def test_the_zero_function_has_no_lower_side(self, factor: float) -> None:
+        model = summed(factor)
+        assert ns.lipschitz(model, torch.ones(2, 1), max_seconds=1.0).log10_lower == -math.inf
+        over = ns.lipschitz(model, torch.ones(2, 1), scope="ball", radius=0.1, max_seconds=1.0)
+        assert over.log10_lower == -math.inf
+
+    def test_nor_by_branch_and_bound(self) -> None:
+        found = ns.lipschitz(summed(1e8), torch.ones(1, 1), effort="exact", max_seconds=3.0)
+        assert found.log10_lower == -math.inf
+
+    def test_nor_at_a_point(self) -> None:
+        found = ns.lipschitz(summed(1e8), torch.ones(1, 1), scope="ball", radius=0.0)
+        assert found.log10_lower == -math.inf
+
+    @pytest.mark.parametrize("power", [7, 330])
+    @pytest.mark.parametrize("name", list(CANCELLING))
+    def test_other_networks(self, name: str, power: int) -> None:
+        case = cancelling_case(name, power, "ball" if power == 7 else "fast")
+        assert case.wrong is None, case
+
+    @pytest.mark.parametrize("factor", [1.0, 1e4, 1e8])
+    def test_what_is_left_is_found(self, factor: float) -> None:
+        """Weights 1, 2 and -3 + 2^-10: the constant is 2^-10 times the factor."""
+        model = Cancelling(CANCELLING["linear, relu"], factor, (1.0, 2.0, -3.0 + 2.0**-10)).eval()
+        found = ns.lipschitz(model, drawn(1, 4), max_seconds=2.0)
+        truth = math.log10(2.0**-10 * factor * float(ROWS[0].norm()))
+        assert truth - 0.05 < found.log10_lower <= truth + 1e-9
+
+    def test_weights_of_a_layer_before_the_cancellation(self) -> None:
+        last = 1e8 * torch.tensor([[1.0, 2.0, -3.0]])
+        model = nn.Sequential(nn.Linear(1, 1), Applied(lambda x: F.linear(x.expand(-1, 3) + 0.1, last)))
+        for row in ns.weight_sensitivity(model.eval(), torch.ones(1, 1), max_seconds=3.0).rows[:1]:
+            assert row.bracket_h.log10_lower == -math.inf
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("scope", ["fast", "ball", "tight"])
+    @pytest.mark.parametrize("power", POWERS)
+    @pytest.mark.parametrize("name", list(CANCELLING))
+    def test_all(self, name: str, power: int, scope: str) -> None:
+        case = cancelling_case(name, power, scope)
+        assert case.wrong is None, case
+
+
+class TestErrors:
+    """The error bound holds against exact rational arithmetic."""
+
+    @pytest.mark.parametrize("effort", EFFORTS)
+    @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+    def test_two_layers_in_fractions(self, scale: float, effort: str) -> None:
+        weights = [drawn(6, 4, seed=1), drawn(3, 6, seed=2) * scale]
+        biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
+        model = Applied(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
+        x = drawn(1, 4, seed=5)
+        found = Work(model, x).certain.at(x, effort=effort)
+        hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
+        exact = _affine(weights[1], biases[1], hidden)
+        off = [
+            abs(Fraction(value) - want) for value, want in zip(found.value[0].reshape(-1).tolist(), exact, strict=True)
+        ]
+        assert all(one <= Fraction(error) for one, error in zip(off, found.error[0].reshape(-1).tolist(), strict=True))
+        assert float(found.error.max()) < 1e-3 * scale
+
+    def test_a_constant_of_a_batch_norm_that_cancels(self) -> None:
+        """bias - mean * scale is zero as computed: its rounding counts before that."""
+        mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+        model = Applied(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
+        found = Work(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(torch.zeros(1, 2, dtype=torch.float64))
+        assert float(found.error.min()) > 1e-9
+
+    def test_deep_networks_keep_a_useful_lower_side(self) -> None:
+        layers: list[nn.Module] = []
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(12):
+            layer = nn.Linear(48, 48)
+            with torch.no_grad():
+                layer.weight.copy_(torch.randn(48, 48, generator=generator) * math.sqrt(2 / 48))
+                layer.bias.copy_(0.1 * torch.randn(48, generator=generator))
+            layers += [layer, nn.ReLU()]
+        model = nn.Sequential(*layers, nn.LayerNorm(48), nn.Linear(48, 3)).eval()
+        x = torch.randn(1, 48, generator=generator)
+        values = Work(model, x).certain
+        u = x[0].double()
+        v = u + 1e-3 * drawn(48)
+        plain = values.plain(torch.stack([u, v])).value
+        computed = math.log10(float((plain[0] - plain[1]).norm() / (u - v).norm()))
+        assert computed - 0.005 < confirmed(values, u, v) <= computed
+
+
+def _affine(weight: torch.Tensor, bias: torch.Tensor, x: list[float] | list[Fraction]) -> list[Fraction]:
+    rows = zip(weight.tolist(), bias.tolist(), strict=True)
+    return [sum((Fraction(w) * Fraction(v) for w, v in zip(row, x, strict=True)), Fraction(b)) for row, b in rows]
+
+
+class TestScales:
+    @pytest.mark.parametrize("s", [1e-200, 1e-150, 1e150])
+    @pytest.mark.parametrize("name", ["linear", "layer norm", "l2 norm", "square", "matrix product", "attention"])
+    def test_some(self, name: str, s: float) -> None:
+        for scope in ("global", "ball"):
+            case = scaled_case(name, s, scope)
+            assert case.wrong is None, case
+
+    def test_a_factor_that_vanishes_as_a_float(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            tiny = (1000 + 1e-3 * torch.tanh(x[:, :1])) * 1e-200 * 1e-200
+            return (tiny * torch.tanh(x[:, 1:])) * 1e200 * 1e200
+
+        found = ns.lipschitz(Applied(function).eval(), torch.zeros(2, 2, dtype=torch.float64), max_seconds=1.0)
+        assert found.log10_upper >= 3.0
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("scope", ["global", "ball"])
+    @pytest.mark.parametrize("s", SCALES)
+    @pytest.mark.parametrize("name", list(OPERATORS))
+    def test_all(self, name: str, s: float, scope: str) -> None:
+        case = scaled_case(name, s, scope)
+        assert case.wrong is None, case
+
+
+class TestRadii:
+    @pytest.mark.parametrize("bias", [1e3, 1e8, 1e12])
+    @pytest.mark.parametrize("value", [7.2e-4, 1e-2, 1.0])
+    def test_a_radius_is_that_of_the_exact_function(self, value: float, bias: float) -> None:
+        """Out = (x + bias) - bias against 0: the true radius is x, whatever float64 makes of it."""
+        first, second = nn.Linear(1, 2).double(), nn.Linear(2, 2).double()
+        with torch.no_grad():
+            first.weight.copy_(torch.tensor([[1.0], [0.0]])), first.bias.fill_(bias)
+            second.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]])), second.bias.zero_()
+        model = nn.Sequential(first, nn.ReLU(), second).eval()
+        x = torch.tensor([[value]], dtype=torch.float64)
+        found = ns.certified_radius(model, x, torch.tensor([0]), attack=False)
+        assert found.radius[0] <= value
+        assert any("exact" in note for note in found.notes)
+
+
+class TestNumbers:
+    def test_nan_is_never_a_bound(self) -> None:
+        for wrong in (
+            lambda: Upper(math.nan, Evidence.NUMERICAL), lambda: ceiling10(math.nan),
+            lambda: product_above(1.0, math.nan), lambda: log10(math.nan),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=r"nan|NaN"):
+                wrong()
+
+    def test_what_is_not_zero_never_becomes_zero(self) -> None:
+        assert product_above(1e-200, 1e-200) > 0
+        assert ceiling10(-400.0) > 0
+        assert product_above(0.0, 1e300) == ceiling10(-math.inf) == 0.0
+        assert product_above(1e200, 1e200) == product_above(0.0, math.inf) == math.inf
+
+    @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 1e307])
+    def test_norms_of_any_scale(self, scale: float) -> None:
+        x = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64) * scale
+        found = norm(x, 1)
+        assert float(found[0]) == pytest.approx(5 * scale, rel=1e-3 if scale < 1e-300 else 1e-14)
+        assert float(found[1]) == 0.0
+
+    def test_norms_keep_what_is_not_finite(self) -> None:
+        x = torch.tensor([[math.inf, 1.0], [math.nan, 1.0]], dtype=torch.float64)
+        assert float(norm(x, 1)[0]) == math.inf
+        assert math.isnan(float(norm(x, 1)[1]))
+
+
+BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
+    "layers that do not round": (
+        lambda patch: (patch.setattr(evaluation, "gamma", lambda n: 0.0), patch.setattr(evaluation, "UNIT", 0.0)),
+        lambda: TestErrors().test_two_layers_in_fractions(1.0, EFFORTS[0]),
+    ),
+    "errors that are not carried on": (
+        lambda patch: patch.setattr(Values, "at", lambda self, points, effort="": self.plain(points)),
+        lambda: TestCancelling().test_the_zero_function_has_no_lower_side(1e8),
+    ),
+    "errors as large as the value, not as its terms": (
+        lambda patch: patch.setattr(evaluation, "applied", lambda spread, x: spread.apply(x) * 0.0),
+        lambda: TestCancelling().test_the_zero_function_has_no_lower_side(1e8),
+    ),
+    "constants taken for exact": (
+        lambda patch: patch.setattr(Values, "_constant", lambda self, step, constant: 0.0 * constant),
+        lambda: TestErrors().test_a_constant_of_a_batch_norm_that_cancels(),
+    ),
+    "products of ranges that vanish": (
+        lambda patch: (
+            patch.setattr(ranges, "above", lambda *factors: math.prod(factors)),
+            patch.setattr(arithmetic, "above", lambda *factors: math.prod(factors)),
+        ),
+        lambda: TestScales().test_a_factor_that_vanishes_as_a_float(),
+    ),
+    "squares that vanish": (
+        lambda patch: patch.setattr(sets, "l2", lambda x, dim, keepdim=False: x.norm(dim=dim, keepdim=keepdim)),
+        lambda: TestScales().test_some("rms norm", 1e200),
+    ),
+    "logits taken for exact": (
+        lambda patch: patch.setattr(evaluation.Values, "at", lambda self, points, effort="": self.plain(points)),
+        lambda: TestRadii().test_a_radius_is_that_of_the_exact_function(7.2e-4, 1e12),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(BUGS))
+def test_a_planted_bug_is_seen(name: str, monkeypatch: Patch) -> None:
+    plant, trial = BUGS[name]
+    trial()
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, SoundnessError, ValueError)):
+        trial()
