@@ -94,13 +94,14 @@ class Candidates:
     def confirmed(self) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """Return log10 of the largest slope that a pair proves, and the pair."""
         best: float = -math.inf
-        witness = None
+        witness, estimated = None, False
         for slope, u, v in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair[0]):
             if slope <= best:
                 break
             value = confirmed(self.values, u, v, above=best)
             if value > best:
-                best, witness = value, (u, v)
+                best, witness, estimated = value, (u, v), self.values.estimated
+        self.values.estimated = estimated
         return best, witness
 
 
@@ -121,10 +122,11 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
     far, _ = change(values.plain(pair))
     if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
         return -math.inf
-    found = 0.0
+    found, values.estimated = 0.0, False
     for effort in EFFORTS[values.start :]:
         far, least = change(values.at(pair, effort=effort))
-        found = least if least > found else found
+        if least > found:
+            found, values.estimated = least, effort == EFFORTS[-1]
         if found >= 0.99 * far:
             break
         values.start = min(EFFORTS.index(effort) + 1, len(EFFORTS) - 1)

@@ -55,6 +55,8 @@ UP = 1 + 2.0**-40
 """Rounding of the error bounds themselves."""
 SHAKE, COPIES, SAFETY = 16.0, 3, 2.0**14
 """Estimates: how hard copies are shaken, how many there are, and the margin on what they show."""
+ESTIMATED = "the rounding errors of the lower side are estimated, with a large margin, and not bounded"
+"""What a bracket says of a lower side whose errors no bound was small enough for."""
 EFFORTS = ("entries", "norms", "estimate")
 """How errors are carried: entry by entry; by operator norms too; limited by what shaken copies show."""
 WIDE = 2**18
@@ -97,6 +99,8 @@ class Values:
         self._constants: dict[str, Tensor] = {}
         self.start = 0
         """The first of `EFFORTS` worth a try: what was not enough for one pair is skipped for the others."""
+        self.estimated = False
+        """Whether the last slope that was confirmed rests on estimated errors."""
 
     @classmethod
     def of(cls, graph: Graph, norm: NormOf = upper, base: Steps | None = None) -> Values:

@@ -28,7 +28,7 @@ from .certificate import Certificate, ClosedForm, LipLT, State
 from .ellipsoids.optimised import Certified, optimise
 from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
-from .evaluation import Values
+from .evaluation import ESTIMATED, Values
 from .exact.patterns import closer
 from .folded import Norm, propagate
 from .passes import passes
@@ -114,6 +114,11 @@ class Work:
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
+
+    @property
+    def complex(self) -> bool:
+        """Whether some value is complex: rounding errors are not known then, and there is no lower side."""
+        return any(node.dtype.is_complex for node in self.double)
 
     @cached_property
     def unrolled(self) -> Unrolled:
@@ -272,7 +277,7 @@ class Work:
             ]
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
         self.below = self.budget.search(BELOW, steps)
-        known = None if any(node.dtype.is_complex for node in self.double) else self.certain
+        known = None if self.complex else self.certain
         value, pair = lower_bound(
             self.graph,
             self.double,
@@ -285,7 +290,8 @@ class Work:
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
-        return cut_short(replace(bracket, log10_lower=value, witness=witness), self.below)
+        notes = (*bracket.notes, ESTIMATED) if known is not None and known.estimated else bracket.notes
+        return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below)
 
     def exact(self, bracket: Bracket) -> Bracket:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""

@@ -200,7 +200,7 @@ class Coded(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         """Run the function."""
-        return self.function(x).reshape(-1, *self.out_shape)
+        return self.function(x).reshape(x.shape[0], *self.out_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Run the transpose through autograd."""

@@ -46,11 +46,13 @@ def strongest_pairs(
     function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _Search(function, centres, radius[:, None] * INSIDE, budget, seed)
     search.run()
+    estimated = False
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
             value = confirmed(values, u, v, above=found[i][0])
             if value > found[i][0]:
-                found[i] = (value, (u, v))
+                found[i], estimated = (value, (u, v)), estimated or values.estimated
+    values.estimated = estimated
     return found
 
 

@@ -15,7 +15,7 @@ from ...core.errors import InputError
 from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
 from ...rules.local.local import Affine, flat
-from ..evaluation import EFFORTS
+from ..evaluation import EFFORTS, ESTIMATED
 from ..folded import propagate
 from ..passes import multiplications, passes
 from ..work import ATTACK_WORK, BELOW, Work, cut_short
@@ -341,7 +341,7 @@ def ball_bracket(
         advice=top.advice,
         input_shape=work.graph.input_shape,
         per_sample=tuple(brackets),
-        notes=work.graph.notes,
+        notes=(*work.graph.notes, *((ESTIMATED,) if work.certain.estimated else ())),
     )
 
 

@@ -75,7 +75,7 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
             seed=seed,
             restarts=2,
             enough=own,
-            values=work.certain.opened(double),
+            values=None if work.complex else work.certain.opened(double),
         )
         results.append(
             dataclasses.replace(

@@ -135,9 +135,12 @@ class Figures:
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
         constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
-        found = weight_slopes(graph, left, values, self.plan.search, loss, constant=constant, base=self.work.certain)
+        found = {}
+        if not self.work.complex:
+            base = self.work.certain
+            found = weight_slopes(graph, left, values, self.plan.search, loss, constant=constant, base=base)
         for weight in left:
-            output, scalar = found[weight.name]
+            output, scalar = found.get(weight.name, (Found(), Found()))
             if not self.plan.witnesses:
                 output, scalar = replace(output, change=None), replace(scalar, change=None)
             self.figures[weight.name].output.append(output)
