@@ -50,7 +50,9 @@ def summed(factor: float, last: tuple[float, ...] = (1.0, 2.0, -3.0)) -> nn.Sequ
 
 
 class TestCancelling:
-    @pytest.mark.parametrize("factor", [1.0, 3.0, 100.0, 300.0, 1e3, 1e8])
+    @pytest.mark.parametrize(
+        "factor", [3.0, *(pytest.param(f, marks=pytest.mark.slow) for f in (1.0, 1e2, 300.0, 1e3, 1e8))]
+    )
     def test_the_zero_function_has_no_lower_side(self, factor: float) -> None:
         model = summed(factor)
         assert ns.lipschitz(model, torch.ones(2, 1), max_seconds=1.0).log10_lower == -math.inf
@@ -65,7 +67,7 @@ class TestCancelling:
         found = ns.lipschitz(summed(1e8), torch.ones(1, 1), scope="ball", radius=0.0)
         assert found.log10_lower == -math.inf
 
-    @pytest.mark.parametrize("power", [7, 330])
+    @pytest.mark.parametrize("power", [7, pytest.param(330, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("name", list(CANCELLING))
     def test_other_networks(self, name: str, power: int) -> None:
         case = cancelling_case(name, power, "ball" if power == 7 else "fast")
