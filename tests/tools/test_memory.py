@@ -101,6 +101,7 @@ def named_often(kind):
             data = {"map": "index", "index": file.put(np.zeros(SIZE), np.int64)}
         for k in range(3):
             file.add(f"y{k}", "linear", (SIZE,), [file.output], maps=[{"map": "chain", "parts": [data] * 400}])
+        file.arrays["noise"] = np.random.default_rng(0).integers(0, 2**62, 900)
         return file.upper(9.0)
 
     return build
@@ -131,9 +132,9 @@ def spread_out():
 
 
 def doubled():
-    """y + y, sixty times: 2^60 ways from the input to the output."""
+    """y + y, 25 times: 2^25 ways from the input to the output."""
     file = Forger((2,))
-    for k in range(60):
+    for k in range(25):
         file.add(f"y{k}", "linear", (2,), [file.output] * 2, maps=[file.diagonal(0.5), file.diagonal([0.5, 0.5])])
     return file.upper(0.1)
 
@@ -151,7 +152,7 @@ def long_chain():
     """Segments of thousands of maps."""
     file = Forger((2,))
     name = file.put([0.5])
-    for k in range(1200):
+    for k in range(300):
         file.add(f"y{k}", "linear", (2,), [file.output], maps=[{"map": "diagonal", "scale": name}])
     return file.upper(9.0)
 
@@ -166,8 +167,22 @@ def many_claims():
 
 BOMBS = {
     build.__name__: build
-    for build in (eyes, bents, closed, written_out, on_tori, long_torus, padding, many_operands, many_values)
-    + (spread_out, doubled, many_sources, long_chain, many_claims)
+    for build in (
+        eyes,
+        bents,
+        closed,
+        written_out,
+        on_tori,
+        long_torus,
+        padding,
+        many_operands,
+        many_values,
+        spread_out,
+        doubled,
+        many_sources,
+        long_chain,
+        many_claims,
+    )
 } | {f"many {kind}": named_often(kind) for kind in ("diagonal", "index")}
 SLOW = {"eyes", "bents", "written_out", "on_tori", "many_sources", "long_chain", "many_claims", "many_values"}
 

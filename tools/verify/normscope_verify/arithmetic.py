@@ -296,7 +296,6 @@ def written(value: arb) -> str:
     """Return a number for people."""
     if not value.is_finite():
         return str(float(value.upper()))
-    size = float(abs(value).upper()) if abs(value) < 1e300 else math.inf
-    if size == 0.0 or 1e-4 < size < 1e6:
+    if value == 0 or 1e-4 < abs(value) < 1e6:
         return f"{float(value.mid()):.9g}"
     return f"10^{float((abs(value).log() / arb(10).log()).mid()):.6f}"

@@ -19,7 +19,7 @@ from .reading import MOST_ENTRIES, Reader
 Shape = tuple[int, ...]
 DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK, TORUS_WORK = 2000, 8e6, 1e11, 5e10
 """Maps are written out up to this short side, this many entries and multiplications; one torus may take so many."""
-MOST_PARTS, AT_ONCE, EACH = 1000, 10**6, 1e5
+MOST_PARTS, AT_ONCE, EACH = 1000, 10**6, 1e6
 """Maps in a chain, entries that are mapped at once, and multiplications that any map counts for."""
 
 

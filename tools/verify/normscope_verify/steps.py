@@ -14,7 +14,6 @@ from .maps import Diagonal, Identity, Map, added, chained
 from .network import Entrywise, Input, Linear, Network, Node, Opaque
 from .reading import Reader
 
-
 MOST_PARTS = 10**6
 """Maps in all sums over sources together."""
 
