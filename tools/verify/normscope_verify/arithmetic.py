@@ -147,11 +147,11 @@ def _factored(blocks: Blocks, count: int, shift: float) -> bool:
         own = blocks.pop((i, i)) - Enclosure.exact(shift * np.eye(sizes[i]))
         ahead = {j: blocks.pop((i, j)) for j in range(i + 1, count) if (i, j) in blocks}
         plain = not np.any(own.mid - np.diag(np.diagonal(own.mid)))
+        if not (np.diagonal(own.mid) > 0.0).all():
+            return False
         try:
             root = np.sqrt(np.diagonal(own.mid)) if plain else np.linalg.cholesky(own.mid)
         except np.linalg.LinAlgError:
-            return False
-        if not (np.isfinite(root).all() and (np.diagonal(root) > 0.0).all() if not plain else (root > 0.0).all()):
             return False
         factor = Enclosure.exact(np.diag(root) if plain else root)
         left = own - (Enclosure.exact(np.diag(root)) * root if plain else factor @ factor.T)
