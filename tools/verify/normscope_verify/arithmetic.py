@@ -37,9 +37,9 @@ def require(condition: Any, text: str) -> None:
         raise BadFile(text)
 
 
-def reserve(*sizes: float) -> None:
+def reserve(*sizes: float, most: float = MOST_BYTES) -> None:
     """Refuse an array of these sizes before its memory is taken."""
-    if not math.prod(sizes) * 8 <= MOST_BYTES:
+    if not math.prod(sizes) * 8 <= most:
         raise Unproven(f"an array of {' by '.join(f'{size:.0f}' for size in sizes)} numbers is too large")
 
 

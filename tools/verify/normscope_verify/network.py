@@ -256,6 +256,7 @@ class Network:
 
     def __init__(self, data: Any, reader: Reader) -> None:
         require(isinstance(data, dict), "no network")
+        self.memory = ar.MOST_BYTES + 8 * sum(value.nbytes for value in reader.arrays.values())  # for a certificate
         inputs, nodes = (reader.listed(data.get(key), key, MOST_NODES) for key in ("inputs", "nodes"))
         self.nodes: dict[str, Node] = {}
         for item in (*inputs, *nodes):

@@ -192,7 +192,7 @@ class Prover:
         for node in reversed(order):
             if node.name in cone and node.name not in step.start:
                 cone.update(node.operands)
-        quadratic, total = Quadratic(), arb(0)
+        quadratic, total = Quadratic(self.network.memory), arb(0)
         inputs = [n for n in order if n.name in cone and isinstance(n, Input)]
         for node in (node for node in order if node.name in cone):
             if isinstance(node, Input) or node.name in step.start:
@@ -221,9 +221,9 @@ class Prover:
 class Quadratic:
     """The quadratic form of a certificate, in blocks of variables: the start, and the nonlinear nodes behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: float) -> None:
         self.sizes: list[int] = []
-        self.entries = 0
+        self.entries, self.memory = 0, memory
         self.forms: dict[str, dict[int, Enclosure]] = {}
         self.blocks: ar.Blocks = {}
 
@@ -235,9 +235,9 @@ class Quadratic:
         return len(self.sizes) - 1
 
     def _reserve(self, rows: int, columns: int) -> None:
-        """Refuse to hold more than the memory that one array may take, over all blocks and forms."""
+        """Refuse to hold more than the memory allowed, over all blocks and forms."""
         self.entries += rows * columns
-        ar.reserve(self.entries)
+        ar.reserve(self.entries, most=self.memory)
 
     def _add(self, i: int, j: int, block: Enclosure) -> None:
         (i, j), block = ((i, j), block) if i <= j else ((j, i), block.T)
