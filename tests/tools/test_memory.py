@@ -50,6 +50,14 @@ def bents():
     return file.upper(0.0, [*file.steps(), file.certificate({"x0": 1.0}, 0.1, multipliers=multipliers)])
 
 
+def fan():
+    """A certificate whose elimination fills in all pairs of a hundred activations."""
+    file = Forger((200,))
+    names = [file.bent(f"u{k}", "relu", "x0") for k in range(80)]
+    file.add("y", "linear", (200,), names, maps=[identity(200)] * 80)
+    return file.upper(9.0, [file.certificate({"x0": 1.0}, 1e-4, multipliers=dict.fromkeys(names, 1e-3))])
+
+
 def closed():
     """A certificate through many activations that are linear, and hold a form each."""
     file = Forger((1500,))
@@ -170,6 +178,7 @@ BOMBS = {
     for build in (
         eyes,
         bents,
+        fan,
         closed,
         written_out,
         on_tori,

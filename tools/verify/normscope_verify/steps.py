@@ -14,8 +14,8 @@ from .maps import Diagonal, Identity, Map, added, chained
 from .network import Entrywise, Input, Linear, Network, Node, Opaque
 from .reading import Reader
 
-MOST_PARTS = 10**6
-"""Maps in all sums over sources together."""
+MOST_PARTS, MOST_BLOCKS = 10**6, 500
+"""Maps in all sums over sources together, and nonlinear nodes in a certificate."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,14 @@ class Quadratic:
 
     def positive(self) -> bool:
         """Say whether the form is proven to be positive semidefinite."""
-        return not self.sizes or ar.positive(self.blocks, len(self.sizes))
+        count, filled = len(self.sizes), set(self.blocks)
+        if count > MOST_BLOCKS:
+            raise Unproven("a certificate through too many nodes")
+        for i in range(count):  # what elimination fills in
+            ahead = [j for j in range(i + 1, count) if (i, j) in filled]
+            filled.update((j, k) for j in ahead for k in ahead if j <= k)
+        ar.reserve(sum(self.sizes[i] * self.sizes[j] for i, j in filled), most=self.memory)
+        return not count or ar.positive(self.blocks, count)
 
 
 def _compact(values: Array) -> Array:
