@@ -202,7 +202,7 @@ def test_a_scale_whose_square_underflows(scale, weight):
 
 
 def test_multipliers_whose_products_underflow():
-    """A slope of 1e-160 between factors of 1e150: the constant is 1e140, whatever lambda a b has lost."""
+    """Slopes from 1e-160 to 1 between factors of 1e150: the constant is 1e300, whatever lambda a b has lost."""
     for slope in (1e-160, 1e-200, 1e-290):
         file = two_layers([[1e150]], [[1e150]], "leaky_relu", slope=slope)
         for bound in (1.0, 1e100, 1e290):
