@@ -114,7 +114,7 @@ class Bracket:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write both sides to one file, with the network, the certificate and the witness that prove them.
 
-        `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify.py`):
+        `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify`):
         it evaluates the network and proves the upper side anew.
 
         The file speaks of the weights that were measured. Of a network that is not in float64 the bracket keeps a copy,

@@ -1,8 +1,8 @@
 """Arithmetic that is sure of its rounding: floats with error radii (NumPy), and balls of any precision (Arb).
 
-What is trusted here of floating point: sums and products of float64 are correctly rounded, so a computed sum of n
-products x_i y_i is off by at most gamma(n) sum abs(x_i y_i) + n TINY, in whatever order it was taken; and that is at
-most gamma(n) norm(x) norm(y) + n TINY. Factorizations and eigenvalues are guesses that are checked afterwards.
+What is trusted here of floating point: sums, products, quotients and roots of float64 are correctly rounded, so a
+computed sum of n products x_i y_i is off by at most gamma(n) sum abs(x_i y_i) + n TINY, in whatever order it was taken;
+and that is at most gamma(n) norm(x) norm(y) + n TINY. Factorizations and eigenvalues are guesses, checked afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flint import arb
 Array = np.ndarray
 UNIT, TINY = 2.0**-53, 2.0**-1040
 """Relative rounding of one operation, and (much) more than what underflow can take from one product."""
-MOST_BYTES = 2 << 30
+MOST_BYTES = 128 << 20
 """Memory that one array may take."""
 
 
@@ -37,9 +37,9 @@ def require(condition: Any, text: str) -> None:
         raise BadFile(text)
 
 
-def reserve(*sizes: float) -> None:
+def reserve(*sizes: float, most: float = MOST_BYTES) -> None:
     """Refuse an array of these sizes before its memory is taken."""
-    if not math.prod(sizes) * 8 <= MOST_BYTES:
+    if not math.prod(sizes) * 8 <= most:
         raise Unproven(f"an array of {' by '.join(f'{size:.0f}' for size in sizes)} numbers is too large")
 
 
@@ -97,15 +97,18 @@ class Enclosure:
     def __sub__(self, other: Enclosure) -> Enclosure:
         return self + Enclosure(-other.mid, other.rad)
 
-    def __mul__(self, factor: Array | float) -> Enclosure:
-        mid = self.mid * factor  # a factor may be a product of a few numbers itself, and off by a few units
-        return Enclosure(mid, raised(self.rad * np.abs(factor) + 8.0 * UNIT * np.abs(mid)))
+    def __mul__(self, other: Enclosure | Array | float) -> Enclosure:
+        if not isinstance(other, Enclosure):
+            mid = self.mid * other
+            return Enclosure(mid, raised(self.rad * np.abs(other) + UNIT * np.abs(mid)))
+        mid, far = self.mid * other.mid, np.abs(self.mid) * other.rad
+        return Enclosure(mid, raised(far + self.rad * (np.abs(other.mid) + other.rad) + UNIT * np.abs(mid), 3.0))
 
     def __matmul__(self, other: Enclosure) -> Enclosure:
         terms = self.mid.shape[1]
         reserve(self.mid.shape[0], other.mid.shape[1])
         rows, columns = lengths(self.mid, 1), lengths(other.mid, 0)
-        rad = np.outer(gamma(terms) * rows, columns)
+        rad = gamma(terms) * np.outer(rows, columns)
         if other.rad.any():
             rad += np.outer(rows, lengths(other.rad, 0))
         if self.rad.any():
@@ -130,7 +133,7 @@ def positive(blocks: Blocks, count: int) -> bool:
         scales.append(np.exp2(-np.round(np.log2(diagonal) / 2.0)))
     scaled = {(i, j): block * scales[i][:, None] * scales[j] for (i, j), block in blocks.items()}
     usual = 16.0 * UNIT * max(len(scale) + 8.0 for scale in scales) ** 2
-    return any(_factored(dict(scaled), count, usual * factor) for factor in (1.0, 32.0, 1024.0))
+    return any(_factored(dict(scaled), count, usual * factor) for factor in (1.0, 64.0, 4096.0, 2.0**20))
 
 
 def _factored(blocks: Blocks, count: int, shift: float) -> bool:
@@ -144,11 +147,11 @@ def _factored(blocks: Blocks, count: int, shift: float) -> bool:
         own = blocks.pop((i, i)) - Enclosure.exact(shift * np.eye(sizes[i]))
         ahead = {j: blocks.pop((i, j)) for j in range(i + 1, count) if (i, j) in blocks}
         plain = not np.any(own.mid - np.diag(np.diagonal(own.mid)))
+        if not (np.diagonal(own.mid) > 0.0).all():
+            return False
         try:
             root = np.sqrt(np.diagonal(own.mid)) if plain else np.linalg.cholesky(own.mid)
         except np.linalg.LinAlgError:
-            return False
-        if not (np.isfinite(root).all() and (np.diagonal(root) > 0.0).all() if not plain else (root > 0.0).all()):
             return False
         factor = Enclosure.exact(np.diag(root) if plain else root)
         left = own - (Enclosure.exact(np.diag(root)) * root if plain else factor @ factor.T)
@@ -182,10 +185,10 @@ def matrix_norm(matrix: Enclosure) -> arb:
     gram = scaled @ scaled.T
     guess = float(np.linalg.eigvalsh(gram.mid)[-1])
     identity, sizes = Enclosure.exact(np.eye(len(gram.mid))), sum(matrix.mid.shape) + 16.0
-    for shift in (sizes * sizes * UNIT * factor for factor in (1.0, 64.0, 4096.0)):
-        level = guess * (1.0 + 4.0 * shift)
-        if level > 0.0 and _factored({(0, 0): identity - gram * (1.0 / level)}, 1, shift):
-            return (arb(level).sqrt() * arb(2) ** -exponent * (1 + 1e-15) + noise).upper()
+    for shift in (sizes * sizes * UNIT * more for more in (1.0, 64.0, 4096.0)):
+        factor = 1.0 / (guess * (1.0 + 4.0 * shift))
+        if factor > 0.0 and _factored({(0, 0): identity - gram * factor}, 1, shift):
+            return (arb(factor).rsqrt() * arb(2) ** -exponent + noise).upper()
     raise Unproven("the norm of a matrix is not confirmed")
 
 
@@ -251,12 +254,10 @@ def ball_product(left: Array, right: Array) -> Array:
 
 def above(value: Any) -> float:
     """Return a float that is at least the value, perhaps infinity."""
-    ball = arb(value)
-    if ball.is_nan():
+    found = float(arb(value).upper())  # the nearest float: 0 and infinity too stand for what lies beside them
+    if math.isnan(found):
         raise Unproven("a value is not a number")
-    if ball > 1e308:
-        return math.inf
-    return math.nextafter(float(ball.upper()), math.inf) if ball > -1e308 else -1e308
+    return math.nextafter(found, math.inf)
 
 
 def below(value: Any) -> float:
@@ -295,7 +296,6 @@ def written(value: arb) -> str:
     """Return a number for people."""
     if not value.is_finite():
         return str(float(value.upper()))
-    size = float(abs(value).upper()) if abs(value) < 1e300 else math.inf
-    if size == 0.0 or 1e-4 < size < 1e6:
+    if value == 0 or 1e-4 < abs(value) < 1e6:
         return f"{float(value.mid()):.9g}"
     return f"10^{float((abs(value).log() / arb(10).log()).mid()):.6f}"

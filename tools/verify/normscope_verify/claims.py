@@ -82,7 +82,9 @@ def parse_claim(data: Any, network: Network, reader: Reader) -> Claim:
     require(data["side"] == "upper" or len(witness) == 2, "a lower side without its pair")
     steps = tuple(parse_step(item, network, reader) for item in reader.listed(data.get("steps", []), "steps"))
     given = tuple(str(word)[:200] for word in reader.listed(data.get("given", []), "what is given", 10))
-    return Claim(data["side"], reader.number(data.get("log10")), ball, words, steps, witness, given)
+    log10 = reader.number(data.get("log10"))
+    require(abs(log10) <= 1e6, f"a claim of 10^{log10:g}")
+    return Claim(data["side"], log10, ball, words, steps, witness, given)
 
 
 def check_upper(claim: Claim, network: Network) -> Verdict:

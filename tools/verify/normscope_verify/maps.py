@@ -17,8 +17,10 @@ from .arithmetic import Array, Enclosure, Unproven, require
 from .reading import MOST_ENTRIES, Reader
 
 Shape = tuple[int, ...]
-DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK, TORUS_WORK = 3000, 1.5e7, 1e11, 5e10
+DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK, TORUS_WORK = 2000, 8e6, 1e11, 5e10
 """Maps are written out up to this short side, this many entries and multiplications; one torus may take so many."""
+MOST_PARTS, AT_ONCE, EACH = 1000, 10**6, 1e6
+"""Maps in a chain, entries that are mapped at once, and multiplications that any map counts for."""
 
 
 class Map:
@@ -26,11 +28,21 @@ class Map:
 
     Attributes:
         fan: how many products one entry of the output is the sum of, at most; 0 if entries are copied.
+        work: about how many multiplications one application takes.
+        wide: entries of the largest array on the way.
     """
 
     inside: Shape
     outside: Shape
     fan = 0
+
+    @functools.cached_property
+    def work(self) -> float:
+        return EACH + sum(self.sizes)
+
+    @functools.cached_property
+    def wide(self) -> int:
+        return max(self.sizes)
 
     def apply(self, x: Array, absolute: bool = False) -> Array:
         """Map `[b, *inside]`, floats or balls, to `[b, *outside]`; `absolute`: by the absolute entries of the map."""
@@ -42,11 +54,6 @@ class Map:
             return Enclosure(self.apply(x.mid), self.apply(x.rad))
         rad = ar.raised(x.rad + ar.gamma(self.fan) * np.abs(x.mid))
         return Enclosure(self.apply(x.mid), ar.raised(self.apply(rad, absolute=True), self.fan))
-
-    @property
-    def work(self) -> float:
-        """About how many multiplications one application takes."""
-        return float(math.prod(self.inside) + math.prod(self.outside))
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -65,7 +72,7 @@ class Map:
         rows, columns = self.sizes
         ar.reserve(rows, columns)
         mid, rad = np.empty((rows, columns)), np.empty((rows, columns))
-        step = max(1, 10**7 // max(rows, columns))
+        step = max(1, AT_ONCE // self.wide)
         for start in range(0, columns, step):
             basis = np.zeros((min(step, columns - start), columns))
             basis[np.arange(len(basis)), start + np.arange(len(basis))] = 1.0
@@ -74,7 +81,14 @@ class Map:
         return Enclosure(mid, rad)
 
     def norm(self, loose: dict[str, None]) -> arb:
-        """Bound the norm; what size kept from being exact is noted in `loose`."""
+        """Bound the norm, once; what size kept from being exact is noted in `loose`."""
+        if not hasattr(self, "known"):
+            noted: dict[str, None] = {}
+            self.known = self._norm(noted), noted
+        loose.update(self.known[1])
+        return self.known[0]
+
+    def _norm(self, loose: dict[str, None]) -> arb:
         exact, what = ar.INF, "is too large to be written out"
         if self.small:
             try:
@@ -107,7 +121,7 @@ class Identity(Map):
     def apply(self, x: Array, absolute: bool = False) -> Array:
         return x.reshape(len(x), *self.outside)
 
-    def norm(self, loose: dict[str, None]) -> arb:
+    def _norm(self, loose: dict[str, None]) -> arb:
         return arb(1)
 
 
@@ -123,7 +137,7 @@ class Diagonal(Map):
     def apply(self, x: Array, absolute: bool = False) -> Array:
         return x * (np.abs(self.scale) if absolute else self.scale)
 
-    def norm(self, loose: dict[str, None]) -> arb:
+    def _norm(self, loose: dict[str, None]) -> arb:
         return arb(float(np.abs(self.scale).max()))
 
     @property
@@ -144,9 +158,9 @@ class Dense(Map):
         entries = np.abs(self.entries) if absolute else self.entries
         return ar.dot(entries, x.reshape(len(x), -1).T).T.reshape(len(x), *self.outside)
 
-    @property
+    @functools.cached_property
     def work(self) -> float:
-        return float(self.entries.size)
+        return EACH + self.entries.size
 
     def matrix(self) -> Enclosure:
         return Enclosure.exact(self.entries)
@@ -174,9 +188,9 @@ class Sparse(Map):
         found[:, self.filled] = products if self.single else np.add.reduceat(products, self.starts, axis=1)
         return found.reshape(len(x), *self.outside)
 
-    def norm(self, loose: dict[str, None]) -> arb:
+    def _norm(self, loose: dict[str, None]) -> arb:
         if not self.single:
-            return super().norm(loose)
+            return super()._norm(loose)
         top = float(np.abs(self.entry).max()) or 1.0  # columns do not meet in a row: the norm is that of the longest
         squares = ar.raised(np.bincount(self.column, (self.entry / top) ** 2), len(self.entry))
         return (arb(float(squares.max())).sqrt() * top).upper()
@@ -203,7 +217,7 @@ class Centering(Map):
         mean = seen.sum(tuple(a + 1 for a in self.axes), keepdims=True) / self.count
         return (seen + mean if absolute else seen - mean).reshape(x.shape)
 
-    def norm(self, loose: dict[str, None]) -> arb:
+    def _norm(self, loose: dict[str, None]) -> arb:
         return arb(1 if self.count > 1 else 0)
 
 
@@ -244,12 +258,12 @@ class Convolution(Map):
         self.weight, self.axes, self.groups, self.fan = weight, tuple(axes), groups, weight[0].size + weight[0, 0].size
         self.inside = (weight.shape[1] * groups, *(axis.size for axis in axes))
         self.outside = (weight.shape[0], *(axis.outputs for axis in axes))
-        padded = math.prod(axis.size + axis.left + axis.right for axis in axes) * self.inside[0]
-        require(max(padded, *self.sizes) <= MOST_ENTRIES, "a convolution is too large")
+        self.wide = max(math.prod(axis.size + axis.left + axis.right for axis in axes) * self.inside[0], *self.sizes)
+        require(self.wide <= MOST_ENTRIES, "a convolution is too large")
 
-    @property
+    @functools.cached_property
     def work(self) -> float:
-        return float(self.weight.size) * math.prod(self.outside[1:])
+        return EACH + float(self.weight.size) * math.prod(self.outside[1:])
 
     def apply(self, x: Array, absolute: bool = False) -> Array:
         batch, count, everything = len(x), math.prod(self.outside[1:]), (slice(None), slice(None))
@@ -263,13 +277,18 @@ class Convolution(Map):
             found = found + ar.dot(matrix, part.reshape(batch, self.groups, -1, count))
         return found.reshape(batch, *self.outside)
 
-    def scaled(self, scale: Array, *, outputs: bool) -> Convolution:
-        """Return the convolution with one factor per output (or input) channel multiplied in, rounded."""
+    def scaled(self, scale: Array, *, outputs: bool) -> Convolution | None:
+        """Return the convolution with one factor per output (or input) channel multiplied in; None if that underflows.
+
+        Each weight is off by UNIT, which moves the norm by at most that times the number of weights.
+        """
         ones, rows = (1,) * len(self.axes), len(self.weight) // self.groups
         factor = scale.reshape(-1, 1, *ones)
         if not outputs:
             factor = scale.reshape(self.groups, 1, -1).repeat(rows, axis=1).reshape(*self.weight.shape[:2], *ones)
-        return Convolution(self.weight * factor, self.axes, self.groups)
+        weight = self.weight * factor
+        fits = (np.abs(weight) < 1e300) & (np.abs(weight) > 1e-290) | (self.weight == 0.0) | (factor == 0.0)
+        return Convolution(weight, self.axes, self.groups) if fits.all() else None
 
     def rough(self, loose: dict[str, None]) -> arb:
         """Bound the norm by the least of those on a few tori."""
@@ -286,7 +305,8 @@ class Convolution(Map):
         rows, columns = self.weight.shape[0] // self.groups, self.weight.shape[1]
         if 60.0 * math.prod(sizes) * self.groups * min(rows, columns) ** 2 * max(rows, columns) > TORUS_WORK:
             raise Unproven(f"a convolution from {list(self.inside)} to {list(self.outside)} is too large")
-        ar.reserve(4.0 * math.prod(sizes) * self.weight.shape[0] * columns)
+        ar.reserve(4.0 * math.prod(sizes), self.weight.shape[0], columns)
+        ar.reserve(40.0 * max(sizes))
         exponent = math.frexp(float(np.abs(self.weight).max()))[1]
         symbol = np.ldexp(self.weight, -exponent).astype(complex)
         heavy = ar.lengths(np.abs(symbol).sum(tuple(range(2, symbol.ndim))).reshape(1, -1), 1)[0]
@@ -300,18 +320,18 @@ class Convolution(Map):
         aliases, grid = list(range(3, len(shape), 2)), list(range(4, len(shape), 2))
         symbol = symbol.reshape(shape).transpose([0, *grid, 1, 2, *aliases])
         symbol = symbol.reshape(-1, rows, columns * math.prod(strides))
-        step = max(1, 10**7 // symbol[0].size)
+        step = max(1, AT_ONCE // symbol[0].size)
         most = max(ar.stack_norm(symbol[start : start + step]) for start in range(0, len(symbol), step))
         # rounding of the symbol: a product of up to three roots, each off by a unit, and a sum over the taps
         noise = heavy * 4.0 * ar.gamma(self.weight[0, 0].size + 16.0) * math.sqrt(math.prod(strides))
         return ((arb(most) + arb(noise)) * arb(2) ** exponent / arb(math.prod(strides)).sqrt()).upper()
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def roots_of_unity(count: int) -> Array:
     """Return exp(-2 pi i k/count), each part within a unit of rounding."""
-    angles = [arb(2 * k) / count for k in range(count)]
-    return np.array([complex(float(angle.cos_pi()), -float(angle.sin_pi())) for angle in angles])
+    angles = (arb(2 * k) / count for k in range(count))
+    return np.fromiter((complex(float(angle.cos_pi()), -float(angle.sin_pi())) for angle in angles), complex, count)
 
 
 class Repeated(Map):
@@ -320,6 +340,8 @@ class Repeated(Map):
     def __init__(self, inner: Map, leading: Shape) -> None:
         self.inner, self.leading = inner, leading
         self.inside, self.outside = (*leading, *inner.inside), (*leading, *inner.outside)
+        self.work, self.wide = (amount * math.prod(leading) for amount in (inner.work, inner.wide))
+        require(len(self.inside) <= 32 and len(self.outside) <= 32, "a map of too many dimensions")
 
     def apply(self, x: Array, absolute: bool = False) -> Array:
         return self.inner.apply(x.reshape(-1, *self.inner.inside), absolute).reshape(len(x), *self.outside)
@@ -327,11 +349,7 @@ class Repeated(Map):
     def carry(self, x: Enclosure) -> Enclosure:
         return self.inner.carry(x.reshape(-1, *self.inner.inside)).reshape(len(x.mid), *self.outside)
 
-    @property
-    def work(self) -> float:
-        return self.inner.work * math.prod(self.leading)
-
-    def norm(self, loose: dict[str, None]) -> arb:
+    def _norm(self, loose: dict[str, None]) -> arb:
         return self.inner.norm(loose)
 
     def touched(self) -> Array:
@@ -342,9 +360,12 @@ class Chain(Map):
     """Maps one after the other, the first one first."""
 
     def __init__(self, parts: Sequence[Map]) -> None:
+        if len(parts) > MOST_PARTS:
+            raise Unproven(f"more than {MOST_PARTS} maps one after the other")
         for first, second in itertools.pairwise(parts):
             require(first.outside == second.inside, f"a map to {first.outside} before one from {second.inside}")
         self.parts, self.inside, self.outside = tuple(parts), parts[0].inside, parts[-1].outside
+        self.work, self.wide = sum(part.work for part in parts), max(part.wide for part in parts)
 
     def apply(self, x: Array, absolute: bool = False) -> Array:
         return functools.reduce(lambda value, part: part.apply(value, absolute), self.parts, x)
@@ -352,22 +373,18 @@ class Chain(Map):
     def carry(self, x: Enclosure) -> Enclosure:
         return functools.reduce(lambda value, part: part.carry(value), self.parts, x)
 
-    @property
-    def work(self) -> float:
-        return sum(part.work for part in self.parts)
-
     def rough(self, loose: dict[str, None]) -> arb:
         """Multiply the parts' norms; one factor per channel (a BatchNorm) is taken into the convolution beside it."""
         found, lost = [self.parts[0]], arb(1)
         for part in self.parts[1:]:
-            outputs = isinstance(found[-1], Convolution)
+            outputs, both = isinstance(found[-1], Convolution), None
             conv, diagonal = (found[-1], part) if outputs else (part, found[-1])
             if isinstance(conv, Convolution) and isinstance(diagonal, Diagonal) and diagonal.channels is not None:
-                found[-1] = conv.scaled(diagonal.channels, outputs=outputs)
-                # each weight is off by UNIT, which moves the norm by that times the root of the number of weights
-                lost = lost * (1 + 4 * conv.weight.size * ar.UNIT)
-            else:
+                both = conv.scaled(diagonal.channels, outputs=outputs)
+            if both is None:
                 found.append(part)
+            else:
+                found[-1], lost = both, lost * (1 + 4 * both.weight.size * ar.UNIT)
         return ar.times(lost, *(part.norm(loose) for part in found))
 
     def touched(self) -> Array:
@@ -380,16 +397,13 @@ class Total(Map):
     def __init__(self, terms: Sequence[Map]) -> None:
         self.terms, self.inside, self.outside = tuple(terms), terms[0].inside, terms[0].outside
         require(len({(term.inside, term.outside) for term in terms}) == 1, "a sum of maps of different shapes")
+        self.work, self.wide = sum(term.work for term in terms), max(term.wide for term in terms)
 
     def apply(self, x: Array, absolute: bool = False) -> Array:
         return functools.reduce(lambda a, b: a + b, (term.apply(x, absolute) for term in self.terms))
 
     def carry(self, x: Enclosure) -> Enclosure:
         return functools.reduce(lambda a, b: a + b, (term.carry(x) for term in self.terms))
-
-    @property
-    def work(self) -> float:
-        return sum(term.work for term in self.terms)
 
     def rough(self, loose: dict[str, None]) -> arb:
         return sum((term.norm(loose) for term in self.terms), arb(0)).upper()
@@ -437,13 +451,15 @@ def parse_map(data: Any, inside: Shape, reader: Reader, depth: int = 0) -> Map:
         return Diagonal(reader.array(data.get("scale")), inside)
     if kind == "index":  # every output entry copies one input entry, or is zero (-1)
         index = reader.array(data.get("index"), "i")
-        require(index.min(initial=-1) >= -1 and index.size <= MOST_ENTRIES, "an index out of place")
+        require(index.min(initial=-1) >= -1, "an index out of place")
+        reader.spend(index.size)
         rows = np.flatnonzero(index.reshape(-1) >= 0)
         return Sparse(rows, index.reshape(-1)[rows], np.ones(len(rows)), inside, index.shape)
     if kind == "dense":
         return Dense(reader.array(data.get("entries")), inside, reader.shape(data.get("shape")))
     if kind == "sparse":
         rows, columns = reader.array(data.get("rows"), "i"), reader.array(data.get("columns"), "i")
+        reader.spend(rows.size)
         return Sparse(rows, columns, reader.array(data.get("entries")), inside, reader.shape(data.get("shape")))
     if kind == "centering":
         view = reader.shape(data.get("view"))

@@ -15,8 +15,8 @@ from .functions import FUNCTIONS
 from .maps import Shape, broadcasts, parse_map
 from .reading import MOST_ENTRIES, Reader
 
-MOST_NODES, MOST_VALUES, MOST_PRODUCTS = 20_000, 5 * 10**7, 3e9
-"""Nodes, entries of all values together, and multiplications of balls for one evaluation."""
+MOST_NODES, MOST_BALLS, MOST_PRODUCTS = 20_000, 2 * 10**6, 3e9
+"""Nodes, and balls and multiplications of balls for one evaluation."""
 
 
 class Node:
@@ -77,7 +77,12 @@ class Linear(Node):
     @property
     def apart(self) -> bool:
         """Whether the operands land on different entries."""
-        return bool((np.sum([linear.touched() for linear in self.maps], axis=0) <= 1).all())
+        taken = np.full(self.shape, False)
+        for linear in self.maps:
+            if (taken & linear.touched()).any():
+                return False
+            taken |= linear.touched()
+        return True
 
 
 class Entrywise(Node):
@@ -138,6 +143,7 @@ class Extreme(Node):
         self.fits(self.index.min() >= -1 and self.index.max() < math.prod(first[lead:]))
         self.fits(len(self.index) == math.prod(self.shape[lead:]) and (self.index >= 0).any(1).all())
         self.fits(type(item.get("lowest")) is bool and self.size * self.index.shape[1] <= MOST_ENTRIES)
+        reader.spend(self.index.size)
         self.lead, self.lowest = lead, item["lowest"]
 
     def _windows(self, x: Array) -> Array:
@@ -250,6 +256,7 @@ class Network:
 
     def __init__(self, data: Any, reader: Reader) -> None:
         require(isinstance(data, dict), "no network")
+        self.memory = ar.MOST_BYTES + 8 * sum(value.nbytes for value in reader.arrays.values())  # for a certificate
         inputs, nodes = (reader.listed(data.get(key), key, MOST_NODES) for key in ("inputs", "nodes"))
         self.nodes: dict[str, Node] = {}
         for item in (*inputs, *nodes):
@@ -265,11 +272,12 @@ class Network:
             read = [self.node(operand) for operand in reader.listed(item.get("from"), "operands")]
             self.nodes[name] = KINDS[kind](name, shape, read)
             self.nodes[name].parse(item, reader)
-            require(sum(node.size for node in self.nodes.values()) <= MOST_VALUES, "the values are too large")
         self.inputs = [node for node in self.nodes.values() if isinstance(node, Input)]
         require(self.inputs, "a network without inputs")
         self.output, self.input_size = self.node(data.get("output")), sum(node.size for node in self.inputs)
-        self.work = sum(m.work for node in self.nodes.values() if isinstance(node, Linear) for m in node.maps)
+        maps = [m for node in self.nodes.values() if isinstance(node, Linear) for m in node.maps]
+        self.work = sum(m.work for m in maps)
+        self.balls = sum(node.size for node in self.nodes.values()) + max((m.wide for m in maps), default=0)
 
     def node(self, name: Any) -> Node:
         """Return the node of that name."""
@@ -278,7 +286,7 @@ class Network:
 
     def values(self, point: Array) -> dict[str, Array]:
         """Run the network on one flat input, in balls; return every value by name."""
-        if self.work > MOST_PRODUCTS:
+        if self.work > MOST_PRODUCTS or self.balls > MOST_BALLS:
             raise Unproven("the network is too large to be evaluated in balls")
         found, start = {}, 0
         for node in self.nodes.values():

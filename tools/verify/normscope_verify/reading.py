@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from .arithmetic import Array, BadFile, require
 
 FORMAT, VERSION = "normscope-proof", 2
-MOST_UNPACKED, MOST_HEADER, MOST_ENTRIES = 1 << 30, 64 << 20, 10**7
-"""Bytes of all arrays, bytes of JSON, and entries of one value."""
+MOST_UNPACKED, MOST_HEADER, MOST_ENTRIES, MOST_INDICES = 1 << 30, 64 << 20, 10**7, 8 * 10**6
+"""Bytes of all arrays, bytes of JSON, entries of one value, and of all indices, however often they are named."""
 
 
 def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -90,13 +90,20 @@ class Reader:
     """Checked access to JSON that refers to arrays."""
 
     arrays: dict[str, Array]
+    spent: list[int] = field(default_factory=list)
+
+    def spend(self, entries: int) -> None:
+        """Refuse to read more indices than memory is meant for."""
+        self.spent.append(entries)
+        require(sum(self.spent) <= MOST_INDICES, "too many indices")
 
     def array(self, name: Any, dtype: str = "f") -> Array:
         """Return an array by its reference, in float64 or int64."""
         require(isinstance(name, str) and name in self.arrays, f"no array {name!r}")
         value = self.arrays[name]
         require(value.dtype.kind == dtype, f"array {name} has dtype {value.dtype}")
-        return value.astype(np.float64 if dtype == "f" else np.int64)
+        self.arrays[name] = value.astype(np.float64 if dtype == "f" else np.int64, copy=False)
+        return self.arrays[name]
 
     def numbers(self, value: Any) -> Array:
         """Return a number, or the array it refers to, as an array."""

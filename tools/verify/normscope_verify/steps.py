@@ -14,6 +14,9 @@ from .maps import Diagonal, Identity, Map, added, chained
 from .network import Entrywise, Input, Linear, Network, Node, Opaque
 from .reading import Reader
 
+MOST_PARTS, MOST_BLOCKS = 10**6, 500
+"""Maps in all sums over sources together, and nonlinear nodes in a certificate."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -42,6 +45,8 @@ def parse_step(data: Any, network: Network, reader: Reader) -> Step:
     require(isinstance(data, dict) and data.get("do") in ("gain", "sum", "certificate"), "an unknown step")
     do, at = data["do"], network.node(data.get("at")).name
     if do != "certificate":
+        require(isinstance(network.nodes[at], Linear) == (do == "sum"), f"no {do} at {at}")
+        require(not isinstance(network.nodes[at], Input), f"no {do} at {at}")
         require(data.get("by", "operands") in ("operands", "segments", "slopes"), "a sum over unknown sources")
         return Step(do, at, data.get("by", "operands"))
     start, multipliers, wider = (data.get(key, {}) for key in ("start", "multipliers", "slopes"))
@@ -75,7 +80,7 @@ class Prover:
         self.network = network
         self.best = {name: arb(1) if isinstance(node, Input) else INF for name, node in network.nodes.items()}
         self.forms: dict[str, dict[str, dict[str, Map]]] = {"segments": {}, "slopes": {}}
-        self.norms: dict[int, tuple[Map, arb]] = {}
+        self.parts = 0
         self.loose: dict[str, None] = {}
         self.rests: dict[str, None] = {}
 
@@ -110,12 +115,6 @@ class Prover:
 
     # ---- sums
 
-    def norm(self, linear: Map) -> arb:
-        """Return a bound on the norm of a map, taken once."""
-        if id(linear) not in self.norms:
-            self.norms[id(linear)] = linear, linear.norm(self.loose)
-        return self.norms[id(linear)][1]
-
     def _operands(self, node: Linear) -> dict[str, Map]:
         found: dict[str, list[Map]] = {}
         for linear, name in zip(node.maps, node.operands):
@@ -143,6 +142,9 @@ class Prover:
             else:
                 found[node.name] = [Identity(node.shape, node.shape)]
             forms[node.name] = {source: added(terms) for source, terms in found.items()}
+            self.parts += sum(len(getattr(linear, "parts", "1")) for linear in forms[node.name].values())
+            if self.parts > MOST_PARTS:
+                raise Unproven("too many maps of too many sources")
         return forms[node.name]
 
     def _moves(self, source: str) -> arb:
@@ -151,7 +153,7 @@ class Prover:
 
     def _sum(self, node: Linear, form: dict[str, Map], apart: bool) -> arb:
         """Add up the terms of a form; those of inputs, or of maps to different entries, as a root of squares."""
-        moved = {source: ar.times(self.norm(linear), self._moves(source)) for source, linear in form.items()}
+        moved = {source: ar.times(linear.norm(self.loose), self._moves(source)) for source, linear in form.items()}
         if apart:
             return ar.root_of_squares(list(moved.values()))
         inputs = [moved[s] for s in form if isinstance(self.network.nodes.get(s), Input)]
@@ -161,17 +163,17 @@ class Prover:
         small = min(node.size, width) <= 1100 and node.size * width <= 4e6 and all(m.small for m in form.values())
         if len(form) < 2 or not small or plain == INF or not plain > 0:
             return plain
-        # norm([A_j/t_j]) (sum t_j^2 L_j^2)^(1/2), for any t_j > 0; good ones have t_j^2 = norm(A_j)/L_j
+        # norm([t_j A_j]) (sum (L_j/t_j)^2)^(1/2), for any t_j > 0; good ones have t_j^2 = L_j/norm(A_j)
         blocks, total = [], arb(0)
         for source, linear in form.items():
-            bound, moves = self.norm(linear), self._moves(source)
+            bound, moves = linear.norm(self.loose), self._moves(source)
             if not (bound > 0 and moves > 0):
                 continue
-            t = float((bound / moves).sqrt())
+            t = float((moves / bound).sqrt())
             if not 1e-100 < t < 1e100:
                 return plain
-            blocks.append(linear.matrix() * (1.0 / t))
-            total = total + (arb(t) * moves) * (arb(t) * moves)
+            blocks.append(linear.matrix() * t)
+            total = total + (moves / arb(t)) * (moves / arb(t))
         joint = Enclosure(*(np.concatenate([getattr(b, side) for b in blocks], axis=1) for side in ("mid", "rad")))
         found = (ar.matrix_norm(joint) * total.sqrt()).upper()
         return found if found < plain else plain
@@ -190,11 +192,11 @@ class Prover:
         for node in reversed(order):
             if node.name in cone and node.name not in step.start:
                 cone.update(node.operands)
-        quadratic, total = Quadratic(), arb(0)
+        quadratic, total = Quadratic(self.network.memory), arb(0)
         inputs = [n for n in order if n.name in cone and isinstance(n, Input)]
         for node in (node for node in order if node.name in cone):
             if isinstance(node, Input) or node.name in step.start:
-                if node.name not in step.start or not self.best[node.name] < 1e300:
+                if not all(n.name in step.start for n in (node, *inputs)) or not self.best[node.name] < 1e300:
                     raise Unproven(f"the certificate up to {step.at} starts from {node.name}, which has no bound")
                 weight = max(step.start[n.name] for n in inputs) if node in inputs else step.start[node.name]
                 quadratic.begin(node, weight)
@@ -219,30 +221,38 @@ class Prover:
 class Quadratic:
     """The quadratic form of a certificate, in blocks of variables: the start, and the nonlinear nodes behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: float) -> None:
         self.sizes: list[int] = []
+        self.entries, self.memory = 0, memory
         self.forms: dict[str, dict[int, Enclosure]] = {}
         self.blocks: ar.Blocks = {}
 
     def _fresh(self, diagonal: Array) -> int:
         """Add a block of variables with these squares; return its number."""
-        ar.reserve(sum(self.sizes) + len(diagonal), sum(self.sizes) + len(diagonal))
+        self._reserve(len(diagonal), len(diagonal))
         self.sizes.append(len(diagonal))
         self._add(len(self.sizes) - 1, len(self.sizes) - 1, Enclosure.exact(np.diag(diagonal)))
         return len(self.sizes) - 1
 
+    def _reserve(self, rows: int, columns: int) -> None:
+        """Refuse to hold more than the memory allowed, over all blocks and forms."""
+        self.entries += rows * columns
+        ar.reserve(self.entries, most=self.memory)
+
     def _add(self, i: int, j: int, block: Enclosure) -> None:
         (i, j), block = ((i, j), block) if i <= j else ((j, i), block.T)
+        if (i, j) not in self.blocks:
+            self._reserve(*block.mid.shape)
         self.blocks[i, j] = self.blocks[i, j] + block if (i, j) in self.blocks else block
 
-    def _squares(self, form: dict[int, Enclosure], weights: Array) -> None:
+    def _squares(self, form: dict[int, Enclosure], weights: Enclosure) -> None:
         """Add sum_k weights_k (form_k)^2."""
-        if not weights.any():
+        if not weights.most.any():
             return
         for i, left in form.items():
             for j, right in form.items():
                 if i <= j:
-                    self._add(i, j, (left * weights[:, None]).T @ right)
+                    self._add(i, j, (left * weights.reshape(-1, 1)).T @ right)
 
     def begin(self, node: Node, weight: float) -> None:
         """Start from a value."""
@@ -254,7 +264,7 @@ class Quadratic:
         found: dict[int, Enclosure] = {}
         for linear, name in zip(node.maps, node.operands):
             for block, form in self.forms.get(name, {}).items():
-                ar.reserve(node.size, self.sizes[block])
+                self._reserve(node.size, self.sizes[block])
                 columns = form.T.reshape(-1, *linear.inside)
                 moved = linear.carry(columns).reshape(self.sizes[block], node.size).T
                 found[block] = found[block] + moved if block in found else moved
@@ -265,15 +275,16 @@ class Quadratic:
         if not np.isfinite([low, high]).all():
             raise Unproven(f"the slopes of {node.name} have no limit")
         given, open_ = self.forms.get(node.operands[0], {}), np.flatnonzero(low < high)
+        self._reserve(node.size, sum(self.sizes[i] for i in given) + len(open_))
         self.forms[node.name] = {i: form * np.where(low < high, 0.0, low)[:, None] for i, form in given.items()}
         if not len(open_):
             return
-        low, high, multipliers = low[open_], high[open_], multipliers[open_]
-        own = self._fresh(multipliers)
+        own = self._fresh(multipliers[open_])
+        low, high, weights = (Enclosure.exact(side[open_]) for side in (low, high, multipliers))
         read = {i: Enclosure(form.mid[open_], form.rad[open_]) for i, form in given.items()}
         for i, form in read.items():
-            self._add(own, i, form * (-multipliers * (low + high) / 2.0)[:, None])
-        self._squares(read, multipliers * low * high)
+            self._add(own, i, form * (weights * (low + high) * -0.5).reshape(-1, 1))
+        self._squares(read, weights * low * high)
         chosen = np.zeros((node.size, len(open_)))
         chosen[open_, np.arange(len(open_))] = 1.0
         self.forms[node.name][own] = Enclosure.exact(chosen)
@@ -284,17 +295,25 @@ class Quadratic:
             raise Unproven(f"{node.name} has no constant")
         own = self._fresh(np.full(node.size, multiplier))
         for before, gain in zip(node.read, gains):
-            weight = -multiplier * gain * gain * (1.0 + 1e-15)
-            self._squares(self.forms.get(before.name, {}), np.full(before.size, weight))
+            weight = Enclosure.exact(np.full(before.size, -multiplier)) * gain * gain
+            self._squares(self.forms.get(before.name, {}), weight)
+        self._reserve(node.size, node.size)
         self.forms[node.name] = {own: Enclosure.exact(np.eye(node.size))}
 
     def end(self, node: Node, scale: float) -> None:
         """Subtract the square of the value."""
-        self._squares(self.forms[node.name], np.full(node.size, -scale * scale * (1.0 + 1e-15)))
+        self._squares(self.forms[node.name], Enclosure.exact(np.full(node.size, -scale)) * scale)
 
     def positive(self) -> bool:
         """Say whether the form is proven to be positive semidefinite."""
-        return ar.positive(self.blocks, len(self.sizes))
+        count, filled = len(self.sizes), set(self.blocks)
+        if count > MOST_BLOCKS:
+            raise Unproven("a certificate through too many nodes")
+        for i in range(count):  # what elimination fills in
+            ahead = [j for j in range(i + 1, count) if (i, j) in filled]
+            filled.update((j, k) for j in ahead for k in ahead if j <= k)
+        ar.reserve(sum(self.sizes[i] * self.sizes[j] for i, j in filled), most=self.memory)
+        return not count or ar.positive(self.blocks, count)
 
 
 def _compact(values: Array) -> Array:

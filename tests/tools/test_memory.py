@@ -1,0 +1,222 @@
+"""Small files that ask for much: no file below 10 kB takes a gigabyte."""
+
+import io
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from .forging import Forger
+from .proofs import SCRIPT
+
+MEASURE = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, timeout=40)
+print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+sys.stderr.write((done.stdout + done.stderr).decode()[-400:])
+"""
+SIZE = 300_000
+
+
+def taken(path) -> tuple[int, int, str]:
+    """Return the exit code, the peak memory in MB, and what was said."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, sys.executable, SCRIPT, path], capture_output=True, text=True, check=True
+    )
+    code, peak = done.stdout.split()
+    return int(code), int(peak), done.stderr
+
+
+def identity(size):
+    return {"map": "identity", "shape": [size]}
+
+
+def eyes():
+    """A certificate over a value as large as the file says."""
+    file = Forger((4000,))
+    for k in range(30):
+        file.add(f"y{k}", "linear", (4000,), [file.output], maps=[identity(4000)])
+    return file.upper(0.0, [*file.steps(), file.certificate({"x0": 1.0})])
+
+
+def bents():
+    """A certificate through many activations."""
+    file = Forger((700,))
+    for k in range(40):
+        file.bent(f"u{k}", "relu")
+    multipliers = {f"u{k}": 1.0 for k in range(40)}
+    return file.upper(0.0, [*file.steps(), file.certificate({"x0": 1.0}, 0.1, multipliers=multipliers)])
+
+
+def fan():
+    """A certificate whose elimination fills in all pairs of a hundred activations."""
+    file = Forger((200,))
+    names = [file.bent(f"u{k}", "relu", "x0") for k in range(80)]
+    file.add("y", "linear", (200,), names, maps=[identity(200)] * 80)
+    return file.upper(9.0, [file.certificate({"x0": 1.0}, 1e-4, multipliers=dict.fromkeys(names, 1e-3))])
+
+
+def closed():
+    """A certificate through many activations that are linear, and hold a form each."""
+    file = Forger((1500,))
+    for k in range(60):
+        file.bent(f"u{k}", "leaky_relu", slope=1.0)
+    return file.upper(0.0, [file.certificate({"x0": 1.0}, 0.1)])
+
+
+def written_out():
+    """A convolution that is just small enough to be written out."""
+    file = Forger((1, 44, 44))
+    conv = file.convolution(np.ones((1, 1, 3, 3)), [44, 44], left=1, right=1)
+    file.add("y", "linear", (1, 44, 44), ["x0"], maps=[{"map": "chain", "parts": [conv] * 3}])
+    return file.upper(9.0)
+
+
+def on_tori():
+    """A convolution whose symbol is large."""
+    file = Forger((1, 1000, 1000))
+    conv = file.convolution(np.ones((1, 1, 2, 2)), [1000, 1000], left=1, right=1)
+    file.add("y", "linear", (1, 1001, 1001), ["x0"], maps=[conv])
+    return file.upper(9.0)
+
+
+def long_torus():
+    """A torus of millions of places."""
+    file = Forger((1, 900_000))
+    file.add("y", "linear", (1, 900_001), ["x0"], maps=[file.convolution([[[1.0]]], [900_000], left=1)])
+    return file.upper(9.0)
+
+
+def padding():
+    """Few inputs and outputs, and ten million zeros between them."""
+    file = Forger((1, 10))
+    about = {"left": 10**6, "right": 10**6, "stride": 10**5}
+    conv = file.convolution([[[1.0]]], [10], **about)
+    file.add("y", "linear", (1, 21), ["x0"], maps=[conv])
+    return file.upper(9.0)
+
+
+def named_often(kind):
+    """One array that is named by thousands of maps."""
+
+    def build():
+        file = Forger((SIZE,))
+        if kind == "diagonal":
+            data = {"map": "diagonal", "scale": file.put(np.ones(SIZE), np.float32)}
+        else:
+            data = {"map": "index", "index": file.put(np.zeros(SIZE), np.int64)}
+        for k in range(3):
+            file.add(f"y{k}", "linear", (SIZE,), [file.output], maps=[{"map": "chain", "parts": [data] * 400}])
+        file.arrays["noise"] = np.random.default_rng(0).integers(0, 2**62, 900)
+        return file.upper(9.0)
+
+    return build
+
+
+def many_operands():
+    """A sum of a thousand times the same large value."""
+    file = Forger((10**6,))
+    file.add("y", "linear", (10**6,), ["x0"] * 1000, maps=[identity(10**6)] * 1000)
+    return file.upper(9.0)
+
+
+def many_values():
+    """Thousands of large values, evaluated at a pair."""
+    file = Forger((SIZE,))
+    for k in range(200):
+        file.add(f"y{k}", "linear", (SIZE,), [file.output], maps=[identity(SIZE)])
+    file.arrays["noise"] = np.random.default_rng(0).integers(0, 2**62, 900)
+    return file.lower(0.5, np.zeros(SIZE), np.ones(SIZE))
+
+
+def spread_out():
+    """One entry spread out to millions."""
+    file = Forger((1,))
+    file.add("y", "linear", (9, 10**6), [], maps=[], constant=file.put([1.0]))
+    file.bent("u", "tanh")
+    return file.lower(0.5, [0.0], [1.0])
+
+
+def doubled():
+    """y + y, 25 times: 2^25 ways from the input to the output."""
+    file = Forger((2,))
+    for k in range(25):
+        file.add(f"y{k}", "linear", (2,), [file.output] * 2, maps=[file.diagonal(0.5), file.diagonal([0.5, 0.5])])
+    return file.upper(0.1)
+
+
+def many_sources():
+    """Every activation is a source for all that follow."""
+    file = Forger((1,))
+    for k in range(150):
+        file.bent(f"u{k}", "relu")
+        file.add(f"y{k}", "linear", (1,), [f"u{k}"], maps=[identity(1)])
+    return file.upper(9.0)
+
+
+def long_chain():
+    """Segments of thousands of maps."""
+    file = Forger((2,))
+    name = file.put([0.5])
+    for k in range(300):
+        file.add(f"y{k}", "linear", (2,), [file.output], maps=[{"map": "diagonal", "scale": name}])
+    return file.upper(9.0)
+
+
+def many_claims():
+    file = Forger((1000,))
+    file.dense("y", np.ones((1, 1000)))
+    file.upper(9.0)
+    file.claims *= 200
+    return file
+
+
+BOMBS = {
+    build.__name__: build
+    for build in (
+        eyes,
+        bents,
+        fan,
+        closed,
+        written_out,
+        on_tori,
+        long_torus,
+        padding,
+        many_operands,
+        many_values,
+        spread_out,
+        doubled,
+        many_sources,
+        long_chain,
+        many_claims,
+    )
+} | {f"many {kind}": named_often(kind) for kind in ("diagonal", "index")}
+SLOW = {"eyes", "bents", "written_out", "on_tori", "many_sources", "long_chain", "many_claims", "many_values"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in BOMBS])
+def test_small_files_take_little_memory(name, tmp_path):
+    path = BOMBS[name]().write(tmp_path / "bomb.npz", compress=True)
+    assert path.stat().st_size < 60_000
+    code, peak, said = taken(path)
+    assert code in (0, 1, 2, 3)
+    assert peak < 1000, (peak, said)
+
+
+@pytest.mark.parametrize("text", [b"[" + b"[]," * 10**6 + b"[]]", b'{"a":' * 9 * 10**5, b'"' + b"a" * 4 * 10**6 + b'"'])
+def test_json_that_grows(text, tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", header=np.frombuffer(text, np.uint8))
+    code, peak, said = taken(tmp_path / "bomb.npz")
+    assert (code, peak < 500) == (2, True), (peak, said)
+
+
+def test_archives_that_grow(tmp_path):
+    content = io.BytesIO()
+    np.save(content, np.zeros(10**7))
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.npy", content.getvalue())
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
+    code, peak, said = taken(tmp_path / "bomb.npz")
+    assert (code, peak < 300) == (2, True), (peak, said)
