@@ -117,7 +117,15 @@ class Enclosure:
 
 
 Blocks = dict[tuple[int, int], Enclosure]
-"""A symmetric matrix in blocks (i, j), i <= j; absent ones are zero."""
+"""A symmetric matrix in blocks (i, j), i <= j; absent ones are zero, and a vector stands for a diagonal block."""
+
+
+def plus(first: Enclosure | None, second: Enclosure) -> Enclosure:
+    """Add two blocks; a vector that a matrix is added to is written out."""
+    if first is None or first.mid.ndim == second.mid.ndim:
+        return second if first is None else first + second
+    pair = [side if side.mid.ndim == 2 else Enclosure(np.diag(side.mid), np.diag(side.rad)) for side in (first, second)]
+    return pair[0] + pair[1]
 
 
 def positive(blocks: Blocks, count: int) -> bool:
@@ -127,11 +135,14 @@ def positive(blocks: Blocks, count: int) -> bool:
     """
     scales = []
     for i in range(count):
-        diagonal = np.diagonal(blocks[i, i].mid)
+        diagonal = blocks[i, i].mid if blocks[i, i].mid.ndim == 1 else np.diagonal(blocks[i, i].mid)
         if not (diagonal > 0.0).all():
             return False
         scales.append(np.exp2(-np.round(np.log2(diagonal) / 2.0)))
-    scaled = {(i, j): block * scales[i][:, None] * scales[j] for (i, j), block in blocks.items()}
+    scaled = {
+        (i, j): block * (scales[i][:, None] if block.mid.ndim == 2 else scales[i]) * scales[j]
+        for (i, j), block in blocks.items()
+    }
     usual = 16.0 * UNIT * max(len(scale) + 8.0 for scale in scales) ** 2
     return any(_factored(dict(scaled), count, usual * factor) for factor in (1.0, 64.0, 4096.0, 2.0**20))
 
@@ -144,18 +155,18 @@ def _factored(blocks: Blocks, count: int, shift: float) -> bool:
     sizes = [len(blocks[i, i].mid) for i in range(count)]
     over = [np.zeros(size) for size in sizes]
     for i in range(count):
-        own = blocks.pop((i, i)) - Enclosure.exact(shift * np.eye(sizes[i]))
+        own = plus(blocks.pop((i, i)), Enclosure.exact(np.full(sizes[i], -shift)))
         ahead = {j: blocks.pop((i, j)) for j in range(i + 1, count) if (i, j) in blocks}
-        plain = not np.any(own.mid - np.diag(np.diagonal(own.mid)))
-        if not (np.diagonal(own.mid) > 0.0).all():
+        plain = own.mid.ndim == 1
+        if not ((own.mid if plain else np.diagonal(own.mid)) > 0.0).all():
             return False
         try:
-            root = np.sqrt(np.diagonal(own.mid)) if plain else np.linalg.cholesky(own.mid)
+            root = np.sqrt(own.mid) if plain else np.linalg.cholesky(own.mid)
         except np.linalg.LinAlgError:
             return False
-        factor = Enclosure.exact(np.diag(root) if plain else root)
-        left = own - (Enclosure.exact(np.diag(root)) * root if plain else factor @ factor.T)
-        over[i] = raised(over[i] + left.most.sum(1), sizes[i])
+        factor = Enclosure.exact(root)
+        left = (own - factor * root).most if plain else (own - factor @ factor.T).most.sum(1)
+        over[i] = raised(over[i] + left, sizes[i])
         pushed = {}
         for j, block in ahead.items():
             found = block.mid / root[:, None] if plain else np.linalg.solve(root, block.mid)
@@ -167,7 +178,7 @@ def _factored(blocks: Blocks, count: int, shift: float) -> bool:
             for k, second in pushed.items():
                 if j <= k:
                     moved = first.T @ second
-                    blocks[j, k] = blocks[j, k] - moved if (j, k) in blocks else moved * -1.0
+                    blocks[j, k] = plus(blocks.get((j, k)), Enclosure(-moved.mid, moved.rad))
     return all((row <= shift).all() for row in over)
 
 

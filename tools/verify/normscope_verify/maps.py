@@ -305,23 +305,28 @@ class Convolution(Map):
         rows, columns = self.weight.shape[0] // self.groups, self.weight.shape[1]
         if 60.0 * math.prod(sizes) * self.groups * min(rows, columns) ** 2 * max(rows, columns) > TORUS_WORK:
             raise Unproven(f"a convolution from {list(self.inside)} to {list(self.outside)} is too large")
-        ar.reserve(4.0 * math.prod(sizes), self.weight.shape[0], columns)
         ar.reserve(40.0 * max(sizes))
         exponent = math.frexp(float(np.abs(self.weight).max()))[1]
         symbol = np.ldexp(self.weight, -exponent).astype(complex)
         heavy = ar.lengths(np.abs(symbol).sum(tuple(range(2, symbol.ndim))).reshape(1, -1), 1)[0]
-        for number, (axis, size) in enumerate(zip(self.axes, sizes), start=2):
-            turns = np.outer(np.arange(axis.kernel) * axis.dilation, 2 * np.arange(size) + twist) % (2 * size)
-            wave = roots_of_unity(2 * size)[turns]
-            symbol = np.moveaxis(np.tensordot(symbol, wave, axes=([number], [0])), -1, number)
-        shape, strides = [self.groups, rows, columns], [axis.stride for axis in self.axes]
-        for stride, size in zip(strides, sizes):
-            shape += [stride, size // stride]
-        aliases, grid = list(range(3, len(shape), 2)), list(range(4, len(shape), 2))
-        symbol = symbol.reshape(shape).transpose([0, *grid, 1, 2, *aliases])
-        symbol = symbol.reshape(-1, rows, columns * math.prod(strides))
-        step = max(1, AT_ONCE // symbol[0].size)
-        most = max(ar.stack_norm(symbol[start : start + step]) for start in range(0, len(symbol), step))
+        strides = [axis.stride for axis in self.axes]
+        step = max(1, AT_ONCE // (self.weight.shape[0] * columns * strides[0] * math.prod(sizes[1:])))
+        ar.reserve(6.0 * self.weight.shape[0] * columns * strides[0] * step, *sizes[1:])
+        most = 0.0
+        for start in range(0, sizes[0] // strides[0], step):  # a few frequencies of the first axis at a time
+            grids = [np.arange(start, min(start + step, sizes[0] // strides[0]))]
+            grids += [np.arange(size // stride) for size, stride in zip(sizes[1:], strides[1:])]
+            part, shape = symbol, [self.groups, rows, columns]
+            for number, (axis, size, grid) in reversed(list(enumerate(zip(self.axes, sizes, grids), start=2))):
+                turns = (np.arange(axis.stride)[:, None] * (size // axis.stride) + grid).reshape(-1)  # the aliases
+                places = np.outer(np.arange(axis.kernel) * axis.dilation, 2 * turns + twist) % (2 * size)
+                wave = roots_of_unity(2 * size)[places]
+                part = np.moveaxis(np.tensordot(part, wave, axes=([number], [0])), -1, number)
+            for stride, grid in zip(strides, grids):
+                shape += [stride, len(grid)]
+            order = [0, *range(4, len(shape), 2), 1, 2, *range(3, len(shape), 2)]
+            part = part.reshape(shape).transpose(order).reshape(-1, rows, columns * math.prod(strides))
+            most = max(most, ar.stack_norm(part))
         # rounding of the symbol: a product of up to three roots, each off by a unit, and a sum over the taps
         noise = heavy * 4.0 * ar.gamma(self.weight[0, 0].size + 16.0) * math.sqrt(math.prod(strides))
         return ((arb(most) + arb(noise)) * arb(2) ** exponent / arb(math.prod(strides)).sqrt()).upper()

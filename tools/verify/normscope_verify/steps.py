@@ -224,15 +224,23 @@ class Quadratic:
     def __init__(self, memory: float) -> None:
         self.sizes: list[int] = []
         self.entries, self.memory = 0, memory
-        self.forms: dict[str, dict[int, Enclosure]] = {}
+        self.forms: dict[str, dict[int, Enclosure | None]] = {}  # None for the variables themselves
         self.blocks: ar.Blocks = {}
 
     def _fresh(self, diagonal: Array) -> int:
         """Add a block of variables with these squares; return its number."""
-        self._reserve(len(diagonal), len(diagonal))
         self.sizes.append(len(diagonal))
-        self._add(len(self.sizes) - 1, len(self.sizes) - 1, Enclosure.exact(np.diag(diagonal)))
+        self._add(len(self.sizes) - 1, len(self.sizes) - 1, Enclosure.exact(diagonal))
         return len(self.sizes) - 1
+
+    def _written(self, name: str) -> dict[int, Enclosure]:
+        """Return a value as matrices over the variables."""
+        found = {}
+        for i, form in self.forms.get(name, {}).items():
+            if form is None:
+                self._reserve(self.sizes[i], self.sizes[i])
+            found[i] = Enclosure.exact(np.eye(self.sizes[i])) if form is None else form
+        return found
 
     def _reserve(self, rows: int, columns: int) -> None:
         """Refuse to hold more than the memory allowed, over all blocks and forms."""
@@ -241,9 +249,9 @@ class Quadratic:
 
     def _add(self, i: int, j: int, block: Enclosure) -> None:
         (i, j), block = ((i, j), block) if i <= j else ((j, i), block.T)
-        if (i, j) not in self.blocks:
-            self._reserve(*block.mid.shape)
-        self.blocks[i, j] = self.blocks[i, j] + block if (i, j) in self.blocks else block
+        if (i, j) not in self.blocks or self.blocks[i, j].mid.ndim < block.mid.ndim:
+            self._reserve(block.mid.shape[0], block.mid.size // block.mid.shape[0])
+        self.blocks[i, j] = ar.plus(self.blocks.get((i, j)), block)
 
     def _squares(self, form: dict[int, Enclosure], weights: Enclosure) -> None:
         """Add sum_k weights_k (form_k)^2."""
@@ -257,7 +265,7 @@ class Quadratic:
     def begin(self, node: Node, weight: float) -> None:
         """Start from a value."""
         own = self._fresh(np.full(node.size, weight))
-        self.forms[node.name] = {own: Enclosure.exact(np.eye(node.size))}
+        self.forms[node.name] = {own: None}
 
     def linear(self, node: Linear) -> None:
         """Write a linear value as matrices over the variables."""
@@ -265,8 +273,11 @@ class Quadratic:
         for linear, name in zip(node.maps, node.operands):
             for block, form in self.forms.get(name, {}).items():
                 self._reserve(node.size, self.sizes[block])
-                columns = form.T.reshape(-1, *linear.inside)
-                moved = linear.carry(columns).reshape(self.sizes[block], node.size).T
+                if form is None:
+                    moved = linear.matrix()
+                else:
+                    columns = form.T.reshape(-1, *linear.inside)
+                    moved = linear.carry(columns).reshape(self.sizes[block], node.size).T
                 found[block] = found[block] + moved if block in found else moved
         self.forms[node.name] = found
 
@@ -274,9 +285,10 @@ class Quadratic:
         """Add lambda (du - a dv) (du - b dv) for entries whose slope is open; the others are linear."""
         if not np.isfinite([low, high]).all():
             raise Unproven(f"the slopes of {node.name} have no limit")
-        given, open_ = self.forms.get(node.operands[0], {}), np.flatnonzero(low < high)
+        given, open_ = self._written(node.operands[0]), np.flatnonzero(low < high)
         self._reserve(node.size, sum(self.sizes[i] for i in given) + len(open_))
-        self.forms[node.name] = {i: form * np.where(low < high, 0.0, low)[:, None] for i, form in given.items()}
+        closed = np.where(low < high, 0.0, low)
+        self.forms[node.name] = {i: form * closed[:, None] for i, form in given.items()} if closed.any() else {}
         if not len(open_):
             return
         own = self._fresh(multipliers[open_])
@@ -287,7 +299,7 @@ class Quadratic:
         self._squares(read, weights * low * high)
         chosen = np.zeros((node.size, len(open_)))
         chosen[open_, np.arange(len(open_))] = 1.0
-        self.forms[node.name][own] = Enclosure.exact(chosen)
+        self.forms[node.name][own] = None if len(open_) == node.size else Enclosure.exact(chosen)
 
     def gain(self, node: Node, gains: list[float], multiplier: float) -> None:
         """Add lambda (norm(du)^2 - sum_j g_j^2 norm(dv_j)^2)."""
@@ -296,17 +308,16 @@ class Quadratic:
         own = self._fresh(np.full(node.size, multiplier))
         for before, gain in zip(node.read, gains):
             weight = Enclosure.exact(np.full(before.size, -multiplier)) * gain * gain
-            self._squares(self.forms.get(before.name, {}), weight)
-        self._reserve(node.size, node.size)
-        self.forms[node.name] = {own: Enclosure.exact(np.eye(node.size))}
+            self._squares(self._written(before.name), weight)
+        self.forms[node.name] = {own: None}
 
     def end(self, node: Node, scale: float) -> None:
         """Subtract the square of the value."""
-        self._squares(self.forms[node.name], Enclosure.exact(np.full(node.size, -scale)) * scale)
+        self._squares(self._written(node.name), Enclosure.exact(np.full(node.size, -scale)) * scale)
 
     def positive(self) -> bool:
         """Say whether the form is proven to be positive semidefinite."""
-        count, filled = len(self.sizes), set(self.blocks)
+        count, filled = len(self.sizes), {place for place, block in self.blocks.items() if block.mid.ndim == 2}
         if count > MOST_BLOCKS:
             raise Unproven("a certificate through too many nodes")
         for i in range(count):  # what elimination fills in
