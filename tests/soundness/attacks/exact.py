@@ -179,7 +179,9 @@ def attack(seed: int) -> Outcome:
     outcome = Outcome("exact", parts)
     bracket = ns.lipschitz(model, batch, effort="exact")
     truth = max(float(np.linalg.norm(matrix, 2)) for _, matrix in cells(model))
-    product = math.prod(float(torch.linalg.matrix_norm(l.weight.double(), 2)) for l in model if hasattr(l, "weight"))
+    product = math.prod(
+        float(torch.linalg.matrix_norm(l.weight.detach().double(), 2)) for l in model if hasattr(l, "weight")
+    )
     room = 64 * len(model) * EPS * 1.5 ** len(model) * product
     outcome.check(truth <= bracket.upper * (1 + 4 * EPS) + room, f"seed {seed}: {truth!r} above {bracket.upper!r}")
     outcome.check(bracket.lower <= truth + room, f"seed {seed}: witness {bracket.lower!r} above the truth {truth!r}")

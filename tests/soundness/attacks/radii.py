@@ -95,9 +95,7 @@ def attack(seed: int) -> Outcome:
     return outcome
 
 
-def least_margin(
-    twin: nn.Module, x: Tensor, label: int, radius: float, seed: int
-) -> tuple[float, float, Tensor]:
+def least_margin(twin: nn.Module, x: Tensor, label: int, radius: float, seed: int) -> tuple[float, float, Tensor]:
     """The smallest lead of a label found inside a ball, the size of its outputs there, and the point."""
     generator = torch.Generator().manual_seed(seed)
     others = [other for other in range(CLASSES) if other != label]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.core.errors import NormscopeError
+from normscope.core.errors import NormscopeError, SoundnessError
 
 from ..attacker import as_function, double_twin, strongest
 from .outcome import Outcome, drawing
@@ -70,6 +70,9 @@ def _exponents(way: str, most: int, count: int) -> list[int]:
 def _check(outcome: Outcome, words: str, known: float, room: float, figure: Callable[[], ns.Bracket]) -> None:
     try:
         bracket = figure()
+    except SoundnessError as error:
+        outcome.check(False, f"{words}: {error}")
+        return
     except NormscopeError as error:
         outcome.remarks.append(f"refused: {type(error).__name__}")
         return

@@ -180,9 +180,7 @@ def _reached(model: nn.Module, row: WeightRow, x: Tensor, seed: int, merged: boo
     return [(name, Moved(twin, name, x, measured).attack(seed)) for name, measured in _movable(twin, row, merged)]
 
 
-def _movable(
-    model: nn.Module, row: WeightRow, merged: bool
-) -> list[tuple[str, Callable[[nn.Module], Tensor] | None]]:
+def _movable(model: nn.Module, row: WeightRow, merged: bool) -> list[tuple[str, Callable[[nn.Module], Tensor] | None]]:
     """Names of parameters, each with the weight whose change counts; None: the parameter itself."""
     if row.parameter is not None:
         return [(row.parameter, None)]
