@@ -174,7 +174,7 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
         per_sample=call.per_sample,
         notes=tuple(dict.fromkeys(notes)),
         rounded=narrow,
-        derived=_derived(nodes, made, constants, _parameters(program)),
+        derived=_derived(nodes, multiple | made, constants, _parameters(program)),
         samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
     )
 
@@ -187,7 +187,9 @@ def _derived(
     for name, node in made.items():
         for operand in nodes[name].all_input_nodes if name in nodes else ():
             value = constants.get(operand.name)
-            for source in ancestors(operand) if isinstance(value, Tensor) else ():
+            if not isinstance(value, Tensor):
+                continue
+            for source in ancestors(operand):
                 if source.name in weights and not _one_memory(value, constants[source.name]):
                     found[node.where, source.name] = node.where, constants[source.name]
     return tuple(found.values())
