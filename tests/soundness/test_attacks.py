@@ -53,10 +53,10 @@ def test_every_kind() -> None:
     counts = os.environ.get("NORMSCOPE_ATTACKS", ",".join(f"{kind}:{count}" for kind, count in COUNTS.items()))
     asked = {kind: int(count) for kind, count in (item.split(":") for item in counts.split(","))}
     cases = [(kind, seed) for kind, count in asked.items() for seed in range(count)]
-    began = time.monotonic()
+    began, commit = time.monotonic(), record.commit()
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
         outcomes = list(pool.map(attacked, *zip(*cases)))
-    record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts))
+    record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts, commit=commit))
     assert [words for outcome in outcomes for words in outcome.violations] == []
 
 

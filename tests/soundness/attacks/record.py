@@ -28,7 +28,7 @@ HEADS = {
 }
 
 
-def collected(outcomes: Sequence[Outcome], *, seconds: float, counts: str) -> dict:
+def collected(outcomes: Sequence[Outcome], *, seconds: float, counts: str, commit: str) -> dict:
     """Return the counts by kind, as plain data."""
     kinds = {}
     for kind in HEADS:
@@ -45,7 +45,7 @@ def collected(outcomes: Sequence[Outcome], *, seconds: float, counts: str) -> di
     return {
         "schema_version": 1,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit,
         "command": COMMAND.format(counts=counts),
         "machine": f"{platform.machine()}, CPU",
         "versions": {"normscope": ns.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -95,6 +95,7 @@ def page(result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit that is checked out."""
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent)
     return found.stdout.strip() or "unknown"
