@@ -139,6 +139,7 @@ class Graph:
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
         notes: what the reader must know.
         rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
+        derived: which places read a constant that was computed from a parameter, each with the parameter.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
         batched: the graph of the whole batch, operator by operator, where the graph is the map of one sample.
     """
@@ -150,6 +151,7 @@ class Graph:
     per_sample: bool = False
     notes: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
+    derived: tuple[tuple[str, Tensor], ...] = field(default=(), repr=False)
     samples: Tensor | None = field(default=None, repr=False)
     batched: Graph | None = field(default=None, repr=False)
 

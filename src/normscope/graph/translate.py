@@ -174,8 +174,34 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
         per_sample=call.per_sample,
         notes=tuple(dict.fromkeys(notes)),
         rounded=narrow,
+        derived=_derived(nodes, multiple | made, constants, _parameters(program)),
         samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
     )
+
+
+def _derived(
+    nodes: dict[str, torch.fx.Node], made: dict[str, Node], constants: dict[str, Any], weights: set[str]
+) -> tuple[tuple[str, Tensor], ...]:
+    """Return which places read a constant that was computed from a parameter, with the parameter; views are no such."""
+    found: dict[tuple[str, str], tuple[str, Tensor]] = {}
+    for name, node in made.items():
+        for operand in nodes[name].all_input_nodes if name in nodes else ():
+            value = constants.get(operand.name)
+            if not isinstance(value, Tensor):
+                continue
+            for source in ancestors(operand):
+                if source.name in weights and not _one_memory(value, constants[source.name]):
+                    found[node.where, source.name] = node.where, constants[source.name]
+    return tuple(found.values())
+
+
+def _one_memory(first: Tensor, second: Tensor) -> bool:
+    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+
+
+def _parameters(program: ExportedProgram) -> set[str]:
+    """Names of the placeholders that are parameters."""
+    return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER}
 
 
 def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:

@@ -39,7 +39,7 @@ class Applied:
         nodes: names of the nodes that apply it, in order; several for a module that runs several times.
         turned: which of them apply its transpose.
         chained: whether one of them is reached from another: the output is then no Lipschitz function of the weight.
-        also: where else the same memory is used, which is held fixed.
+        also: where else the same memory is used, or what was computed from it, which is held fixed.
     """
 
     name: str
@@ -109,7 +109,7 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
             nodes=tuple(names),
             turned=frozenset(turned),
             chained=len(names) > 1 and _chained(graph, names),
-            also=_also(places, weight, names),
+            also=tuple(dict.fromkeys((*_also(places, weight, names), *_derived(graph, weight)))),
         )
         for first, weight, names, turned in groups
     )
@@ -143,6 +143,11 @@ def _also(places: Mapping[int, Sequence[tuple[Node, Tensor]]], weight: Tensor, n
     """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
     found = places.get(weight.untyped_storage().data_ptr(), [])
     return tuple(dict.fromkeys(n.where for n, leaf in found if n.name not in names and same_memory(leaf, weight)))
+
+
+def _derived(graph: Graph, weight: Tensor) -> tuple[str, ...]:
+    """Return which nodes read a constant that was computed from a weight, such as a multiple or a norm of it."""
+    return tuple(where for where, parameter in graph.derived if same_memory(parameter, weight))
 
 
 def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:

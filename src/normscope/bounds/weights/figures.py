@@ -304,7 +304,8 @@ class Figures:
         if len(weight.nodes) > 1 and not weight.chained:
             notes.append(f"applied {len(weight.nodes)} times, moved in all of them together")
         if weight.also:
-            notes.append(f"its memory also serves {', '.join(weight.also[:3])}, which is held fixed")
+            places = ", ".join(weight.also[:3])
+            notes.append(f"the weight, or what is computed from it, also serves {places}, which is held fixed")
         tied = [
             path
             for path, module in self.work.model.named_modules()

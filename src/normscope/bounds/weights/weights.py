@@ -58,7 +58,9 @@ def weight_sensitivity(
     (`per_sample`) and the bracket spans the largest; otherwise the batch is one input.
 
     A weight that several layers share is moved in all of them together; where one of these reads what another made,
-    the output is no Lipschitz function of the weight and the upper side is `+inf`.
+    the output is no Lipschitz function of the weight and the upper side is `+inf`. A token embedding that shares its
+    memory, and what the model computes from the weight (2 W, its norm, a bias made of it), is held fixed, and a note of
+    the row says so.
 
     Args:
         model: any `torch.nn.Module` that can be traced.

@@ -1,0 +1,155 @@
+"""Attacks on figures that had none of their own: exact constants, single weights, radii, attention, extreme sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.bounds.radius.certifier import Certifier
+from normscope.bounds.weights import figures
+from normscope.core.bracket import Bracket
+from normscope.core.errors import SoundnessError
+from normscope.core.rounding import ONE
+from normscope.linalg.patches import Read
+from normscope.rules import registry
+
+from .attacks import attention, exact, radii, record, scales, weight_rows
+from .attacks.outcome import Outcome
+
+KINDS = {"exact": exact, "weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
+COUNTS = {"exact": 120, "weights": 140, "radii": 60, "attention": 60, "scales": 30}
+QUICK = [("exact", 0), ("exact", 1), *(("weights", seed) for seed in range(7)), ("radii", 0), ("radii", 3),
+         ("attention", 3), ("scales", 1)]  # fmt: skip
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One short climb in each ball; the slow test takes the time that an attack needs."""
+    monkeypatch.setattr(attention, "STARTS", 1)
+    monkeypatch.setattr(attention, "CLIMB", 5)
+
+
+@pytest.mark.usefixtures("briefly")
+@pytest.mark.parametrize(("kind", "seed"), QUICK)
+def test_no_attack_gets_above(kind: str, seed: int) -> None:
+    outcome = KINDS[kind].attack(seed)
+    assert outcome.checks + len(outcome.remarks) > 0
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+def test_every_kind() -> None:
+    """Writes `docs/results/attacks.json` and `.md`, whatever comes, and fails on any violation."""
+    counts = os.environ.get("NORMSCOPE_ATTACKS", ",".join(f"{kind}:{count}" for kind, count in COUNTS.items()))
+    asked = {kind: int(count) for kind, count in (item.split(":") for item in counts.split(","))}
+    cases = [(kind, seed) for kind, count in asked.items() for seed in range(count)]
+    began, commit = time.monotonic(), record.commit()
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        outcomes = list(pool.map(attacked, *zip(*cases)))
+    record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts, commit=commit))
+    assert [words for outcome in outcomes for words in outcome.violations] == []
+
+
+def attacked(kind: str, seed: int) -> Outcome:
+    """Attack one case; a package that contradicts itself counts as a violation."""
+    try:
+        return KINDS[kind].attack(seed)
+    except SoundnessError as error:
+        return Outcome(kind, (), checks=1, violations=[f"seed {seed}: {error}"])
+
+
+class Made(nn.Module):
+    """A weight, and something that is computed from it."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.form, self.w = form, nn.Parameter(torch.linspace(-1, 1, 9).reshape(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.form(x, self.w)
+
+
+FORMS = {
+    "a multiple": lambda x, w: F.linear(x, w) + F.linear(x, 2 * w),
+    "a copy": lambda x, w: F.linear(x, w) + F.linear(x, w.clone()),
+    "a bias": lambda x, w: F.linear(x, w, w.sum(1)),
+    "its norm": lambda x, w: F.linear(x, w) / w.norm(),
+    "a function of it, later": lambda x, w: F.linear(F.linear(x, w).tanh(), w.exp()),
+    "the scale of a normalizer": lambda x, w: F.layer_norm(F.linear(x, w), (3,), w.mean(0)),
+    "one of several outputs": lambda x, w: F.batch_norm(F.linear(x, w), torch.zeros(3), torch.ones(3), w.mean(0)),
+    "a row that is added": lambda x, w: F.linear(x, w) + w[0].square(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_says_that_what_is_computed_from_its_weight_is_held_fixed(form: str) -> None:
+    row = next(row for row in ns.weight_sensitivity(Made(FORMS[form]).eval(), torch.ones(1, 3)) if row.parameter)
+    assert row.parameter == "w"
+    assert any("held fixed" in note for note in row.notes)
+
+
+@pytest.mark.parametrize("form", [lambda x, w: F.linear(x, w), lambda x, w: x @ w.t() + x @ w[:, :3].reshape(3, 3)])
+def test_a_weight_that_is_used_as_it_is_has_no_such_note(form: Callable[[Tensor, Tensor], Tensor]) -> None:
+    for row in ns.weight_sensitivity(Made(form).eval(), torch.ones(1, 3)):
+        assert not any("held fixed" in note for note in row.notes)
+
+
+def attention_too_tame(patch: pytest.MonkeyPatch) -> None:
+    """Values count once in place of sqrt(tokens) times."""
+    op = torch.ops.aten.scaled_dot_product_attention.default
+    found = registry._RULES[op]
+
+    def function(node, operands):
+        effect = found.function(node, operands)
+        return dataclasses.replace(effect, gains=(*effect.gains[:-1], ONE))
+
+    patch.setitem(registry._RULES, op, dataclasses.replace(found, function=function))
+
+
+def made_weights_too_small(patch: pytest.MonkeyPatch) -> None:
+    """What the layers read counts a tenth too little; those of the case below are under weight_norm."""
+    reading = figures.reading
+
+    def wrong(node, effect, values):
+        read = reading(node, effect, values)
+        return Read.of(0.9 * next(read.pieces)[0])
+
+    patch.setattr(figures, "reading", wrong)
+
+
+def radius_too_large(patch: pytest.MonkeyPatch) -> None:
+    found = Certifier._radii
+
+    def wrong(self, *args, **kwargs):
+        radius, floor, settled = found(self, *args, **kwargs)
+        return 1.01 * radius, floor, settled
+
+    patch.setattr(Certifier, "_radii", wrong)
+
+
+BUGS = {
+    "the gain of attention": ("attention", 39, attention_too_tame),
+    "the row of a weight under weight_norm": ("weights", 7, made_weights_too_small),
+    "a radius 1 % too large": ("radii", 0, radius_too_large),
+}
+
+
+@pytest.mark.usefixtures("briefly")
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the attack alone: brackets whose own sides contradict each other say nothing here."""
+    kind, seed, plant = BUGS[bug]
+    assert KINDS[kind].attack(seed).violations == []
+    monkeypatch.setattr(Bracket, "__post_init__", lambda self: None)
+    plant(monkeypatch)
+    assert KINDS[kind].attack(seed).violations != []
