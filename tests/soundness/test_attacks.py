@@ -25,6 +25,7 @@ from normscope.rules import registry
 
 from .attacks import attention, exact, radii, record, scales, weight_rows
 from .attacks.outcome import Outcome
+from .provenance import provenance
 
 KINDS = {"exact": exact, "weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
 COUNTS = {"exact": 120, "weights": 140, "radii": 60, "attention": 60, "scales": 30}
@@ -53,10 +54,10 @@ def test_every_kind() -> None:
     counts = os.environ.get("NORMSCOPE_ATTACKS", ",".join(f"{kind}:{count}" for kind, count in COUNTS.items()))
     asked = {kind: int(count) for kind, count in (item.split(":") for item in counts.split(","))}
     cases = [(kind, seed) for kind, count in asked.items() for seed in range(count)]
-    began, commit = time.monotonic(), record.commit()
+    began, made = time.monotonic(), provenance()
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
         outcomes = list(pool.map(attacked, *zip(*cases)))
-    record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts, commit=commit))
+    record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts, made=made))
     assert [words for outcome in outcomes for words in outcome.violations] == []
 
 
