@@ -193,7 +193,18 @@ BOMBS = {
         many_claims,
     )
 } | {f"many {kind}": named_often(kind) for kind in ("diagonal", "index")}
-SLOW = {"eyes", "bents", "written_out", "on_tori", "many_sources", "long_chain", "many_claims", "many_values"}
+SLOW = {
+    "eyes",
+    "bents",
+    "written_out",
+    "on_tori",
+    "many_sources",
+    "long_chain",
+    "many_claims",
+    "many_values",
+    "doubled",
+    "many index",
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in BOMBS])
