@@ -57,7 +57,7 @@ def test_as_strided_reads_what_the_model_reads(name, scope):
         assert bracket.upper >= ns.lipschitz(model, batch, scope="point").lower * (1 - 1e-6)
 
 
-def test_the_figure_of_the_issue():
+def test_operands_that_are_not_contiguous():
     weights = torch.tensor([[1.0, 1.0, 100.0], [1.0, 1.0, 1.0]])
     model = Function(lambda x: (x * weights).t().as_strided((2, 2), (1, 1))).eval()
     bracket = bounded(model, torch.randn(2, 3))

@@ -138,7 +138,7 @@ def narrow(name: str) -> Callable[[], None]:
 
 BUGS = {
     "a moved mean is its old value": Bug(statistic(with_momentum(0.0)), moved("functional")),
-    "a moved mean in train mode is its old value": Bug(statistic(with_momentum(0.0)), moved("the issue")),
+    "a moved mean in train mode is its old value": Bug(statistic(with_momentum(0.0)), moved("moved mean times 1e4")),
     "the share of the batch is forgotten": Bug(statistic(with_momentum(0.01)), moved("a share")),
     "a moved variance is a mean": Bug(
         statistic(lambda node: dataclasses.replace(node, index=3)),
@@ -152,11 +152,11 @@ BUGS = {
         lambda patch: patch.setattr(Attributes, "restore", lambda self: None),
         lambda: test_state.test_a_figure_in_train_mode_is_that_of_the_state_as_found("count"),
     ),
-    "as_strided takes its operand for contiguous": Bug(flat_strides, test_memory.test_the_figure_of_the_issue),
+    "as_strided takes its operand for contiguous": Bug(flat_strides, test_memory.test_operands_that_are_not_contiguous),
     "as_strided of an operator's output": Bug(
         flat_strides, lambda: test_memory.test_as_strided_reads_what_the_model_reads("after an operator", "global")
     ),
-    "samples are compared by draws": Bug(by_draws, mixed("the issue")),
+    "samples are compared by draws": Bug(by_draws, mixed("a sine of the distance to the mean")),
     "unknown operators act entry by entry": Bug(unknown_is_entrywise, mixed("not in the table")),
     "comparisons do not count": Bug(first_operand_alone, mixed("compare")),
     "two operands are not compared": Bug(both_is_the_first, mixed("neighbour")),
@@ -176,10 +176,10 @@ BUGS = {
     "casts are not looked at": Bug(lambda patch: patch.setattr(translate, "rounded", lambda *_: ()), narrow("half")),
     "a float holds what it can reach": Bug(
         lambda patch: patch.setattr(precision, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max),
-        narrow("the issue"),
+        narrow("through bfloat16"),
     ),
     "evidence does not follow the notes": Bug(
-        lambda patch: patch.setattr(Work, "evidence", lambda self, value: value.evidence), narrow("the issue")
+        lambda patch: patch.setattr(Work, "evidence", lambda self, value: value.evidence), narrow("through bfloat16")
     ),
     "single samples need not give the same alone": Bug(
         lambda patch: patch.setattr(call, "_alike", lambda *_: True),

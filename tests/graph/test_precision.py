@@ -26,7 +26,7 @@ def autocast(x: Tensor) -> Tensor:
 
 
 NARROW = {
-    "the issue": lambda x: x.bfloat16().float() * 2,
+    "through bfloat16": lambda x: x.bfloat16().float() * 2,
     "half": lambda x: x.half().float() * 2,
     "to": lambda x: x.to(torch.bfloat16).to(x.dtype),
     "type": lambda x: x.type(torch.float16).type(torch.float32),

@@ -53,7 +53,7 @@ def twice(y: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
 
 BATCH, IMAGES = (4, 3), (3, 2, 2, 2)
 MOVED = {
-    "the issue": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH, 1e3),
+    "moved mean times 1e4": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH, 1e3),
     "functional": (functional(500.0, 0).eval(), BATCH, 500.0),
     "a share": (functional(500.0, 0, momentum=0.25).eval(), BATCH, 125.0),
     "twice": (Normalized(nn.BatchNorm1d(3), twice), BATCH, 1e2),

@@ -326,3 +326,10 @@ def test_random_networks_are_verified(seed, tmp_path):
         return
     found = verdicts(proven(random.model, random.batch), tmp_path / "proof.npz")
     assert REJECTED not in {verdict.status for verdict in found}, [str(verdict) for verdict in found]
+
+
+@pytest.mark.parametrize("beta", [1e10, 1e-10, 1.7])
+def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_path):
+    model = Function(lambda x: x * torch.sigmoid(beta * x)).eval()
+    found = verdicts(bracket_of(Work(model, drawn(2, 3)), 0.1), tmp_path / "proof.npz")
+    assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)

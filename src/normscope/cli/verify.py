@@ -1,4 +1,4 @@
-"""`normscope verify`: check saved brackets with a script that uses nothing of Normscope."""
+"""`normscope verify`: check saved brackets with a program that uses nothing of Normscope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .lines import one_line
 
 HELP = """Check saved brackets without trusting Normscope.
 
-A file that `bracket.save(path)` wrote holds the network, both sides of the bracket, the certificate of the upper side
+A file that `bracket.save(path)` wrote holds the network, both sides of the bracket, the steps that prove the upper side
 and the pair of inputs that attains the lower one. `tools/verify`, a small program that needs NumPy and python-flint
 and imports nothing of Normscope or torch, evaluates the network with its own code and checks every step; this command
 runs it in a process of its own. It prints one line per claim: VERIFIED, NOT RE-VERIFIED (why) or REJECTED (why).

@@ -204,7 +204,7 @@ def matrix_norm(matrix: Enclosure) -> arb:
 
 
 def stack_norm(matrices: Array) -> float:
-    """Return a proven bound on the largest singular value of a stack of complex matrices, entries at most about 1."""
+    """Return a proven bound on the largest singular value of complex matrices, far from under- and overflow."""
     if matrices.shape[1] > matrices.shape[2]:
         matrices = np.conj(np.swapaxes(matrices, 1, 2))
     size, terms = matrices.shape[1:]

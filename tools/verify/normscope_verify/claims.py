@@ -94,14 +94,14 @@ def check_upper(claim: Claim, network: Network) -> Verdict:
         prover.take(step)
     own = prover.best[network.output.name]
     here = f"{ar.written(own)} proven here"
-    if prover.rests:
-        return Verdict(claim.what, UNVERIFIED, f"rests on {listed(prover.rests)}, which is not followed here")
     if own <= claim.bound * (1 + UPPER_TOLERANCE):
         return Verdict(claim.what, VERIFIED, here)
+    if prover.rests:
+        return Verdict(claim.what, UNVERIFIED, f"rests on {first_few(prover.rests)}, which is not followed here")
     if claim.ball is not None:
         return Verdict(claim.what, UNVERIFIED, f"{here} over all inputs; enclosures over a ball are not followed here")
     if claim.given or prover.loose:
-        return Verdict(claim.what, UNVERIFIED, f"{here}; {listed([*claim.given, *prover.loose])}")
+        return Verdict(claim.what, UNVERIFIED, f"{here}; {first_few([*claim.given, *prover.loose])}")
     return Verdict(claim.what, REJECTED, f"only {here}")
 
 
@@ -120,12 +120,12 @@ def check_lower(claim: Claim, network: Network) -> tuple[Verdict, arb]:
         slope = ar.norm_of(ends[0] - ends[1]) / ar.norm_of(points[0] - points[1])
     except Unproven as error:
         return Verdict(claim.what, UNVERIFIED, str(error)), arb(0)
-    shown = f"the pair attains {ar.written(slope)}"
+    attained = f"the pair attains {ar.written(slope)}"
     if slope >= claim.bound * (1 - LOWER_TOLERANCE):
-        return Verdict(claim.what, VERIFIED, shown), slope.lower()
+        return Verdict(claim.what, VERIFIED, attained), slope.lower()
     if slope < claim.bound:
-        return Verdict(claim.what, REJECTED, shown), slope.lower()
-    return Verdict(claim.what, UNVERIFIED, f"{shown}, as far as 128 bits can tell"), slope.lower()
+        return Verdict(claim.what, REJECTED, attained), slope.lower()
+    return Verdict(claim.what, UNVERIFIED, f"{attained}, as far as 128 bits can tell"), slope.lower()
 
 
 def check_probe(data: Any, network: Network, reader: Reader) -> Verdict | None:
@@ -177,7 +177,7 @@ def inside(inner: Ball | None, outer: Ball | None) -> bool:
     return outer is None or (same and inner.radius <= outer.radius)  # type: ignore[union-attr]
 
 
-def listed(words: Iterable[str]) -> str:
+def first_few(words: Iterable[str]) -> str:
     """Return the first few of several reasons."""
     found = list(words)
     return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")

@@ -66,7 +66,7 @@ def mish_slope(x: arb) -> arb:
 
 
 def at_bends(slope: Callable[[arb], arb], low: float, high: float) -> tuple[float, float]:
-    """Return the range of a derivative that falls to one bend, rises to the next and falls again, to 0 and 1."""
+    """Return the range of a derivative from 0 to 1 that is least at one place and largest at another: zeros of f''."""
     with flint.ctx.workprec(128):
         return below(slope(arb(low))) - SLACK, above(slope(arb(high))) + SLACK
 

@@ -19,7 +19,7 @@ from .reading import MOST_ENTRIES, Reader
 Shape = tuple[int, ...]
 DENSE_SIDE, DENSE_ENTRIES, DENSE_WORK, TORUS_WORK = 2000, 8e6, 1e11, 5e10
 """Maps are written out up to this short side, this many entries and multiplications; one torus may take so many."""
-MOST_PARTS, AT_ONCE, EACH = 1000, 10**6, 1e6
+MOST_CHAINED, AT_ONCE, EACH = 1000, 10**6, 1e6
 """Maps in a chain, entries that are mapped at once, and multiplications that any map counts for."""
 
 
@@ -92,7 +92,7 @@ class Map:
         exact, what = ar.INF, "is too large to be written out"
         if self.small:
             try:
-                matrix, what = self.matrix(), "leaves the range of float64"
+                matrix, what = self.matrix(), "cannot be bounded closely in float64"
                 exact = ar.matrix_norm(matrix)
                 if matrix.rad.max() <= 1e-9 * np.abs(matrix.mid).max():
                     return exact
@@ -191,7 +191,7 @@ class Sparse(Map):
     def _norm(self, loose: dict[str, None]) -> arb:
         if not self.single:
             return super()._norm(loose)
-        top = float(np.abs(self.entry).max()) or 1.0  # columns do not meet in a row: the norm is that of the longest
+        top = float(np.abs(self.entry).max()) or 1.0  # one entry a row: columns are orthogonal, the longest counts
         squares = ar.raised(np.bincount(self.column, (self.entry / top) ** 2), len(self.entry))
         return (arb(float(squares.max())).sqrt() * top).upper()
 
@@ -296,9 +296,11 @@ class Convolution(Map):
         return functools.reduce(lambda a, b: b if b < a else a, tori)
 
     def _on_torus(self, extra: int, twist: int) -> arb:
-        """Bound the norm by that on a torus which holds the padded input; its turns may multiply by -1 (twist 1).
+        """Bound the norm by that on a torus of N >= size + max(left, right) places along each axis.
 
-        The stride folds the frequencies nu + a N/s onto one another: their matrices stand side by side, over sqrt(s).
+        Reads left of the input wrap onto the zeros on its right and the other way round, so every output is one of the
+        torus. Turning once around may multiply by -1 (twist 1), which changes zeros only. The stride folds the
+        frequencies nu + a N/s onto one another: their matrices stand side by side, over sqrt(s).
         """
         sizes = [max(axis.size + max(axis.left, axis.right, 0), axis.extent) for axis in self.axes]
         sizes = [n + (-n % axis.stride) + extra * axis.stride for n, axis in zip(sizes, self.axes)]
@@ -365,8 +367,8 @@ class Chain(Map):
     """Maps one after the other, the first one first."""
 
     def __init__(self, parts: Sequence[Map]) -> None:
-        if len(parts) > MOST_PARTS:
-            raise Unproven(f"more than {MOST_PARTS} maps one after the other")
+        if len(parts) > MOST_CHAINED:
+            raise Unproven(f"more than {MOST_CHAINED} maps one after the other")
         for first, second in itertools.pairwise(parts):
             require(first.outside == second.inside, f"a map to {first.outside} before one from {second.inside}")
         self.parts, self.inside, self.outside = tuple(parts), parts[0].inside, parts[-1].outside

@@ -115,7 +115,7 @@ class Entrywise(Node):
 
 
 class Normalize(Node):
-    """x divided by the root of its mean square over sets of entries, plus eps."""
+    """x / sqrt(mean(x^2) + eps), the mean over sets of entries."""
 
     def parse(self, item: dict[str, Any], reader: Reader) -> None:
         super().parse(item, reader)

@@ -14,7 +14,7 @@ from .maps import Diagonal, Identity, Map, added, chained
 from .network import Entrywise, Input, Linear, Network, Node, Opaque
 from .reading import Reader
 
-MOST_PARTS, MOST_BLOCKS = 10**6, 500
+MOST_MAPS, MOST_BLOCKS = 10**6, 500
 """Maps in all sums over sources together, and nonlinear nodes in a certificate."""
 
 
@@ -73,7 +73,8 @@ class Prover:
 
     Attributes:
         best: L(v) by name of a value.
-        loose, rests: what size kept from being exact, and constants that are taken as given.
+        loose: why a bound may be larger than it need be, or why a step proved nothing.
+        rests: nodes that have no bound here.
     """
 
     def __init__(self, network: Network) -> None:
@@ -142,8 +143,8 @@ class Prover:
             else:
                 found[node.name] = [Identity(node.shape, node.shape)]
             forms[node.name] = {source: added(terms) for source, terms in found.items()}
-            self.parts += sum(len(getattr(linear, "parts", "1")) for linear in forms[node.name].values())
-            if self.parts > MOST_PARTS:
+            self.parts += sum(len(getattr(linear, "parts", (linear,))) for linear in forms[node.name].values())
+            if self.parts > MOST_MAPS:
                 raise Unproven("too many maps of too many sources")
         return forms[node.name]
 
@@ -186,7 +187,9 @@ class Prover:
         Between the start s_1, ... and the value y lie nonlinear nodes u = phi(v). An activation with slopes in [a, b]
         has (b dv_i - du_i) (du_i - a dv_i) >= 0, a node of constant g has g^2 norm(dv)^2 - norm(du)^2 >= 0. So if
             sum_j w_j norm(ds_j)^2 - sum_i lambda_i (these, >= 0) - norm(scale dy)^2 >= 0
-        as a quadratic form in all ds_j and du, with any lambda_i >= 0, then norm(scale dy)^2 <= sum_j w_j L(s_j)^2.
+        as a quadratic form in all ds_j and du, with any lambda_i >= 0, then norm(scale dy)^2 <= sum_j w_j L(s_j)^2
+        for norm(dx) = 1. A node whose squares add up has sum_j g_j^2 norm(dv_j)^2 - norm(du)^2 >= 0. All inputs
+        together are one start with L = 1 and the largest of their weights.
         """
         order, cone = list(self.network.nodes.values()), {step.at}
         for node in reversed(order):

@@ -89,7 +89,6 @@ class Script:
         made = self._known(node, effect) if node.dtype.is_floating_point and node.index in (None, 0) else None
         if made is None:
             self._opaque(node)
-            made = node.name, node.refs
         else:
             self.cores[node.name], self.read[node.name] = made
 
@@ -219,7 +218,7 @@ def scripted(graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> S
     """Return the script of a graph.
 
     Raises:
-        InputError: a constant of the graph is NaN or infinite.
+        InputError: a value has no entries, or a parameter is NaN or infinite.
     """
     shapes = [item.shape for item in graph.inputs] + [node.shape for node in graph]
     if any(0 in shape for shape in shapes):

@@ -89,6 +89,7 @@ def activation(node: Node) -> Said | None:
         # below 37 torch's function jumps at its threshold by more than a float64 rounds
         "softplus": lambda: not (1e-9 <= float(given["beta"]) <= 1e9 and float(given["threshold"]) >= 37),
         "elu": lambda: not 1e-9 <= float(given["input_scale"]) <= 1e9,
+        "silu": lambda: not 1e-9 <= float(given["beta"]) <= 1e9,
         "clamp": lambda: bool((torch.as_tensor(given["low"]) > torch.as_tensor(given["high"])).any()),
     }
     return None if function in unusual and unusual[function]() else said
