@@ -27,14 +27,16 @@ from normscope.linalg.linear_map import (
 from normscope.linalg.script import TooLargeError, describe
 
 from ..soundness.networks import convolution
-from .proofs import maps, reading
+from .proofs import composition, reading
+
+from normscope_verify.convolution import Convolution as Convolved  # isort: skip
 
 
 def read(linear: LinearMap):
     """Return the checker's map for one of ours, through JSON."""
     archive = Archive()
     data = json.loads(json.dumps(describe(linear, archive)))
-    return maps.parse_map(data, tuple(linear.in_shape), reading.Reader(archive.arrays))
+    return composition.parse_map(data, tuple(linear.in_shape), reading.Reader(archive.arrays))
 
 
 def norm(linear, loose=None) -> float:
@@ -86,7 +88,7 @@ def test_convolutions_of_any_geometry(seed):
     assert np.allclose(own.matrix().mid, dense, rtol=0, atol=1e-12)
     top = np.linalg.norm(dense, 2)
     assert norm(linear) == pytest.approx(top, rel=1e-8, abs=1e-300)
-    convolutions = [part for part in (getattr(own, "parts", (own,))) if isinstance(part, maps.Convolution)]
+    convolutions = [part for part in (getattr(own, "parts", (own,))) if isinstance(part, Convolved)]
     for part in convolutions:
         exact = np.linalg.norm(part.matrix().mid, 2)
         for extra in (0, 1):

@@ -12,7 +12,7 @@ import pytest
 from flint import arb
 
 from . import test_forged as forged
-from .proofs import arithmetic, checker, functions, maps, network, reading
+from .proofs import arithmetic, checker, convolution, functions, maps, network, reading
 
 from normscope_verify import steps  # isort: skip
 
@@ -68,14 +68,14 @@ def lower_triangle(patch: Patch) -> None:
 
 
 def smaller_torus(patch: Patch) -> None:
-    real = maps.Convolution._on_torus
+    real = convolution.Convolution._on_torus
 
     def on_torus(self: Any, extra: int, twist: int) -> arb:
         axes = [dataclasses.replace(axis, left=0, right=0, kernel=1) for axis in self.axes]
         weight = self.weight[:, :, :1]
-        return real(maps.Convolution(weight, axes, self.groups), extra, twist)
+        return real(convolution.Convolution(weight, axes, self.groups), extra, twist)
 
-    patch.setattr(maps.Convolution, "_on_torus", on_torus)
+    patch.setattr(convolution.Convolution, "_on_torus", on_torus)
 
 
 def geometry(number: int) -> Callable[[], None]:
@@ -88,9 +88,9 @@ def geometry(number: int) -> Callable[[], None]:
 
 def fold_that_underflows(patch: Patch) -> None:
     def scaled(self: Any, scale: Any, *, outputs: bool) -> Any:
-        return maps.Convolution(self.weight * scale.reshape(-1, 1, 1), self.axes, self.groups)
+        return convolution.Convolution(self.weight * scale.reshape(-1, 1, 1), self.axes, self.groups)
 
-    patch.setattr(maps.Convolution, "scaled", scaled)
+    patch.setattr(convolution.Convolution, "scaled", scaled)
 
 
 def digest_not_looked_at(patch: Patch) -> None:
@@ -139,7 +139,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
     "a norm on tori too small": (changed(arithmetic, "stack_norm", lambda found, matrices: found * 0.9), geometry(4)),
     "a torus for the first tap alone": (smaller_torus, geometry(0)),
     "the stride is ignored": (
-        changed(maps.Convolution, "_on_torus", lambda found, self, *rest: found / self.axes[0].stride),
+        changed(convolution.Convolution, "_on_torus", lambda found, self, *rest: found / self.axes[0].stride),
         geometry(1),
     ),
     "a fold that underflows": (

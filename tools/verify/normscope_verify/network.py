@@ -11,8 +11,9 @@ from flint import arb
 
 from . import arithmetic as ar
 from .arithmetic import INF, Array, Unproven, require
+from .composition import parse_map
 from .functions import FUNCTIONS
-from .maps import Shape, broadcasts, parse_map
+from .maps import Shape, broadcasts
 from .reading import MOST_ENTRIES, Reader
 
 MOST_NODES, MOST_BALLS, MOST_PRODUCTS = 20_000, 2 * 10**6, 3e9

@@ -10,7 +10,8 @@ from flint import arb
 
 from . import arithmetic as ar
 from .arithmetic import INF, Array, Enclosure, Unproven, require
-from .maps import Diagonal, Identity, Map, added, chained
+from .composition import added, chained
+from .maps import Diagonal, Identity, Map
 from .network import Entrywise, Input, Linear, Network, Node, Opaque
 from .reading import Reader
 
