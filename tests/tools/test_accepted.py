@@ -333,3 +333,11 @@ def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_pat
     model = Function(lambda x: x * torch.sigmoid(beta * x)).eval()
     found = verdicts(bracket_of(Work(model, drawn(2, 3)), 0.1), tmp_path / "proof.npz")
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
+
+
+@pytest.mark.parametrize("seed", [9028, 9049])
+def test_every_value_that_a_claim_rests_on_has_its_step(seed, tmp_path):
+    random = network(seed)
+    for rung in ("folded", "closed-form", "best"):
+        bracket = ns.ladder(random.model, random.batch, mode=random.mode)[rung]
+        assert REJECTED not in {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")}

@@ -184,7 +184,7 @@ class Certificate:
         return bound.times(cores[link.origin])
 
     def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
-        """Keep the multipliers of the chain into `name`; a chain that goes on holds the one up to there."""
+        """Keep the multipliers of the chain into `name`."""
         last, origin, sigma = source, self.links[source].origin, {}
         shift = cores[origin].log10
         while source != origin:
@@ -194,7 +194,6 @@ class Certificate:
                 return
             sigma[source] = torch.tensor(10.0**exponent, dtype=torch.float64)
             source = self.links[source].previous
-        self.runs = {key: run for key, run in self.runs.items() if key[0] != origin or run.into not in sigma}
         at, into = (name, None) if ends else (None, name)
         self.runs[origin, last, name] = Multipliers(
             sigma=sigma, log10=log10 + shift, start={origin: shift}, cores=True, at=at, into=into

@@ -14,6 +14,7 @@ from ...core.budget import affordable
 from ...core.errors import InputError
 from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
+from ...linalg.writing import moderate
 from ...rules.local.local import Affine, flat
 from ..evaluation import EFFORTS, ESTIMATED
 from ..folded import propagate
@@ -34,6 +35,8 @@ WIDEST, NARROW = 1024, 256
 """Largest state of the ellipsoid engine with `effort="tight"`, and without."""
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 """Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
+VANISHING = 1e-150
+"""Constants below this may belong to values whose squares or products no float holds."""
 ATTACK_FEWEST = 4
 """Steps of the search from below, through the largest networks and most centres."""
 
@@ -103,6 +106,12 @@ class Balls:
                 bounds = propagate(self.work.segments, self.work.norm, fold=True)
             _ceilings[self.work] = {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
         return _ceilings[self.work]
+
+    @cached_property
+    def vanishing(self) -> bool:
+        """Whether values may fall below all floats on the way: nothing is bounded over balls then."""
+        forms = [linear for form in self.unrolled.forms.values() for linear in form.values()]
+        return any(0.0 < size < VANISHING for size in self.ceilings.values()) or not all(map(moderate, forms))
 
     def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
         """Return what holds over the balls of a radius, one for all centres or one for each.
@@ -175,8 +184,8 @@ class Over:
 
     @cached_property
     def expanded(self) -> Expansion | None:
-        """Centre and radius for all outputs together; None where there are too many."""
-        if not self.balls.carried:
+        """Centre and radius for all outputs together; None where there are too many, or values vanish."""
+        if not self.balls.carried or self.balls.vanishing:
             return None
         eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
         return self._expand(eye.expand(len(self.radius), -1, -1))
@@ -184,6 +193,8 @@ class Over:
     @cached_property
     def constant(self) -> Tensor:
         """An upper bound on the l2 constant over each ball, `[B]`."""
+        if self.balls.vanishing:
+            return torch.full_like(self.radius, torch.inf)
         if self.expanded is None:
             return self.composed
         return torch.minimum(self.composed, self.expanded.constant)
@@ -201,6 +212,8 @@ class Over:
     @property
     def reason(self) -> str | None:
         """Why a constant is infinite, if one is."""
+        if self.balls.vanishing:
+            return "values on the way may fall below all floats"
         reasons = dict.fromkeys(reason for seen in self.seen for reason in seen.reasons.values())
         return "; ".join(list(reasons)[:3]) or None
 
@@ -213,6 +226,8 @@ class Over:
         Returns:
             `[B, K]`, 0 at k = top.
         """
+        if self.balls.vanishing:
+            return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
         entries = torch.cat([flat(seen.output.entries) for seen in self.seen])
         bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.constant[:, None])
         if self.balls.carried:
@@ -234,6 +249,8 @@ class Over:
             `[B, K]`, 0 at k = top.
         """
         values = self.balls.values
+        if self.balls.vanishing:
+            return torch.full_like(values, -torch.inf).scatter(1, top[:, None], 0.0)
         chosen = values.gather(1, top[:, None])
         errors = self.balls.errors
         pad = 1e-12 * (values.abs() + chosen.abs()) + errors + errors.gather(1, top[:, None])

@@ -52,7 +52,7 @@ def steps(
         name = node["name"]
         if node["kind"] != "linear":
             found.append({"do": "gain", "at": name})
-        elif name in script.apart or "operands" in by:
+        else:
             found.append({"do": "sum", "at": name, "by": "operands"})
         if node["kind"] == "linear" and name in ends and "operands" not in by:
             found += [{"do": "sum", "at": name, "by": way} for way in by]
