@@ -23,6 +23,7 @@ from normscope.bounds import attack, work
 from normscope.bounds.exact import patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
+from normscope.diagnosis import auditing
 from normscope.diagnosis.weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
@@ -210,10 +211,20 @@ class TestCutShort:
             assert re.search(r"lower sides was cut short after 0 of [\d,]+ steps by max_seconds", row.bracket_h.advice)
 
     def test_audits_say_so(self) -> None:
-        audit = ns.audit(*made("relu"), max_seconds=0.0)
+        audit = ns.audit(*made("relu"), effort="thorough", max_seconds=0.0)
+        assert audit.lipschitz is None
+        assert audit.batches == 1
+        assert any("no time to trace the model" in why for _, why in audit.skipped)
+        assert audit.to_json()["notes"] == list(audit.notes)
+
+    def test_audits_whose_time_runs_out_say_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(auditing, "_time_to_capture", lambda *_: True)
+        loader = [made("relu")[1]] * 3
+        audit = ns.audit(*made("relu"), loader=loader, effort="thorough", max_seconds=0.0)
+        assert audit.batches == 1
         assert not audit.lipschitz.converged
-        assert any("search from below was cut short" in note for note in audit.notes)
-        assert any("attack was cut short" in note for note in audit.notes)
+        for what in ("the pass over the data", "the search from below", "the attack"):
+            assert any(f"{what} was cut short" in note for note in audit.notes)
         data = audit.to_json()
         assert data["notes"] == list(audit.notes)
         assert "cut short" in data["lipschitz"]["advice"]

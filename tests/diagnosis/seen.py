@@ -49,7 +49,7 @@ def codes(*places: Place, **known) -> list[tuple[str, str, Severity]]:
 
 
 def audited(model: nn.Module, batch: Tensor, code: str, **known) -> list[Finding]:
-    audit = ns.audit(model, batch[:4], loader=[batch], max_seconds=0.2, rtol=0.1, **known)
+    audit = ns.audit(model, batch[:4], loader=[batch], rtol=0.1, **known)
     return [finding for finding in audit.findings if finding.code == code]
 
 

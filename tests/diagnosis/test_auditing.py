@@ -65,11 +65,11 @@ def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mod
     for module in model:
         if hasattr(module, "eps"):
             module.eps = 1e-12
-    before = ns.audit(model, data(conv), mode=mode, max_seconds=0.3)
+    before = ns.audit(model, data(conv), mode=mode)
     with torch.no_grad():
         model[0].weight *= 7
         model[0].bias *= 7
-    after = ns.audit(model, data(conv), mode=mode, max_seconds=0.3)
+    after = ns.audit(model, data(conv), mode=mode)
     first, second = by_path(before, "normalizer")["1"], by_path(after, "normalizer")["1"]
     assert first.folded_with == second.folded_with == "0"
     assert second.log10_folded == pytest.approx(first.log10_folded, abs=0.01)
@@ -83,7 +83,7 @@ def test_the_folded_gain_against_the_dense_jacobian(kind, conv):
     """In train mode the Jacobian of weight and normalizer at the data has at most the folded gain."""
     model = network(NORMALIZERS[kind][conv], conv=conv).double().train()
     batch = data(conv).double()[:4]
-    row = by_path(ns.audit(model, batch, max_seconds=0.3), "normalizer")["1"]
+    row = by_path(ns.audit(model, batch), "normalizer")["1"]
     jacobian = torch.autograd.functional.jacobian(model[:2], batch).reshape(-1, batch.numel())
     truth = log10(float(torch.linalg.matrix_norm(jacobian, ord=2)))
     assert row.log10_folded >= truth - 0.01
@@ -92,7 +92,7 @@ def test_the_folded_gain_against_the_dense_jacobian(kind, conv):
 
 def test_rows_name_every_layer_with_its_size():
     model = network(nn.BatchNorm2d, conv=True).eval()
-    audit = ns.audit(model, data(True), max_seconds=0.3)
+    audit = ns.audit(model, data(True))
     assert [row.path for row in audit.layers] == ["0", "1", "3", "4", "7"]
     assert [row.operator for row in audit.layers] == ["conv2d", "batch_norm", "conv2d", "batch_norm", "linear"]
     assert [row.parameters for row in audit.layers] == [6 * 8 * 9 + 8, 16, 8 * 8 * 9 + 8, 16, 128 * 3 + 3]
@@ -106,7 +106,7 @@ def test_rows_name_every_layer_with_its_size():
 
 def test_operator_norms_are_those_of_the_layers():
     model = network(nn.LayerNorm).eval()
-    audit = ns.audit(model, data(False), max_seconds=0.3)
+    audit = ns.audit(model, data(False))
     for path, row in by_path(audit, "weight").items():
         truth = float(torch.linalg.matrix_norm(model[int(path)].weight.double().detach(), ord=2))
         assert row.norm.lower <= truth * (1 + 1e-9)
@@ -118,7 +118,7 @@ def test_constants_of_a_batchnorm():
     with torch.no_grad():
         model[1].running_var.copy_(torch.linspace(0.1, 2, 8))
         model[1].weight.copy_(torch.linspace(-1, 3, 8))
-    row = by_path(ns.audit(model, data(False), max_seconds=0.3), "normalizer")["1"]
+    row = by_path(ns.audit(model, data(False)), "normalizer")["1"]
     gains = (model[1].weight / (model[1].running_var + model[1].eps).sqrt()).detach().double().abs()
     assert row.log10_exact == pytest.approx(log10(float(gains.max())), abs=1e-4)
     assert row.log10_printed == pytest.approx(log10(float(gains.norm())), abs=1e-4)
@@ -127,7 +127,7 @@ def test_constants_of_a_batchnorm():
 
 def test_gains_with_depth_stay_between_observed_and_certified():
     for normalizer in (nn.BatchNorm2d, lambda width: nn.GroupNorm(2, width)):
-        audit = ns.audit(network(normalizer, conv=True).eval(), data(True), max_seconds=0.3)
+        audit = ns.audit(network(normalizer, conv=True).eval(), data(True))
         assert all(row.log10_observed <= row.log10_cumulative + 1e-6 for row in audit.layers)
         last = audit.layers[-1]
         assert last.log10_observed == pytest.approx(audit.observed.log10_lower, abs=1e-3)
@@ -135,7 +135,7 @@ def test_gains_with_depth_stay_between_observed_and_certified():
 
 
 def test_the_ladder_comes_down():
-    audit = ns.audit(network(nn.BatchNorm1d).eval(), data(False), max_seconds=0.3)
+    audit = ns.audit(network(nn.BatchNorm1d).eval(), data(False))
     order = ["product", "folded", "best"]
     uppers = [audit.ladder[name].log10_upper for name in order]
     assert uppers == sorted(uppers, reverse=True)
@@ -149,7 +149,7 @@ def test_dead_channels_are_counted():
     with torch.no_grad():
         model[1].weight[2] = 0
         model[3].weight[:3] = 0
-    rows = {row.path: row for row in ns.audit(model, data(False), max_seconds=0.3).layers}
+    rows = {row.path: row for row in ns.audit(model, data(False)).layers}
     assert (rows["1"].dead_channels, rows["1"].channels) == (1, 8)
     assert (rows["3"].dead_channels, rows["3"].channels) == (3, 8)
     assert rows["4"].dead_channels == 3, "a zero filter makes its channel constant"
@@ -159,13 +159,13 @@ def test_dead_channels_are_counted():
 def test_a_loader_gives_the_statistics_and_the_batch_the_shape():
     model = network(nn.BatchNorm1d).eval()
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(draw(100, 6), torch.zeros(100)), batch_size=32)
-    audit = ns.audit(model, draw(4, 6), loader=loader, max_seconds=0.3)
+    audit = ns.audit(model, draw(4, 6), loader=loader)
     assert (audit.samples, audit.batches) == (100, 4)
     assert len(audit.observed.per_sample) == 4
 
 
 def test_json_keeps_everything(tmp_path):
-    audit = ns.audit(network(NORMALIZERS["group"][0]).eval(), data(False), max_seconds=0.3)
+    audit = ns.audit(network(NORMALIZERS["group"][0]).eval(), data(False))
     audit.to_json(tmp_path / "a.json")
     again = ns.Audit.from_json(tmp_path / "a.json")
     assert again == audit
@@ -175,7 +175,7 @@ def test_json_keeps_everything(tmp_path):
 
 
 def test_pandas_has_one_line_per_row():
-    audit = ns.audit(network(nn.BatchNorm1d).eval(), data(False), max_seconds=0.3)
+    audit = ns.audit(network(nn.BatchNorm1d).eval(), data(False))
     frame = audit.to_pandas()
     assert list(frame["path"]) == [row.path for row in audit.layers]
     assert frame["variance_log10_median"].notna().sum() == 2
@@ -277,7 +277,7 @@ def test_bad_input_raises():
 def test_wrappers_are_looked_through():
     model = network(nn.BatchNorm1d).eval()
     for wrapped in (torch.compile(model), nn.DataParallel(model)):
-        audit = ns.audit(wrapped, data(False), max_seconds=0.3)
+        audit = ns.audit(wrapped, data(False))
         assert [row.path for row in audit.layers] == ["0", "1", "3", "4", "6"]
         assert audit.name == "Sequential"
 
@@ -294,7 +294,7 @@ def test_memory_is_that_of_a_batch():
             del batch
             assert sum(ref() is not None for ref in alive) <= 2
 
-    assert ns.audit(network(nn.BatchNorm1d).eval(), data(False), loader=batches(), max_seconds=0.3).batches == 30
+    assert ns.audit(network(nn.BatchNorm1d).eval(), data(False), loader=batches()).batches == 30
 
 
 def test_severities_are_ordered_and_findings_can_be_kept_in_sets():
@@ -317,7 +317,7 @@ def test_what_the_data_spoil_is_listed():
     batch = data(False)
     spoiled = batch.clone()
     spoiled[0, 0] = math.nan
-    audit = ns.audit(network(nn.BatchNorm1d).eval(), batch, loader=[batch, spoiled], max_seconds=0.3)
+    audit = ns.audit(network(nn.BatchNorm1d).eval(), batch, loader=[batch, spoiled])
     assert audit.observed is None
     assert any("Jacobian" in what for what, _ in audit.skipped)
 
@@ -332,7 +332,7 @@ def test_a_bias_shared_by_two_layers_is_not_redundant():
         def forward(self, x):
             return self.last(self.norm(self.first(x)).relu())
 
-    audit = ns.audit(seeded(Tied), data(False), max_seconds=0.3)
+    audit = ns.audit(seeded(Tied), data(False))
     assert not [finding for finding in audit.findings if finding.code == "redundant-bias"]
 
 
@@ -340,12 +340,12 @@ def test_the_table_and_the_findings_count_the_same_dead_channels():
     model = network(nn.BatchNorm1d).train()
     with torch.no_grad():
         model[1].weight[:4] = 1e-9
-    audit = ns.audit(model, draw(128, 6), max_seconds=0.3)
+    audit = ns.audit(model, draw(128, 6))
     (finding,) = [finding for finding in audit.findings if finding.code == "dead-channels"]
     assert finding.numbers["dead"] == by_path(audit, "normalizer")["1"].dead_channels == 4
 
 
 def test_a_short_repr():
-    audit = ns.audit(network(nn.BatchNorm1d).train(), data(False), max_seconds=0.3)
+    audit = ns.audit(network(nn.BatchNorm1d).train(), data(False))
     assert repr(audit).startswith("<Audit of Sequential: 5 layers, findings: ")
     assert len(repr(audit)) < 300

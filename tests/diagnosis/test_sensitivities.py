@@ -34,7 +34,7 @@ def made():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, batch = Net().eval(), torch.randn(6, 1, 4, 4)
-    return model, batch, ns.audit(model, batch, max_seconds=2)
+    return model, batch, ns.audit(model, batch, effort="thorough")
 
 
 def test_every_weight_layer_has_its_bracket(made):
@@ -85,7 +85,7 @@ def test_it_is_shown_and_compared(made):
 def test_large_models_have_upper_sides_alone(made, monkeypatch):
     model, batch, audit = made
     monkeypatch.setattr(sensitivities, "MULTIPLICATIONS", 0.0)
-    large = ns.audit(model, batch, max_seconds=2)
+    large = ns.audit(model, batch, effort="thorough")
     assert any("lower sides" in what and "large" in why for what, why in large.skipped)
     for row, other in zip(large.layers, audit.layers, strict=True):
         if row.sensitivity is not None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_traced_has_none():
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x) if x.sum() > 0 else self.layer(-x)
 
-    audit = ns.audit(Branch().eval(), torch.ones(4, 3))
+    audit = ns.audit(Branch().eval(), torch.ones(4, 3), effort="thorough")
     assert [row.sensitivity for row in audit.layers] == [None]
     assert any("sensitivity to the weights" in what for what, _ in audit.skipped)
 
@@ -114,7 +114,7 @@ def test_a_failure_is_listed_and_the_audit_goes_on(made, monkeypatch):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(sensitivities, "measure", fail)
-    audit = ns.audit(*made[:2], max_seconds=2)
+    audit = ns.audit(*made[:2], effort="thorough")
     assert ("sensitivity to the weights", "RuntimeError: no memory") in audit.skipped
     assert {row.sensitivity for row in audit.layers} == {None}
     assert audit.lipschitz is not None

@@ -99,7 +99,7 @@ def test_every_figure_says_so():
         assert bracket.evidence <= Evidence.NUMERICAL, bracket
         assert any("rounded to bfloat16" in note for note in bracket.notes), bracket
     radii = ns.certified_radius(model, batch, max_seconds=1)
-    audit = ns.audit(model, batch, max_seconds=2)
+    audit = ns.audit(model, batch, effort="thorough")
     for notes in (radii.notes, sensitivity.notes, audit.notes):
         assert any("rounded to bfloat16" in note for note in notes)
     assert max(radii.evidence) <= Evidence.NUMERICAL

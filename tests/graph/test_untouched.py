@@ -94,7 +94,7 @@ CALLS = {
     "lipschitz": lambda model, batch: ns.lipschitz(model, batch, max_seconds=0.2),
     "lipschitz at points": lambda model, batch: ns.lipschitz(model, batch, scope="point"),
     "ladder": lambda model, batch: ns.ladder(model, batch, max_seconds=0.2),
-    "audit": lambda model, batch: ns.audit(model, batch, loader=[batch, batch], max_seconds=0.2),
+    "audit": lambda model, batch: ns.audit(model, batch, loader=[batch, batch]),
 }
 
 

@@ -18,7 +18,7 @@ NORMALIZERS = (nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 )
 def test_an_audit_from_end_to_end(name):
     model, batch, output = FAMILIES[name]()
-    audit = ns.audit(model, batch, loader=[batch, batch], output=output, max_seconds=1)
+    audit = ns.audit(model, batch, loader=[batch, batch], output=output)
     assert ns.Audit.from_json(audit.to_json()) == audit
     page, frame = audit.to_html(), audit.to_pandas()
     assert len(page.encode()) < 2e6

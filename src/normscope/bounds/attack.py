@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ def lower_bound(
     promising: Sequence[tuple[Tensor, Tensor | None]] = (),
     enough: float = math.inf,
     values: Values | None = None,
+    climb: bool = True,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
@@ -51,6 +53,7 @@ def lower_bound(
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
         enough: log10 of the upper side: nothing can be gained once a pair meets it.
         values: the float64 graph with rounding errors, where it was read already.
+        climb: False: only the pairs along the promising directions, without a search.
     """
     if any(node.dtype.is_complex for node in double):
         return -math.inf, None  # complex values have no rounding errors here, and no bound either
@@ -60,13 +63,25 @@ def lower_bound(
     searched = graph if start.dtype is torch.float32 else double
     candidates = Candidates(values)
     dtype = searched.flat().dtype
-    for index, (point, direction) in enumerate(_starts(promising or [(start, None)], generator, restarts)):
-        if index > 0 and (budget.over or candidates.confirmed()[0] >= enough - MET):
+    starts = _starts(promising or [(start, None)], generator, restarts if climb else 0)
+    for index, (point, direction) in enumerate(starts):
+        if index > 0 and (budget.over or candidates.meet(enough - MET)):
             break
-        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget):
+        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
             budget.spend()
             candidates.add(u.double(), v.double())
     return candidates.confirmed()
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two flat float64 inputs, log10 of the slope between them as computed, and what they prove once it was asked."""
+
+    slope: float
+    u: Tensor
+    v: Tensor
+    proved: float | None = None
+    estimated: bool = False
 
 
 class Candidates:
@@ -79,7 +94,7 @@ class Candidates:
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.pairs: dict[int, list[tuple[float, Tensor, Tensor]]] = {}
+        self.pairs: dict[int, list[Pair]] = {}
 
     def add(self, u: Tensor, v: Tensor) -> None:
         """Remember a pair of flat float64 inputs where it is steep."""
@@ -87,20 +102,27 @@ class Candidates:
         if not (math.isfinite(length) and math.isfinite(far) and length > 0 and far > 0):
             return
         near = self.pairs.setdefault(round(math.log10(length)), [])
-        near.append((math.log10(far) - math.log10(length), u, v))
-        near.sort(key=lambda pair: -pair[0])
+        near.append(Pair(math.log10(far) - math.log10(length), u, v))
+        near.sort(key=lambda pair: -pair.slope)
         del near[self.kept :]
+
+    def meet(self, enough: float) -> bool:
+        """Say whether a pair proves a slope of at least so much; nothing is confirmed that could not."""
+        steepest = max((pair.slope for near in self.pairs.values() for pair in near), default=-math.inf)
+        return steepest >= enough and self.confirmed()[0] >= enough
 
     def confirmed(self) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """Return log10 of the largest slope that a pair proves, and the pair."""
         best: float = -math.inf
         witness, estimated = None, False
-        for slope, u, v in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair[0]):
-            if slope <= best:
+        for pair in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair.slope):
+            if pair.slope <= best:
                 break
-            value = confirmed(self.values, u, v, above=best)
-            if value > best:
-                best, witness, estimated = value, (u, v), self.values.estimated
+            if pair.proved is None:
+                pair.proved = confirmed(self.values, pair.u, pair.v)
+                pair.estimated = self.values.estimated
+            if pair.proved > best:
+                best, witness, estimated = pair.proved, (pair.u, pair.v), pair.estimated
         self.values.estimated = estimated
         return best, witness
 
@@ -151,13 +173,20 @@ def _starts(
 
 
 def _climb(
-    function: Function, point: Tensor, direction: Tensor | None, generator: torch.Generator, budget: Budget
+    function: Function,
+    point: Tensor,
+    direction: Tensor | None,
+    generator: torch.Generator,
+    budget: Budget,
+    climb: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs: from power iteration at the point, then from gradient ascent on the secant slope."""
+    """Yield pairs: along a direction that is known or from power iteration, then from ascent on the secant slope."""
     direction = _top_direction(function, point, generator, budget) if direction is None else direction.to(point)
     size = float(point.double().norm()) or 1.0
     for step in STEPS:
         yield point + step * size * direction, point - step * size * direction
+    if not climb:
+        return
     centre, along = point.clone(), direction.clone()
     moments = [torch.zeros_like(point) for _ in range(4)]
     width = 0.02 * size

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
+from ..core.budget import Budget
 from ..core.errors import JacobianError, said
 from ..core.log10 import log10
 from ..core.untouched import mode_of, outside_inference_mode, untouched
@@ -41,6 +42,7 @@ def jacobian_norms(
     steps: int = 60,
     seed: int = 0,
     graph: Graph | None = None,
+    budget: Budget | None = None,
 ) -> Bracket:
     """Return the Jacobian norm at each sample of a batch, by Lanczos on products with the Jacobian and its transpose.
 

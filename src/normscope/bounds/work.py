@@ -45,6 +45,24 @@ ATTACK_STEPS, ATTACK_FEWEST = 600, 6
 ATTACK_WORK = 1.5e10
 """Multiplications of one pass, over all steps of the search from below: large networks take fewer steps."""
 
+PAIRS_WORK = 2e9
+"""Multiplications of one pass up to which pairs along directions seen are confirmed where no search is asked for."""
+
+OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
+"""Jacobians are taken at so many samples of the batch, each in so many steps of Lanczos; large networks take fewer."""
+
+OBSERVED_WORK, OBSERVED_PASSES = 1.5e11, 5
+"""Multiplications for these Jacobians, and how many passes one step takes: forward, and backward twice."""
+
+OBSERVED_RTOL = 1e-2
+"""How closely these Jacobian norms are taken: they are compared with bounds, and start a search."""
+
+USUAL_STEPS = 10
+"""Steps of Lanczos that most networks need."""
+
+NOT_SEARCHED = "the lower side comes from the Jacobians at the data, without a search: lipschitz searches further"
+TOO_LARGE = "the network is large and no search was asked for, so there is no lower side: lipschitz searches for one"
+
 EFFORTS = ("fast", "tight", "exact")
 """How hard the upper side is worked on."""
 
@@ -97,9 +115,7 @@ class Work:
         budget: Budget | None = None,
     ) -> None:
         check_option(on_missing)
-        self.budget = Budget(max_seconds=max_seconds, what="the measurement") if budget is None else budget
-        self.norms, self.chains = self.budget.search(BOUNDING), self.budget.search("the search for closed forms")
-        self.below = self.budget
+        self.limit(Budget(max_seconds=max_seconds, what="the measurement") if budget is None else budget)
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
         captured = capture(model, batch, mode=mode, output=output)
         self.graph = fill(captured, known or {})
@@ -114,6 +130,11 @@ class Work:
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double)
+
+    def limit(self, budget: Budget) -> None:
+        """Set what the bounds that are still to be taken may cost."""
+        self.budget, self.below = budget, budget
+        self.norms, self.chains = budget.search(BOUNDING), budget.search("the search for closed forms")
 
     @property
     def complex(self) -> bool:
@@ -236,10 +257,12 @@ class Work:
         reasons = list(dict.fromkeys(reasons))
         return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
-    def climb(self, observed: Bracket | None, seed: int, effort: str = "fast") -> dict[str, Bracket]:
-        """Return every rung, with one search from below shared by all that bound the network."""
+    def climb(
+        self, observed: Bracket | None, seed: int, effort: str = "fast", *, search: bool = True
+    ) -> dict[str, Bracket]:
+        """Return every rung, with one lower side shared by all that bound the network (see `with_lower`)."""
         rungs = self.rungs(effort)
-        best = self.with_lower(rungs["best"], observed, seed)
+        best = self.with_lower(rungs["best"], observed, seed, search=search)
         if effort == "exact":
             best = rungs["exact"] = self.exact(best)
         rungs["best"] = rungs.pop("best")  # last of those that bound the network
@@ -253,11 +276,26 @@ class Work:
         shared["best"] = best
         return shared if observed is None else shared | {"observed": observed}
 
-    def observed(self, seed: int, samples: int | None = None) -> Bracket:
-        """Return the Jacobian norms at the (first samples of the) batch; raises JacobianError where there is none."""
-        batch = self.batch if samples is None or not self.graph.per_sample else first_samples(self.batch, samples)
-        options: dict[str, Any] = {"mode": self.mode, "output": self.output, "rtol": self.rtol, "graph": self.graph}
-        return jacobian_norms(self.model, batch, seed=seed, **options)
+    def observed(self, seed: int, budget: Budget | None = None) -> Bracket:
+        """Return the Jacobian norms at the first samples of the batch; raises JacobianError where there is none.
+
+        How many samples and steps there are is counted from shapes, so that `audit`, `ladder` and `lipschitz` see the
+        same Jacobians and start the same search from them.
+        """
+        work = OBSERVED_WORK / OBSERVED_PASSES
+        samples = passes(self.graph, OBSERVED_SAMPLES, work=work / USUAL_STEPS)
+        steps = passes(self.graph, OBSERVED_STEPS, work=work, samples=samples, least=OBSERVED_FEWEST)
+        return jacobian_norms(
+            self.model,
+            first_samples(self.batch, samples) if self.graph.per_sample else self.batch,
+            mode=self.mode,
+            output=self.output,
+            rtol=OBSERVED_RTOL,
+            steps=steps,
+            seed=seed,
+            graph=self.graph,
+            budget=budget,
+        )
 
     def observed_if_any(self, seed: int) -> Bracket | None:
         """Return the Jacobian norms at the batch, or None where there are none."""
@@ -266,8 +304,11 @@ class Work:
         except JacobianError:
             return None
 
-    def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int) -> Bracket:
-        """Search from below, first where the Jacobian was seen to be largest, and complete the bracket."""
+    def with_lower(self, bracket: Bracket, observed: Bracket | None, seed: int, *, search: bool = True) -> Bracket:
+        """Complete a bracket from below by pairs where the Jacobian was seen to be largest, and by a search from there.
+
+        Without `search` these pairs are all, and the bracket says so.
+        """
         promising: list[tuple[Tensor, Tensor | None]] = []
         if observed is not None and observed.per_sample:
             points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
@@ -275,6 +316,8 @@ class Work:
             promising = [
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
+        if not search and passes(self.graph, 1, work=PAIRS_WORK, least=0) == 0:
+            return replace(bracket, notes=(*bracket.notes, TOO_LARGE))
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
         self.below = self.budget.search(BELOW, steps)
         known = None if self.complex else self.certain
@@ -286,11 +329,13 @@ class Work:
             promising=promising,
             enough=bracket.log10_upper,
             values=known,
+            climb=search,
         )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
-        notes = (*bracket.notes, ESTIMATED) if known is not None and known.estimated else bracket.notes
+        notes = bracket.notes if search else (*bracket.notes, NOT_SEARCHED)
+        notes = (*notes, ESTIMATED) if known is not None and known.estimated else notes
         return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below)
 
     def exact(self, bracket: Bracket) -> Bracket:

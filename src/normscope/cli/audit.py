@@ -85,11 +85,17 @@ def audit(
         int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")
     ] = None,
     effort: Annotated[
-        Literal["fast", "tight", "exact"],
-        typer.Option(help="How hard to work on the network's bound: tight optimises a certificate, exact searches."),
+        Literal["fast", "thorough"],
+        typer.Option(
+            help="How much to measure: thorough adds the optimised certificate, the search from below, certified radii "
+            "and sensitivity to the weights."
+        ),
     ] = "fast",
     max_seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Budget of the bounds; when it is spent they stay sound but looser.")
+        float | None,
+        typer.Option(
+            min=0.0, help="Of the whole audit; what does not fit is cut short or left out, and the report says what."
+        ),
     ] = None,
     seed: Seed = 0,
     device: Annotated[

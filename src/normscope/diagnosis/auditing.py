@@ -14,13 +14,14 @@ from ..bounds.backward import Mismatch, mismatches
 from ..bounds.point import first_samples, jacobian_norms
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.work import Work, check_option
+from ..bounds.work import OBSERVED_RTOL, OBSERVED_SAMPLES, Work
 from ..core.bracket import Bracket
 from ..core.budget import Budget
+from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode
-from ..graph.call import broken_tensors
+from ..core.untouched import mode_of, outside_inference_mode, untouched
+from ..graph.call import broken_tensors, prepare
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
 from .examined import DataSeen, Examined
@@ -30,10 +31,18 @@ from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
 from .streaming import first_names, watch_data
 
-BOUNDS_SHARE = 0.6
-"""Of the time, where it is limited, that the bounds of the network may take; radii and sensitivities have the rest."""
-OBSERVED_SAMPLES = 8
-"""Jacobians are taken at this many samples of the batch; each costs dozens of passes through the model."""
+TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
+"""What needs a traced model."""
+DEPTHS = ("fast", "thorough")
+"""How much an audit measures."""
+LEFT_OUT = (
+    "a fast audit: certified radii, sensitivity to the weights, the optimised certificate and the search from below "
+    'are measured with effort="thorough", and by functions of their own'
+)
+DATA_SHARE, JACOBIAN_SHARE, BOUNDS_SHARE, RADII_SHARE = 0.3, 0.3, 0.6, 0.5
+"""Of the time that is left, where it is limited: what the data, the Jacobians, the bounds and the radii may take."""
+CAPTURE_PASSES = 12
+"""Passes of one sample that capturing a model takes, beside one for every sample of the batch."""
 
 
 @outside_inference_mode
@@ -64,15 +73,16 @@ def audit(
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
-        effort: `"fast"`, `"tight"` or `"exact"`: how hard the network's bound is worked on, as in `lipschitz`.
+        effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
+            a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
+            radii and sensitivity to the weights, which take many times as long.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short bounds, radii and sensitivities that take longer, not the pass over the data nor the
-            Jacobians at the batch; `notes` says what was cut.
+        max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
         seed: of the search from below.
         name: how the report calls the model; its class if not given.
 
     Returns:
-        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.ladder`; prints as tables, and has
+        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.ladder`, `.cost`; prints as tables, and has
         `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
@@ -88,11 +98,16 @@ def audit(
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
     budget = Budget(max_seconds=max_seconds, what="the audit")
-    check_option("inf", effort)
+    if effort not in DEPTHS:
+        raise InputError(
+            f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight" and "exact"'
+        )
+    thorough = effort == "thorough"
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
+    meter = Meter(budget)
     asked, mode = mode, mode_of(model, mode)
     model = _unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -100,44 +115,65 @@ def audit(
     skipped: list[tuple[str, str]] = []
     broken = broken_tensors(model)
     work: Work | None = None
+    in_time = not budget.limited or _time_to_capture(model, batch, budget)
     if broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
+    elif not in_time:
+        skipped.append((f"{TRACED}, Jacobians", "max_seconds leaves no time to trace the model: raise max_seconds"))
     else:
-        options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "budget": budget.share(BOUNDS_SHARE)}
-        work = _traced(model, batch, options, skipped)
-    data = watch_data(model, [batch] if loader is None else loader, mode=asked, written=_written(work))
+        with meter.part("capture"):
+            work = _traced(model, batch, {"mode": asked, "output": output, "known": known, "rtol": rtol}, skipped)
+    with meter.part("data"):
+        batches = [batch] if loader is None else loader
+        data = watch_data(model, batches, mode=asked, written=_written(work), budget=budget.share(DATA_SHARE))
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and work is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
+    sound = not broken and data.not_finite is None
     observed: Bracket | None = None
-    if not broken and data.not_finite is None:
-        observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
+    if sound and in_time:
+        options = {"mode": asked, "output": output, "seed": seed, "budget": budget.share(JACOBIAN_SHARE)}
+        with meter.part("Jacobians"):
+            observed = _observed(work, model, batch, options, skipped)
     rungs = {} if observed is None else {"observed": observed}
     fed: tuple[Feed, ...] = ()
     radii: Radii | None = None
     if work is None:
-        places = from_data(model, data, rtol)
+        with meter.part("norms"):
+            places = from_data(model, data, rtol, budget)
     else:
-        norms = weight_norms(work)
-        rungs = {name: replace(rung, proof=None) for name, rung in work.climb(observed, seed, effort).items()}
-        radii = None if data.not_finite is not None else audited_radii(work, budget=budget.share(0.5), seed=seed)
+        work.limit(budget.share(BOUNDS_SHARE if thorough else 0.9))
+        with meter.part("norms"):
+            norms = weight_norms(work)
+        with meter.part("bounds"):
+            climbed = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
+        rungs = {name: replace(rung, proof=None) for name, rung in climbed.items()}
+        sensitivity: dict[str, Bracket] = {}
+        if thorough and sound:
+            with meter.part("radii"):
+                radii = audited_radii(work, budget=budget.share(RADII_SHARE), seed=seed)
+            with meter.part("sensitivity"):
+                sensitivity = sensitivities(work, budget, seed, skipped)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
-        sensitivity = {} if data.not_finite is not None else sensitivities(work, budget, seed, skipped)
-        places = from_graph(work, data, fed, norms, observed, sensitivity)
-    examined = Examined(
-        model=model,
-        mode=mode,
-        places=places,
-        data=data,
-        feeds=fed,
-        graph=None if work is None else work.double,
-        effects={} if work is None else work.segments.effects,
-        mismatches=() if broken or data.not_finite is not None else _mismatches(work, model, batch, asked, output),
-    )
-    notes = () if work is None else work.graph.notes
+        with meter.part("rows"):
+            places = from_graph(work, data, fed, norms, observed, sensitivity)
+    with meter.part("findings"):
+        examined = Examined(
+            model=model,
+            mode=mode,
+            places=places,
+            data=data,
+            feeds=fed,
+            graph=None if work is None else work.double,
+            effects={} if work is None else work.segments.effects,
+            mismatches=() if not (sound and in_time) or budget.late else _mismatches(work, model, batch, asked, output),
+        )
+        findings = look(examined)
+    notes = [*(() if work is None else work.graph.notes), *_data_notes(loader, data)]
+    notes += [] if thorough or work is None else [LEFT_OUT]
     return Audit(
         name=name or type(model).__name__,
         mode=mode,
@@ -151,12 +187,27 @@ def audit(
         ladder=rungs,
         radii=radii,
         layers=tuple(place.row for place in places),
-        findings=look(examined),
+        findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),
-        notes=tuple(dict.fromkeys((*notes, *_data_notes(loader, data), *budget.cuts))),
+        notes=tuple(dict.fromkeys((*notes, *budget.cuts))),
         provenance=provenance(device),
+        cost=meter.cost(),
         seconds=budget.elapsed,
     )
+
+
+def _time_to_capture(model: nn.Module, batch: Any, budget: Budget) -> bool:
+    """Say whether tracing a model leaves half of the time that there is, from what a pass of one sample takes."""
+    try:
+        call = prepare(model, batch, None)
+        single = call.sample() if call.count > 1 else call
+        with untouched(model), torch.no_grad():
+            before = budget.elapsed
+            model(*single.args, **single.kwargs)
+            taken = budget.elapsed - before
+    except Exception:  # what is wrong with the model or the batch is said by those who need them
+        return True
+    return budget.share(0.5).time_for((call.count + CAPTURE_PASSES) * taken, 1.0)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -175,7 +226,7 @@ def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list
     try:
         return Work(model, batch, on_missing="inf", **options)
     except CaptureError as error:
-        skipped.append(("bounds over all inputs, folded and cumulative gains, sensitivity to the weights", str(error)))
+        skipped.append((TRACED, str(error)))
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None
@@ -187,10 +238,10 @@ def _observed(
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
     try:
         if work is not None:
-            return work.observed(options["seed"], OBSERVED_SAMPLES)
+            return work.observed(options["seed"], options["budget"])
         eval_mode = mode_of(model, options["mode"]) == "eval"
         few = first_samples(batch, OBSERVED_SAMPLES) if eval_mode else batch
-        return jacobian_norms(model, few, **options)
+        return jacobian_norms(model, few, rtol=OBSERVED_RTOL, **options)
     except (JacobianError, CaptureError, InputError) as error:
         skipped.append(("Jacobian norms at the batch", str(error)))
     return None

@@ -15,7 +15,7 @@ from ..core.plain import INFINITIES
 
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""
-NOT_STORED = ("witness", "proof", "radii")
+NOT_STORED = ("witness", "proof", "radii", "cost")
 """Fields that JSON does not hold, or that check themselves."""
 ADDED = ("sensitivity", "per_output", "step", "seconds")
 """Fields that audits saved by some versions do not have: not measured, or not stored."""

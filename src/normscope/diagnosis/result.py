@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
+from ..core.cost import Cost
 from ..core.errors import InputError, SoundnessError, said
 from ..core.files import write_text
 from ..core.finding import Finding
@@ -155,6 +156,7 @@ class Audit(Shown):
         skipped: what was not measured, and why.
         notes: what the reader must know.
         provenance: versions and device.
+        cost: what the audit took, by part: passes through the model, norms, products, seconds.
         seconds: how long the audit took; None where it was read from a file. Not stored in JSON, of which the same
             audit gives the same bytes every time.
     """
@@ -175,6 +177,7 @@ class Audit(Shown):
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
+    cost: Cost | None = None
     seconds: float | None = field(default=None, compare=False)
 
     @property
@@ -205,6 +208,7 @@ class Audit(Shown):
         data["layers"] = [row.to_json() for row in self.layers]
         data["findings"] = [finding.to_json() for finding in self.findings]
         data["provenance"] = dict(self.provenance)
+        data["cost"] = None if self.cost is None else self.cost.to_json()
         data = plain(data)
         if path is not None:
             write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
@@ -231,8 +235,11 @@ class Audit(Shown):
             )
         try:
             check_form(data, cls)
-            given = {item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "seconds")}
+            given = {
+                item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "seconds", "cost")
+            }
             given["seconds"] = data.get("seconds")  # of an older file
+            given["cost"] = None if data.get("cost") is None else Cost.from_json(data["cost"])
             given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])

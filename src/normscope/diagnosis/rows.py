@@ -13,13 +13,14 @@ from ..bounds.folded import propagate
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
 from ..bounds.work import Work
 from ..core.bracket import Bracket
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.progress import Progress
 from ..graph.invariance import Feed
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layers import linear_map
-from ..linalg.norms import bracket
+from ..linalg.norms import BOUNDING, bracket
 from ..rules.effects import Linear
 from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place
@@ -30,6 +31,9 @@ from .tallies import SetTally
 
 STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
+
+FOLDING = "the search for folded gains"
+"""How messages name it."""
 
 NOWHERE = ("", "", -1)
 BATCH_ONLY = "its runs could not be told apart: variances are those of the batch, from the graph"
@@ -101,7 +105,7 @@ def from_graph(
 
 
 @torch.no_grad()
-def from_data(model: nn.Module, data: DataSeen, rtol: float) -> tuple[Place, ...]:
+def from_data(model: nn.Module, data: DataSeen, rtol: float, budget: Budget) -> tuple[Place, ...]:
     """Return the rows of a model that could not be traced: what ran, with the norms of the layers torch provides."""
     places = []
     for site in data.order:
@@ -111,7 +115,7 @@ def from_data(model: nn.Module, data: DataSeen, rtol: float) -> tuple[Place, ...
         found: dict[str, Any] = {"notes": (NOT_TRACED,)}
         if weight is not None:
             found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
-            found |= _norm_of(module, weight.input_shape, rtol)
+            found |= _norm_of(module, weight.input_shape, rtol, budget)
         elif normalizer is not None:
             found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
         else:
@@ -128,10 +132,10 @@ def from_data(model: nn.Module, data: DataSeen, rtol: float) -> tuple[Place, ...
     return tuple(places)
 
 
-def _norm_of(module: nn.Module, input_shape: tuple[int, ...], rtol: float) -> dict[str, Any]:
+def _norm_of(module: nn.Module, input_shape: tuple[int, ...], rtol: float, budget: Budget) -> dict[str, Any]:
     """Return the operator norm of a layer, or a note that says why there is none."""
     try:
-        return {"norm": bracket(linear_map(module, input_shape), rtol=rtol)}
+        return {"norm": bracket(linear_map(module, input_shape), rtol=rtol, budget=budget.search(BOUNDING))}
     except InputError as error:
         return {"notes": (NOT_TRACED, str(error))}
 
@@ -165,10 +169,17 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
         return found | stored | {"notes": ("its input was not seen: no variance, no figures at the data",)}
     most = found["log10_exact"]  # no point has more than the whole space
     found |= {"log10_at_data": _at_most(at_data(seen), most), "variance": seen.variance, **_channels(seen)}
+    if feed is not None and not _small(node, feed) and work.budget.search(FOLDING).late:
+        return found | {"notes": ("max_seconds left no time for its gain together with the layer before it",)}
     folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
     if feed is not None and folded is not None:
         return found | {"log10_folded": folded, "folded_with": feed.weight.path}
     return found | {"log10_folded": alone_gain(seen) if seen.uses_running else _at_most(alone_gain(seen), most)}
+
+
+def _small(node: Node, feed: Feed) -> bool:
+    """Whether the map from the input of a weight layer to the output of its normalizer is a small one."""
+    return math.prod(node.shape) * math.prod(feed.weight.operands[0].shape) <= SMALL
 
 
 def _at_most(value: float | None, most: float) -> float | None:

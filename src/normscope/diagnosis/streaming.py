@@ -20,6 +20,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..core.budget import Budget
+from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.progress import Progress
 from ..core.untouched import untouched
@@ -81,6 +83,7 @@ def watch_data(
     *,
     mode: str | None = None,
     written: Mapping[str, float] | None = None,
+    budget: Budget | None = None,
 ) -> DataSeen:
     """Run a model over batches and summarise what its layers saw.
 
@@ -90,6 +93,7 @@ def watch_data(
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         written: modules that compute an RMSNorm of their input over its last dimension in operators of their own, each
             with its eps.
+        budget: no batch is begun once it is over, but the first.
 
     Returns:
         The summary; a model that raises gives one with an `error`.
@@ -99,31 +103,33 @@ def watch_data(
     """
     total = operator.length_hint(batches) or None
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    samples = count = 0
+    samples = done = 0
     error: str | None = None
     watcher = _Watcher(model, written or {})
+    reading = (budget or Budget()).search("the pass over the data")
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         progress = stack.enter_context(Progress("reading data", total=total))
         for batch in batches:
+            if done and reading.over:
+                break
             call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
             try:
                 with watcher.watching():
                     model(*call.args, **call.kwargs)
             except Exception as raised:
-                error = f"the model raises {said(raised)}, on batch {count + 1}"
+                error = f"the model raises {said(raised)}, on batch {done + 1}"
                 break
-            samples += next(
-                (len(v) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor) and v.ndim), 1
-            )
-            count += 1
-            progress.step(f"batch {count}")
-    if not count and error is None:
+            samples += call.count
+            done += 1
+            count("passes", call.count)
+            progress.step(f"batch {done}")
+    if not done and error is None:
         raise InputError("the loader yields no batch: there is nothing to measure")
     return DataSeen(
         samples=samples,
-        batches=count,
+        batches=done,
         order=tuple(watcher.order),
         normalizers=_summaries(watcher.normalizers, watcher.lost),
         weights=_summaries(watcher.weights, watcher.lost),

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
 from ..core.untouched import on_copies, untouched
 
@@ -45,7 +46,7 @@ class Call:
     @property
     def count(self) -> int:
         """How many samples there are, where the arguments have them along their first dimension."""
-        return next(leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim)
+        return next((leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
@@ -135,6 +136,7 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
 def run(model: nn.Module, call: Call) -> Tensor:
     """Run the model once, on copies of its inputs, with errors about them told in one sentence."""
     args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
+    count("passes", call.count)
     try:
         result = model(*args, **kwargs)
     except Exception as error:
@@ -149,34 +151,41 @@ def run(model: nn.Module, call: Call) -> Tensor:
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
     """Decide whether the measured function can be the map of one sample (eval) or is that of the batch.
 
-    It can be if, on the batch and on random inputs of two sizes, the first, the middle and the last sample give the
-    same alone as among the others. That is necessary; `samples.independent` reads the rest off the graph.
+    It can be if the first, the middle and the last sample give the same alone as among the others. That is necessary;
+    `samples.independent` reads the rest off the graph. It takes one pass over the batch and one of each of these.
+
+    Raises:
+        RandomOperatorError: the same input gives two different outputs.
     """
     with torch.no_grad():
-        with untouched(model):
+        with untouched(model):  # one run after the other: what a run changes must not show in the next
             whole = run(model, call)
-            again = whole if mode == "train" else run(model, call)
-        if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
-            raise NotFiniteError("the model returns NaN, infinite values or nothing on this batch: it has no constant")
-        if not close(again, whole):
-            raise RandomOperatorError(
-                "the model gives two different outputs for the same input: a random function has no Lipschitz constant"
-            )
-        sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
-        if mode == "train" or len(sizes) != 1 or whole.ndim == 0 or whole.shape[0] != call.count:
-            return call
-        trials = [call] if call.count == 1 else [call, *(drawn(call, size) for size in (1.0, 100.0))]
-        return dataclasses.replace(call, per_sample=all(_alike(model, trial) for trial in trials))
+            if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
+                raise NotFiniteError(
+                    "the model returns NaN, infinite values or nothing on this batch: it has no constant"
+                )
+            if mode == "train":
+                return call
+            sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
+            divisible = len(sizes) == 1 and whole.ndim > 0 and whole.shape[0] == call.count
+            if divisible and call.count > 1 and _alike(model, call, whole):
+                return dataclasses.replace(call, per_sample=True)  # nor is it random, or they would differ
+        with untouched(model):
+            if not close(run(model, call), run(model, call)):
+                raise RandomOperatorError(
+                    "the model gives two different outputs for the same input: a random function has no Lipschitz "
+                    "constant"
+                )
+        return dataclasses.replace(call, per_sample=divisible and call.count == 1)
 
 
-def _alike(model: nn.Module, call: Call) -> bool:
+def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
     """Whether single samples give the same alone as among the others."""
     try:
-        whole = fresh(model, call)
         for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
-            if not close(fresh(model, call.sample(index)), whole[index].unsqueeze(0)):
+            if not close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
                 return False
-    except InputError:  # a model that takes no single sample, or no random input, is measured on the batch
+    except InputError:  # a model that takes no single sample is measured on the batch
         return False
     return True
 

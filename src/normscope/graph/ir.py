@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.cost import count
 from ..core.errors import InputError
 
 Shape = tuple[int, ...]
@@ -187,6 +188,7 @@ class Graph:
             if tuple(value.shape) != item.shape:
                 raise InputError(f"input {item.name!r} has shape {tuple(value.shape)}, captured with {item.shape}")
             values[item.name] = value
+        count("passes", 1 if self.per_sample or not inputs[0].ndim else len(inputs[0]))
         for node in self.nodes:
             values[node.name] = node.evaluate([values[name] for name in node.refs])
         return values

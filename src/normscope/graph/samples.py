@@ -83,17 +83,27 @@ def _along(owner: Tensor, dims: Iterable[int]) -> Tensor:
         return owner
     if owner.numel() == 0:  # of no entries nothing is made
         return owner.new_zeros([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
-    highest = owner.amax(dims, keepdim=True)
-    if bool(((owner != highest) & (owner != 0)).any()):
+    thin = _thin(owner)
+    highest = thin.amax(dims, keepdim=True)
+    if bool(((thin != highest) & (thin != 0)).any()):
         raise Mixed
-    return highest
+    return highest.expand([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
+
+
+def _thin(owner: Tensor) -> Tensor:
+    """Return one entry of each that an expanded tensor repeats; the dimensions stay, with size 1."""
+    for dim, stride in enumerate(owner.stride()):
+        if stride == 0 and owner.shape[dim] > 1:
+            owner = owner.narrow(dim, 0, 1)
+    return owner
 
 
 def _both(first: Tensor, second: Tensor) -> Tensor:
-    """Let two values meet entry by entry."""
+    """Let two values of the same shape meet entry by entry."""
+    shape, first, second = first.shape, _thin(first), _thin(second)
     if bool(((first != second) & (first != 0) & (second != 0)).any()):
         raise Mixed
-    return torch.maximum(first, second)
+    return torch.maximum(first, second).expand(shape)
 
 
 def _together(node: Node, parts: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import Budget
+from ..core.cost import count
 from .linear_map import LinearMap
 
 _DIRECT = 128
@@ -144,6 +145,7 @@ def largest_singular_vector(
     filled, taken, settled = 0, 0, False
     while True:
         basis[filled] = vector
+        count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
         known = basis[: filled + 1]
         inner = known @ image

@@ -46,6 +46,8 @@ class LinearMap(ABC):
 
     def dense(self) -> Tensor:
         """Write the map out as a float64 matrix `[out_size, in_size]`."""
+        if self.in_size == 0 or self.out_size == 0:
+            return torch.zeros(self.out_size, self.in_size, dtype=torch.float64, device=self.device)
         if self.in_size <= self.out_size:
             basis = torch.eye(self.in_size, dtype=torch.float64, device=self.device)
             return self.apply(basis.reshape(-1, *self.in_shape)).reshape(self.in_size, self.out_size).T

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
+from ..core.cost import count
 from ..core.errors import InputError
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
@@ -97,6 +98,7 @@ def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> 
 def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     if linear.in_size == 0 or linear.out_size == 0:
         return ZERO_BOUND
+    count("norms")
     found = _bound(linear, rtol, budget)
     return Bound(_loosened(found.upper, linear), found.start, found.tighten)
 

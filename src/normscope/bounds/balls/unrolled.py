@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...core.cost import count
 from ...graph.ir import Graph, Node
 from ...linalg.folding import add, compose
 from ...linalg.linear_map import Identity, LinearMap
@@ -105,6 +106,7 @@ class Steps:
     def values(self, centres: Tensor) -> dict[str, Tensor]:
         """Return every value at flat centres `[B, n]`, as `[B, *shape]`."""
         values = self.split(centres)
+        count("passes", len(centres))
         for step in self.steps.values():
             values[step.name] = evaluate(step, [values[name] for name in step.operands], len(centres))
         return values
