@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two test processes, one thread each: torch's own threads would only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow lint docs bench
+.PHONY: help demo test test-slow lint docs bench bench-check
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make lint       format, lint, types, order of the rooms"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make bench      the speed measurements in benchmarks/"
+	@echo "make bench-check  a few minutes of them, compared with the committed ratios"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Normscope needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -44,4 +45,7 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 bench: $(READY)
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/machine.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+bench-check: $(READY)
+	@$(BIN)/python benchmarks/check.py

@@ -1,87 +1,151 @@
-"""Audit ResNet-50 (224 px), ViT-B/16 and GPT-2 small: seconds, memory, findings, and the size of the report.
+"""What an audit costs: seconds, as a multiple of one forward and backward pass, by part, and the size of the report.
 
-    python benchmarks/audit_models.py --device cuda --batch 8 --models resnet50 vit_b16 gpt2
+    python benchmarks/audit_models.py                                   every model, on the CPU
+    python benchmarks/audit_models.py --models resnet50 gpt2 --device cuda
+    python benchmarks/audit_models.py --models vit_b16 --max-seconds 5 20
+    python benchmarks/audit_models.py --models mlp --effort thorough
 
-The architectures come from `transformers` configs with random weights (no download); the data is random. The seconds
-of one forward pass over the same data stand beside the seconds of the audit, as a ratio.
+The architectures have random weights (large ones from `transformers` configs, without a download) and random data,
+8 samples of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import resource
 import time
 from collections import Counter
 from typing import Any
 
 import torch
-from torch import nn
+from machine import header
+from torch import Tensor, nn
+from torch.nn import functional as F
+from watching import resnet18
 
 import normscope as ns
 
-Case = tuple[nn.Module, Any, list[Any]]
+BATCH = 8
+Case = tuple[nn.Module, Any]
 
 
-def resnet50(batch: int, device: str) -> Case:
-    """Return ResNet-50 with random weights and images."""
+def mlp() -> Case:
+    """Three layers, 2.5 thousand parameters."""
+    parts = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)]
+    return nn.Sequential(*parts), torch.randn(BATCH, 64)
+
+
+class UNet(nn.Module):
+    """A small denoiser: two scales, GroupNorm, SiLU, a skip, and a time embedding."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 2 * width))
+        self.enter, self.leave = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 3, 3, padding=1)
+        self.down, self.norm1 = nn.Conv2d(width, 2 * width, 3, 2, 1), nn.GroupNorm(8, 2 * width)
+        self.middle, self.norm2 = nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.GroupNorm(8, 2 * width)
+        self.up, self.norm3 = nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.GroupNorm(8, width)
+        self.register_buffer("frequencies", torch.exp(-torch.arange(width // 2) / 4))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Predict the noise of images at times."""
+        angles = t[:, None] * self.frequencies
+        embedding = self.time(torch.cat([angles.sin(), angles.cos()], 1))
+        wide = F.silu(self.enter(x))
+        deep = F.silu(self.norm1(self.down(wide)) + embedding[:, :, None, None])
+        deep = deep + F.silu(self.norm2(self.middle(deep)))
+        return self.leave(F.silu(self.norm3(self.up(deep))) + wide)
+
+
+def unet() -> Case:
+    """A diffusion U-Net of 47 thousand parameters."""
+    return UNet(), (torch.randn(BATCH, 3, 16, 16), torch.rand(BATCH))
+
+
+def encoder() -> Case:
+    """A TransformerEncoder of 26 thousand parameters."""
+    layer = nn.TransformerEncoderLayer(32, 4, 128, 0.0, "gelu", batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(BATCH, 12, 32)
+
+
+def resnet18_32() -> Case:
+    """ResNet18 for 32x32 images."""
+    return resnet18(), torch.randn(BATCH, 3, 32, 32)
+
+
+def resnet50() -> Case:
+    """ResNet-50."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    model = ResNetForImageClassification(ResNetConfig(num_labels=1000)).to(device)
-    return model.eval(), *_images(batch, device)
+    return ResNetForImageClassification(ResNetConfig(num_labels=1000)), torch.randn(BATCH, 3, 224, 224)
 
 
-def vit_b16(batch: int, device: str) -> Case:
-    """Return ViT-B/16 with random weights and images."""
+def vit_b16() -> Case:
+    """ViT-B/16."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    model = ViTForImageClassification(ViTConfig(num_labels=1000, patch_size=16)).to(device)
-    return model.eval(), *_images(batch, device)
+    return ViTForImageClassification(ViTConfig(num_labels=1000, patch_size=16)), torch.randn(BATCH, 3, 224, 224)
 
 
-def gpt2(batch: int, device: str) -> Case:
-    """Return GPT-2 small with random weights and tokens."""
+def gpt2() -> Case:
+    """GPT-2 small, sequences of 128 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config()).to(device)
-    rows = [{"input_ids": torch.randint(0, 50257, (batch, 64), device=device)} for _ in range(4)]
-    return model.eval(), rows[0], rows
+    return GPT2LMHeadModel(GPT2Config()), {"input_ids": torch.randint(0, 50257, (BATCH, 128))}
 
 
-def _images(batch: int, device: str) -> tuple[Any, list[Any]]:
-    rows = [torch.randn(batch, 3, 224, 224, device=device) for _ in range(4)]
-    return rows[0], rows
+MODELS = {
+    "mlp": mlp, "unet": unet, "encoder": encoder, "resnet18": resnet18_32, "resnet50": resnet50, "vit_b16": vit_b16,
+    "gpt2": gpt2,
+}  # fmt: skip
 
 
-MODELS = {"resnet50": resnet50, "vit_b16": vit_b16, "gpt2": gpt2}
+def output(model: nn.Module, batch: Any) -> Tensor:
+    """Return the model's output tensor."""
+    made = model(**batch) if isinstance(batch, dict) else model(*batch) if isinstance(batch, tuple) else model(batch)
+    return made if isinstance(made, Tensor) else made.logits
 
 
-def measure(name: str, batch: int, device: str, max_seconds: float | None) -> None:
+def unit(model: nn.Module, batch: Any, device: str) -> float:
+    """Return the seconds of one forward and backward pass, the faster of two."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        output(model, batch).square().sum().backward()
+        model.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    once()
+    return min(once() for _ in range(2))
+
+
+def measure(name: str, device: str, effort: str, max_seconds: float | None) -> None:
     """Audit one model and print what it took."""
     torch.manual_seed(0)
-    model, first, rows = MODELS[name](batch, device)
-    began = time.perf_counter()
-    with torch.no_grad():
-        for row in rows:
-            model(**row) if isinstance(row, dict) else model(row)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    forward = time.perf_counter() - began
-    audit = ns.audit(model, first, loader=rows, max_seconds=max_seconds)
+    model, batch = MODELS[name]()
+    model = model.to(device).eval()
+    batch = torch.utils._pytree.tree_map(lambda v: v.to(device), batch)
+    one = unit(model, batch, device)
+    audit = ns.audit(model, batch, effort=effort, max_seconds=max_seconds)
     began = time.perf_counter()
     page = audit.to_html()
     drawn = time.perf_counter() - began
-    data = len(str(audit.to_json()))
+    limit = "" if max_seconds is None else f" (max_seconds={max_seconds:g})"
+    print(f"{name}: {audit.parameters:,} parameters, {len(audit.layers)} rows")
+    print(f"  audit {audit.seconds:.1f} s{limit} = {audit.seconds / one:.0f} x forward and backward ({one:.3f} s)")
+    cost = audit.cost
+    print("  by part: " + ", ".join(f"{part} {taken:.1f} s" for part, taken in cost.seconds.items()))
+    counted = ", ".join(f"{cost.total(kind):.0f} {kind}" for kind in ("passes", "backwards", "norms", "products"))
+    print(f"  counted: {counted}")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{name}: {audit.parameters / 1e6:.1f} M parameters, {len(audit.layers)} rows")
-    ratio = audit.seconds / forward
-    print(f"  audit {audit.seconds:.1f} s, {ratio:.0f} times one pass over its data ({forward:.2f} s)")
-    size = len(page.encode()) / 1e6
-    print(f"  report {size:.2f} MB in {drawn:.2f} s, JSON {data / 1e6:.2f} MB, peak {memory:.2f} GiB")
-    if device == "cuda":
-        print(f"  GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
-    for rung, bracket in audit.ladder.items():
-        print(f"  {rung:<14} log10 {bracket.log10_lower:8.2f} .. {bracket.log10_upper:8.2f}")
+    print(f"  report {len(page.encode()) / 1e6:.2f} MB in {drawn:.2f} s, peak {memory:.2f} GiB", end="")
+    print(f", GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB" if device == "cuda" else "")
+    for rung in ("best", "observed"):
+        if rung in audit.ladder:
+            bracket = audit.ladder[rung]
+            print(f"  {rung:<9} log10 {bracket.log10_lower:8.2f} .. {bracket.log10_upper:8.2f}")
     counts = Counter((finding.severity.value, finding.code) for finding in audit.findings)
     print("  findings: " + (", ".join(f"{n} {code} ({level})" for (level, code), n in counts.items()) or "none"))
     for what, why in audit.skipped:
@@ -92,14 +156,15 @@ def main() -> None:
     """Read the options and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--max-seconds", type=float)
+    parser.add_argument("--effort", default="fast", choices=["fast", "thorough"])
+    parser.add_argument("--max-seconds", nargs="+", type=float, default=[None])
     options = parser.parse_args()
-    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {where}, batch {options.batch}")
+    print(f"{header(options.device)}, batch {BATCH}, effort {options.effort}")
+    ns.audit(nn.Linear(4, 4).to(options.device), torch.randn(2, 4))  # what is loaded once is not counted
     for name in options.models:
-        measure(name, options.batch, options.device, options.max_seconds)
+        for seconds in options.max_seconds:
+            measure(name, options.device, options.effort, seconds)
 
 
 if __name__ == "__main__":

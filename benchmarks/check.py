@@ -1,0 +1,154 @@
+"""A short fixed set of measurements, compared with the committed ones: has anything become slower?
+
+    make bench-check                                    compare; exit code 1 if a ratio is more than 1.5 times as large
+    python benchmarks/check.py --write                  take the ratios of this run as the ones to compare with
+
+Every figure is a ratio in one run, in processor time of one thread, which a busy machine disturbs least: what the
+measurement takes over one forward and backward pass of the same network and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import header
+from torch import Tensor, nn
+from watching import convolutions, resnet18, watched
+
+import normscope as ns
+
+COMMITTED = Path(__file__).parent.parent / "docs" / "results" / "bench_check.json"
+WORSE = 1.5
+"""How many times the committed ratio is too much."""
+
+
+class Vit(nn.Module):
+    """Four pre-norm blocks over 4x4 patches of 32x32 images."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        block = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, 4, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Patches, blocks, the mean token, the head."""
+        tokens = self.blocks(self.patches(x).flatten(2).transpose(1, 2))
+        return self.head(self.norm(tokens).mean(1))
+
+
+def dense() -> nn.Module:
+    """Four layers of 64 units."""
+    return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Return the processor time of one call."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def unit(model: nn.Module, x: Tensor) -> float:
+    """Return the median processor time of one forward and backward pass."""
+
+    def once() -> None:
+        model(x).square().sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    once()
+    return statistics.median(seconds(once) for _ in range(9))
+
+
+def against(build: Callable[[], nn.Module], shape: tuple[int, ...], call: Callable[[nn.Module, Tensor], Any]) -> float:
+    """Return what a call takes, in forward and backward passes of its model."""
+    torch.manual_seed(0)
+    model, x = build().eval(), torch.randn(shape)
+    return seconds(lambda: call(model, x)) / unit(model, x)
+
+
+def watching(folder: Path, steps: int = 60, turns: int = 5) -> float:
+    """Return the time of training steps that are watched over that of the same steps alone."""
+    torch.manual_seed(0)
+    x, labels = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+
+    def loop(attach: Any) -> tuple[Callable[[], None], ExitStack]:
+        torch.manual_seed(0)
+        model, stack = convolutions(), ExitStack()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        each = attach(model, optimizer, stack)
+
+        def run() -> None:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), labels)
+                loss.backward()
+                if each is not None:
+                    each(loss)
+                optimizer.step()
+
+        return run, stack
+
+    alone, _ = loop(lambda *_: None)
+    seen, stack = loop(watched(10, folder))
+    with stack:
+        alone(), seen()
+        return statistics.median(seconds(seen) / seconds(alone) for _ in range(turns))
+
+
+def measured() -> dict[str, float]:
+    """Return every ratio by name."""
+    ns.audit(nn.Linear(4, 4), torch.randn(2, 4))  # what is loaded once is not counted
+    images = (8, 3, 32, 32)
+    found = {
+        "audit of ResNet18 at 32x32": against(resnet18, images, ns.audit),
+        "audit of a ViT of 4 blocks": against(Vit, images, ns.audit),
+        "tight certificate of a 4x64 network": against(
+            dense, (8, 64), lambda model, x: ns.lipschitz(model, x, effort="tight")
+        ),
+        "ball of a 4x64 network": against(
+            dense, (8, 64), lambda model, x: ns.lipschitz(model, x, scope="ball", radius=0.1)
+        ),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        found["watched steps of a small CNN"] = watching(Path(folder))
+    return found
+
+
+def main() -> None:
+    """Measure, print beside the committed ratios, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="store these ratios as the ones to compare with")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(header())
+    found = measured()
+    before = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {"ratios": {}}
+    worse = []
+    for name, ratio in found.items():
+        known = before["ratios"].get(name)
+        line = f"  {name:<38}{ratio:10.2f} x" + ("" if known is None else f"   committed {known:.2f} x")
+        if known is not None and ratio > WORSE * known and not options.write:
+            worse.append(name)
+            line = f"\033[31m{line}   {ratio / known:.1f} times as much\033[0m"
+        print(line)
+    if options.write:
+        COMMITTED.write_text(json.dumps({"taken_at": header(), "ratios": found}, indent=1) + "\n")
+        print(f"wrote {COMMITTED.name}")
+    if worse:
+        sys.exit(f"slower than {before['taken_at']}: {', '.join(worse)}")
+
+
+if __name__ == "__main__":
+    main()
