@@ -24,6 +24,8 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .segments import Form, Segments
 
 Norm = Callable[[LinearMap], Upper]
+Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
+"""Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
 JOINT_SIDE = 1024
 """Segments of several sources up to this size are written out side by side."""
 
@@ -44,6 +46,7 @@ def propagate(
     chain: Chain | None = None,
     start: Mapping[str, Upper] | None = None,
     side: int = JOINT_SIDE,
+    joints: Joints | None = None,
 ) -> dict[str, Upper]:
     """Bound the map from the input to every node of the graph, by name.
 
@@ -54,8 +57,10 @@ def propagate(
         chain: a certificate consulted at the end of every segment.
         start: how far each input can move, relative to the change that is measured; ONE if absent, ZERO holds it fixed.
         side: segments of several sources up to this size are written out side by side.
+        joints: what was found of those in an earlier pass; most passes meet the same ones.
     """
     graph = segments.graph
+    joints = {} if joints is None else joints
     values = {item.name: ONE if start is None else start[item.name] for item in graph.inputs}
     cores = dict(values)  # the sources of forms: inputs and nonlinear nodes before their `after` map
     inputs = set(values)
@@ -67,7 +72,7 @@ def propagate(
             apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
             value = root_sum_squares(moved) if apart else total(moved)
             if node.name in ends:
-                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side)])
+                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side, joints)])
             values[node.name] = value
             continue
         atom = segments.atoms[node.name]
@@ -76,7 +81,7 @@ def propagate(
             known = [values[name]]
             if isinstance(effect, Gain) and effect.before is not None:
                 known = [norm(effect.before).times(values[name])]
-                known += [form_bound(form, cores, graph, norm, side)] if fold else []
+                known += [form_bound(form, cores, graph, norm, side, joints)] if fold else []
             slope = effect.slope if isinstance(effect, Elementwise) else None
             tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
             inner.append(smallest([*known, tighter] if tighter is not None else known))
@@ -90,18 +95,25 @@ def propagate(
     return values
 
 
-def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm, side: int = JOINT_SIDE) -> Upper:
+def form_bound(
+    form: Form,
+    cores: dict[str, Upper],
+    graph: Graph,
+    norm: Norm,
+    side: int = JOINT_SIDE,
+    joints: Joints | None = None,
+) -> Upper:
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
     norms = {source: norm(linear) for source, linear in form.items()}
     direct = [norms[source].times(cores[source]) for source in form if source in inputs]
     others = [norms[source].times(cores[source]) for source in form if source not in inputs]
     plain = total([*([root_sum_squares(direct)] if direct else []), *others])
-    joint = _joint(form, cores, norms, side)
+    joint = _joint(form, cores, norms, side, {} if joints is None else joints)
     return plain if joint is None else smallest([plain, joint])
 
 
-def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: int) -> Upper | None:
+def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: int, joints: Joints) -> Upper | None:
     """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
     linears = list(form.values())
     size = sum(linear.in_size for linear in linears)
@@ -111,14 +123,21 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: i
     top = max(terms.values())
     if not math.isfinite(top) or any(not math.isfinite(norms[s].log10) for s in form):
         return None
+    key = tuple((linears[place], terms[source]) for place, source in enumerate(form))
+    if key in joints:
+        return joints[key]
     parts = []
     for source, linear in form.items():
         # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j), relative to the largest term
         parts.append(linear.dense() * 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10))
     device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
-    joint = float(torch.linalg.matrix_norm(torch.cat([p.to(device) for p in parts], dim=1), ord=2))
+    matrix = torch.cat([p.to(device) for p in parts], dim=1)
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    joint = math.sqrt(max(float(torch.linalg.eigvalsh(gram)[-1]), 0.0))
     spread = math.fsum(10.0 ** (term - top) for term in terms.values())
-    return Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
+    value = Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
+    joints[key] = value
+    return value
 
 
 def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:

@@ -6,12 +6,13 @@ Two paths from the same source are added before any norm is taken (x + A x is th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from ..graph.ir import Graph, Node
 from ..linalg.folding import add, compose
-from ..linalg.linear_map import Identity, LinearMap
+from ..linalg.linear_map import Centering, Identity, LinearMap
+from ..linalg.norms import upper
 from ..rules import ranges
 from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range
 from ..rules.registry import effect_of
@@ -50,8 +51,14 @@ class Segments:
         return self.forms[self.graph.output]
 
 
-def segment(graph: Graph, sizes: Mapping[str, Range] | None = None) -> Segments:
-    """Read the rules and fold the linear segments of a float64 graph; `sizes`: how large its inputs can get."""
+def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: ranges.Norm = upper) -> Segments:
+    """Read the rules and fold the linear segments of a float64 graph.
+
+    Args:
+        graph: in float64.
+        sizes: how large its inputs can get.
+        norm: bounds the norms that say how large values can get.
+    """
     effects: dict[str, Effect] = {}
     sizes = {item.name: UNKNOWN for item in graph.inputs} | dict(sizes or {})
     forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
@@ -60,7 +67,7 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None) -> Segments:
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
-        sizes[node.name] = ranges.after(effect, node, operands)
+        sizes[node.name] = ranges.after(effect, node, operands, norm)
         if isinstance(effect, Linear):
             form: Form = {}
             for linear, name in zip(effect.maps, node.refs, strict=True):
@@ -84,10 +91,17 @@ class _Folder:
     """Composes each pair of maps once, so that equal segments share one object and its norm."""
 
     def __init__(self) -> None:
-        self.done: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
+        self.done: dict[tuple[Hashable, Hashable], tuple[LinearMap, LinearMap, LinearMap]] = {}
 
     def compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
-        key = (id(second), id(first))
+        key = (_key(second), _key(first))
         if key not in self.done:
             self.done[key] = (second, first, compose(second, first))
         return self.done[key][2]
+
+
+def _key(linear: LinearMap) -> Hashable:
+    """Tell maps apart: those without weights by what they do, so that every LayerNorm shares one centering."""
+    if isinstance(linear, Identity):
+        return Identity, linear.in_shape, linear.out_shape
+    return (Centering, linear.in_shape, linear.dims) if isinstance(linear, Centering) else id(linear)

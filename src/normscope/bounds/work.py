@@ -30,7 +30,7 @@ from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
 from .evaluation import ESTIMATED, Values
 from .exact.patterns import closer
-from .folded import Norm, propagate
+from .folded import Joints, Norm, propagate
 from .passes import passes
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
@@ -123,13 +123,14 @@ class Work:
             check(self.graph)
         self.rtol = rtol
         self.values: dict[str, Upper] = {}
+        self.joints: Joints = {}
         self.plan: Plan | None = None
         self.dense: Certified | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
         with torch.no_grad():
             self.double = fill(captured.double(), known or {})
-            self.segments: Segments = segment(self.double)
+            self.segments: Segments = segment(self.double, norm=self.norm)
 
     def limit(self, budget: Budget) -> None:
         """Set what the bounds that are still to be taken may cost."""
@@ -168,7 +169,7 @@ class Work:
         with torch.no_grad(), Progress("bounding") as self.progress:
             found = {
                 "product": propagate(self.segments, self.norm, fold=False),
-                "folded": propagate(self.segments, self.norm, fold=True),
+                "folded": propagate(self.segments, self.norm, fold=True, joints=self.joints),
                 "liplt": self._chained(LipLT(), "liplt")[0],
             }
             found["closed-form"], chains = self._chained(ClosedForm(), "closed-form")
@@ -231,7 +232,7 @@ class Work:
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.chains)
-        return propagate(self.segments, self.norm, fold=True, chain=chain), chain.proof()
+        return propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints), chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(

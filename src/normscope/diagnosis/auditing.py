@@ -122,7 +122,8 @@ def audit(
         skipped.append((f"{TRACED}, Jacobians", "max_seconds leaves no time to trace the model: raise max_seconds"))
     else:
         with meter.part("capture"):
-            work = _traced(model, batch, {"mode": asked, "output": output, "known": known, "rtol": rtol}, skipped)
+            options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "budget": budget.share(0.5)}
+            work = _traced(model, batch, options, skipped)
     with meter.part("data"):
         batches = [batch] if loader is None else loader
         data = watch_data(model, batches, mode=asked, written=_written(work), budget=budget.share(DATA_SHARE))

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.folded import propagate
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
 from ..bounds.work import Work
 from ..core.bracket import Bracket
@@ -73,7 +72,6 @@ def from_graph(
     """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
     nodes = [node for node in work.double if is_weight(node) or is_normalizer(node)]
     where = sites(work.model, work.double, data.order)
-    certified = propagate(work.segments, work.norm, fold=True)
     gains = _gains_along(work, observed)
     feeding = {feed.normalizer.name: feed for feed in fed}
     feeders = {feed.weight.name for feed in fed}
@@ -85,7 +83,7 @@ def from_graph(
             progress.step(node.path)
             effect = work.segments.effects[node.name]
             common = _described(work.model, node) | {
-                "log10_cumulative": certified[node.name].log10,
+                "log10_cumulative": work.values[node.name].log10,
                 "log10_observed": gains.get(node.name),
             }
             site = where.get(node.name, NOWHERE)

@@ -237,11 +237,13 @@ def bracket(
         far it closed.
     """
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
-    known = _known.get(linear)
-    searched = known is not None and known[0] <= rtol and known[1]
-    found = known[2] if known is not None and searched else _fresh(linear, rtol, budget)
+    known = _known.get(linear) if remembered(linear, rtol) else None
+    found = known[2] if known is not None else _fresh(linear, rtol, budget)
     log10_lower, witness, settled = _lower(linear, found, rtol, budget, seed, steps)
-    if found.upper.log10 > log10_lower + math.log10(1.0 + rtol) and found.tighten is not None:
+    loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    if loose and known is not None and not known[1]:  # what tightening needs was let go
+        found = _fresh(linear, rtol, budget)
+    if loose and found.tighten is not None:
         tighter = smallest([found.upper, _loosened(found.tighten(log10_lower), linear)])
         found = Bound(tighter, found.start)
     if not budget.ended:

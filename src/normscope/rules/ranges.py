@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..core.log10 import ceiling10
 from ..core.log10 import product_above as above
+from ..core.rounding import Upper
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
 from ..linalg.convolution import Convolution
@@ -29,12 +30,13 @@ from ..linalg.linear_map import (
 from ..linalg.norms import upper
 from .effects import UNKNOWN, Effect, Elementwise, Linear, Range
 
+Norm = Callable[[LinearMap], Upper]
 SLACK = 1 + 1e-12
 """Float64 rounding of these short computations; whatever is built on a range is NUMERICAL, never PROVEN."""
 
 
-def after(effect: Effect, node: Node, operands: Sequence[Range]) -> Range:
-    """Return the range of a node's value."""
+def after(effect: Effect, node: Node, operands: Sequence[Range], norm: Norm = upper) -> Range:
+    """Return the range of a node's value; `norm` bounds the norm of a matrix."""
     width = node.shape[-1] if node.shape else 1
     if isinstance(effect, Elementwise):
         low, high = effect.range
@@ -51,7 +53,7 @@ def after(effect: Effect, node: Node, operands: Sequence[Range]) -> Range:
             return UNKNOWN
         entry, row = _size(node)
         for linear, operand in zip(effect.maps, operands, strict=True):
-            moved = through(linear, operand)
+            moved = through(linear, operand, norm)
             entry, row = entry + moved.entry, row + moved.row
         return Range.of(entry * SLACK, width, row * SLACK)
     return effect.range or UNKNOWN
@@ -67,19 +69,19 @@ def _size(node: Node) -> tuple[float, float]:
     return float(value.abs().amax()), float(l2(value, -1).amax())
 
 
-def through(linear: LinearMap, given: Range) -> Range:
+def through(linear: LinearMap, given: Range, norm: Norm = upper) -> Range:
     """Return the range of `linear` applied to values in `given`."""
     width_in = linear.in_shape[-1] if linear.in_shape else 1
     width = linear.out_shape[-1] if linear.out_shape else 1
     match linear:
         case Composite():
             for part in linear.parts:
-                given = through(part, given)
+                given = through(part, given, norm)
             return given
         case Repeated():
-            return through(linear.inner, given)
+            return through(linear.inner, given, norm)
         case Sum():
-            parts = [through(term, given) for term in linear.terms]
+            parts = [through(term, given, norm) for term in linear.terms]
             return Range.of(sum(p.entry for p in parts), width, sum(p.row for p in parts))
         case Identity():
             if width_in % width == 0:
@@ -95,7 +97,7 @@ def through(linear: LinearMap, given: Range) -> Range:
             weight = linear.weight.double()
             by_row = above(float(l2(weight, 1).amax()), given.row)
             entry = min(by_row, above(float(weight.abs().sum(1).amax()), given.entry))
-            return Range.of(entry * SLACK, width, above(ceiling10(upper(linear).log10), given.row) * SLACK)
+            return Range.of(entry * SLACK, width, above(ceiling10(norm(linear).log10), given.row) * SLACK)
         case Centering():
             return Range.of(2 * given.entry, width, given.row if linear.dims == 1 else math.inf)
         case Bounded() if linear.in_shape == linear.out_shape:  # a rotation of every row

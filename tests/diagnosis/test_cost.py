@@ -1,0 +1,128 @@
+"""What an audit costs is counted, and the counts are small: passes, norms, products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.cost import Cost
+from normscope.core.errors import InputError
+from normscope.linalg import norms
+
+
+class Stream(nn.Module):
+    """A residual stream with a LayerNorm and two layers in every block."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)) for _ in range(blocks)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what every block makes of the stream."""
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+@pytest.fixture(scope="module")
+def audits() -> dict[str, ns.Audit]:
+    torch.manual_seed(1)
+    batch = torch.randn(8, 6)
+    return {effort: ns.audit(mlp(), batch, effort=effort) for effort in ("fast", "thorough")}
+
+
+def test_passes_through_the_model_are_counted_by_part(audits):
+    """One pass of the batch and three samples to settle it, two runs of model and graph to verify the graph."""
+    cost = audits["fast"].cost
+    assert cost.passes["capture"] == 8 + 3 + 4
+    assert cost.passes["data"] == 8
+    assert cost.passes["rows"] == 2
+    assert cost.total("passes") <= 12 * 8
+
+
+def test_every_sample_of_the_loader_counts_once():
+    model, batch = mlp(), torch.randn(8, 6)
+    assert ns.audit(model, batch, loader=[batch, batch, batch[:5]]).cost.passes["data"] == 21
+
+
+def test_a_fast_audit_leaves_out_what_takes_long_and_says_so(audits):
+    fast, thorough = audits["fast"], audits["thorough"]
+    assert fast.radii is None
+    assert "tight" not in fast.ladder
+    assert all(row.sensitivity is None for row in fast.layers)
+    assert any("a fast audit" in note for note in fast.notes)
+    assert thorough.radii is not None
+    assert "tight" in thorough.ladder
+    assert all(row.sensitivity is not None for row in thorough.layers if row.role == "weight")
+    assert not any("a fast audit" in note for note in thorough.notes)
+    assert {"radii", "sensitivity"} <= thorough.cost.seconds.keys() - fast.cost.seconds.keys()
+    assert thorough.lipschitz.log10_lower >= fast.lipschitz.log10_lower
+    assert thorough.lipschitz.log10_upper <= fast.lipschitz.log10_upper + 1e-12
+
+
+def test_the_lower_side_of_a_fast_audit_is_the_jacobian_it_saw(audits):
+    fast = audits["fast"]
+    assert fast.lipschitz.log10_lower == pytest.approx(fast.observed.log10_lower, abs=1e-6)
+    assert any("without a search" in note for note in fast.lipschitz.notes)
+
+
+def test_one_search_gives_one_figure(audits):
+    torch.manual_seed(1)
+    batch = torch.randn(8, 6)
+    lower = ns.lipschitz(mlp(), batch, effort="tight").log10_lower
+    assert ns.ladder(mlp(), batch, effort="tight")["best"].log10_lower == lower
+    assert audits["thorough"].lipschitz.log10_lower == lower
+
+
+def test_no_norm_is_taken_twice(monkeypatch):
+    taken: list[object] = []
+    real = norms._bound
+
+    def watched(linear, *rest):
+        taken.append(linear)
+        return real(linear, *rest)
+
+    monkeypatch.setattr(norms, "_bound", watched)
+    torch.manual_seed(0)
+    audit = ns.audit(Stream(3).eval(), torch.randn(4, 6))
+    assert len(taken) == audit.cost.total("norms") > 0
+    assert len({id(linear) for linear in taken}) == len(taken)
+
+
+def test_norms_grow_with_the_depth_and_not_with_its_square():
+    def counted(blocks: int) -> int:
+        torch.manual_seed(0)
+        return ns.audit(Stream(blocks).eval(), torch.randn(4, 6)).cost.total("norms")
+
+    two, four, eight = map(counted, (2, 4, 8))
+    assert eight - four == 2 * (four - two)
+
+
+def test_counts_are_stored_and_seconds_are_not(audits):
+    cost = audits["fast"].cost
+    stored = audits["fast"].to_json()["cost"]
+    assert "seconds" not in stored
+    again = ns.Audit.from_json(audits["fast"].to_json()).cost
+    assert again == cost == Cost.from_json(stored)
+    assert again.seconds == {}
+
+
+def test_an_audit_of_an_earlier_version_has_no_cost(audits):
+    data = audits["fast"].to_json()
+    del data["cost"]
+    assert ns.Audit.from_json(data).cost is None
+
+
+@pytest.mark.parametrize("effort", ["tight", "exact", "slow"])
+def test_other_efforts_are_refused_with_what_there_is(effort):
+    with pytest.raises(InputError, match='"fast" or "thorough"'):
+        ns.audit(mlp(), torch.randn(2, 6), effort=effort)
