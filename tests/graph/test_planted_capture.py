@@ -12,7 +12,7 @@ import torch
 
 from normscope.bounds.work import Work
 from normscope.core.errors import NormscopeError
-from normscope.core.untouched import Attributes
+from normscope.core.reached import Reached
 from normscope.graph import call, export, memory, precision, samples, state, translate
 from normscope.graph.ir import Node
 
@@ -149,7 +149,7 @@ BUGS = {
     ),
     "graph and model are not compared": Bug(unverified, instance(lambda y, x, n: x + 1e4 * n.running_mean[:, None])),
     "attributes stay as a run left them": Bug(
-        lambda patch: patch.setattr(Attributes, "restore", lambda self: None),
+        lambda patch: patch.setattr(Reached, "restore", lambda self: None),
         lambda: test_state.test_a_figure_in_train_mode_is_that_of_the_state_as_found("count"),
     ),
     "as_strided takes its operand for contiguous": Bug(flat_strides, test_memory.test_operands_that_are_not_contiguous),
