@@ -170,7 +170,7 @@ class ReadsBack(nn.Module):
 
 
 def test_a_model_that_remembers_is_no_random_one():
-    with pytest.raises(CaptureError, match="two different outputs .* earlier runs left behind"):
+    with pytest.raises(CaptureError, match=r"two different outputs .* earlier runs left behind"):
         ns.capture(ReadsBack().eval(), torch.randn(4, 3))
 
 
@@ -202,7 +202,12 @@ def test_libraries_are_not_searched():
 def test_weights_that_raise_midway_are_put_back():
     layer = nn.Linear(2, 2)
     before = layer.weight.detach().clone()
-    with pytest.raises(RuntimeError, match="midway"), untouched(layer), torch.no_grad():
-        layer.weight.zero_()
-        raise RuntimeError("midway")
+
+    def breaks() -> None:
+        with untouched(layer), torch.no_grad():
+            layer.weight.zero_()
+            raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError, match="midway"):
+        breaks()
     assert torch.equal(layer.weight, before)

@@ -24,6 +24,8 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .segments import Form, Segments
 
 Norm = Callable[[LinearMap], Upper]
+FAR = 250.0
+"""Powers of ten from which norms side by side may vanish or overflow."""
 JOINT_SIDE = 1024
 """Segments of several sources up to this size are written out side by side."""
 
@@ -109,7 +111,7 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: i
         return None
     terms = {source: norms[source].times(cores[source]).log10 for source in form}
     top = max(terms.values())
-    if not math.isfinite(top) or any(not math.isfinite(norms[s].log10) for s in form):
+    if not math.isfinite(top) or any(abs(norms[s].log10) > FAR or top - terms[s] > FAR for s in form):
         return None
     parts = []
     for source, linear in form.items():

@@ -1,4 +1,4 @@
-"""Leave the user's model exactly as found: mode, weights, buffers, Python state, grads, RNG, also after an exception."""
+"""Leave the user's model as found, also after an exception: mode, weights, buffers, Python state, grads, RNG."""
 
 from __future__ import annotations
 

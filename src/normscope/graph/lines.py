@@ -51,9 +51,9 @@ def why_untraced(error: BaseException) -> str:
     where, told = line_of(error), said(error)
     if any(words in f"{type(error).__name__} {error}".lower() for words in BY_VALUE):
         told = (
-            f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or to "
-            "compute with it, and a traced graph is the same for all values. Write it in tensor operators (torch.where "
-            "for a choice, tensors instead of .item()), or move a check out of forward"
+            f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or "
+            "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
+            "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
         )
     elif where:
         told = f"{told}, in {where}"

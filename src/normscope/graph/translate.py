@@ -225,9 +225,9 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
     shape = node.meta["val"].shape
     if not all(isinstance(size, int) for size in shape):
         raise CaptureError(
-            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on the values of the "
-            "input (a mask as an index, nonzero, unique), and a traced graph has fixed shapes. Multiply by the mask, or "
-            'use torch.where; figures at the data still work: normscope.lipschitz(model, batch, scope="point")'
+            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on the values of "
+            "the input (a mask as an index, nonzero, unique), and a traced graph has fixed shapes. Multiply by the "
+            'mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, scope="point")'
         )
     return tuple(shape)
 
@@ -240,8 +240,8 @@ def refuse_numbers(node: torch.fx.Node) -> None:
     """
     if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymInt | torch.SymBool):
         raise CaptureError(
-            f"a value of a tensor is taken out as a number at {source_of(node.meta) or node.target} (.item(), float()), "
-            "and no bound is known through it: keep it a tensor"
+            f"a value of a tensor is taken out as a number (.item(), float()) at "
+            f"{source_of(node.meta) or node.target}, and no bound is known through it: keep it a tensor"
         )
 
 

@@ -134,8 +134,8 @@ class Certifier:
         ):
             raise InputError(
                 f"on some samples the model's outputs in {dtype} are not those of its exact function: values vanish, "
-                f"overflow or cancel in {dtype} on the way. A radius speaks of the exact function, which is another one: "
-                "rescale weights and inputs, or measure model.double() on x.double()"
+                f"overflow or cancel in {dtype} on the way. A radius speaks of the exact function, which is another "
+                "one: rescale weights and inputs, or measure model.double() on x.double()"
             )
         raise InputError(
             "on some samples the captured function differs from the model's: masks or other constant inputs are "
