@@ -37,7 +37,8 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
     Args:
         model: any `torch.nn.Module` that `torch.export` can trace.
-        batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        batch: a tensor, a tuple of positional arguments, or a dict: of keyword arguments, or the one argument itself if
+            its keys are not the names of `forward`'s.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
 

@@ -124,8 +124,9 @@ class _Reader:
         elif node.op == "get_attr":
             self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
         elif node.op == "call_function":
-            if node.target is operator.getitem and node.args[0].name in self.multiple:  # type: ignore[union-attr]
-                self._pick(node)
+            source = node.args[0] if node.target is operator.getitem else None
+            if isinstance(source, torch.fx.Node) and source.name in self.multiple:
+                self._pick(node, self.multiple[source.name])
             else:
                 self._call(node)
 
@@ -138,9 +139,8 @@ class _Reader:
             return [self._resolve(item) for item in argument]
         return argument
 
-    def _pick(self, node: torch.fx.Node) -> None:
+    def _pick(self, node: torch.fx.Node, parent: Node) -> None:
         """One output of an operator that has several."""
-        parent = self.multiple[node.args[0].name]  # type: ignore[union-attr]
         if parent.op in DROPOUT:
             self.made[node.name] = _identity(node, parent.args[0])
         else:
@@ -216,7 +216,7 @@ def _of_the_form_alone(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[
     if node.target in BY_SHAPE and not _refers((args[1:], kwargs)):
         dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
         like = torch.zeros(args[0].shape, dtype=dtype, device=node.meta["val"].device)
-        return node.target(like, *args[1:], **kwargs)  # type: ignore[operator]
+        return node.target(like, *args[1:], **kwargs)
     return None
 
 

@@ -194,8 +194,8 @@ def _composite_rows(linear: Composite) -> Tensor | None:
     if rows is None:
         return None
     size = product_above(*(ceiling10(upper(part).log10) for part in first))
-    moved = torch.where(rows > 0, rows * size, 0.0)
-    return _positive(rows, moved) if size > 0.0 else moved
+    scaled = torch.where(rows > 0, rows * size, 0.0)
+    return _positive(rows, scaled) if size > 0.0 else scaled
 
 
 def _positive(reached: Tensor, values: Tensor) -> Tensor:
