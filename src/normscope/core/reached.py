@@ -25,7 +25,7 @@ LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *s
 TABLES = ("_parameters", "_buffers", "_modules")
 """Where a module keeps what it registers; put back entry by entry, as everything else that it holds."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-OWN = frozenset(vars(nn.Module())) - {*TABLES}
+KNOWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 Undo = Callable[[], None]
@@ -42,6 +42,7 @@ class Reached:
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
         self.undo: list[Undo] = []
+        self._own = {id(module) for module in self.modules}
         self._seen: set[int] = set()
         self._keep: list[Any] = []  # an id is that of an object only while the object lives
         waiting: deque[Any] = deque(self.modules)
@@ -79,11 +80,11 @@ class Reached:
 
     def _module(self, module: nn.Module) -> Iterator[Any]:
         held = vars(module)
-        if not any(module is other for other in self.modules):
+        if id(module) not in self._own:
             self.modules.append(module)
         self.undo.extend(_contents(held[table]) for table in TABLES)
         self.undo.append(_attributes(module))
-        yield from (value for name, value in held.items() if name not in OWN and name not in TABLES)
+        yield from (value for name, value in held.items() if name not in KNOWN and _leads_on(value))
         yield from (hook for table in HOOKS for hook in held[table].values())
         yield from _members(type(module))
 
@@ -94,7 +95,8 @@ class Reached:
         for name in names:
             value = everything.get(name)
             if not isinstance(value, ModuleType):
-                yield value
+                if _leads_on(value) and not isinstance(value, type):
+                    yield value
             elif not _library(value.__name__):  # the containers of a module of the user's that are named, too
                 yield from (vars(value)[other] for other in names if other in vars(value))
         for cell in function.__closure__ or ():
@@ -107,16 +109,17 @@ def _leads_on(value: Any) -> bool:
     return not isinstance(value, torch.Tensor | str | bytes | int | float | complex | None)
 
 
+@functools.lru_cache(maxsize=4096)
 def _library(name: str | None) -> bool:
     return (name or "builtins").split(".", 1)[0] in LIBRARIES
 
 
-def _members(kind: type) -> Iterator[Any]:
-    """Yield the functions and the containers that a class and the classes it is made of define."""
-    for base in kind.__mro__:
-        if not _library(base.__module__):
-            members = (getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(base).values())
-            yield from (value for value in members if isinstance(value, FunctionType) or type(value) in CONTAINERS)
+@functools.lru_cache(maxsize=4096)
+def _members(kind: type) -> tuple[Any, ...]:
+    """Return the functions and the containers that a class and the classes it is made of define."""
+    held = [value for base in kind.__mro__ if not _library(base.__module__) for value in vars(base).values()]
+    bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
+    return tuple(value for value in bare if isinstance(value, FunctionType) or type(value) in CONTAINERS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -184,7 +187,7 @@ def _contents(container: Any) -> Undo:
 
 def _attributes(module: nn.Module) -> Undo:
     """Return what binds the plain attributes of a module again, and writes back the tensors among them."""
-    held = {name: value for name, value in vars(module).items() if name not in OWN and name not in TABLES}
+    held = {name: value for name, value in vars(module).items() if name not in KNOWN}
     copies = {
         name: value.detach().clone()
         for name, value in held.items()
@@ -193,7 +196,7 @@ def _attributes(module: nn.Module) -> Undo:
 
     def undo() -> None:
         now = vars(module)
-        for name in [name for name in now if name not in OWN and name not in TABLES and name not in held]:
+        for name in [name for name in now if name not in KNOWN and name not in held]:
             del now[name]
         now.update(held)
         for name, copied in copies.items():
