@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -29,6 +30,7 @@ KNOWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 Undo = Callable[[], None]
+_classes: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
 class Reached:
@@ -114,12 +116,13 @@ def _library(name: str | None) -> bool:
     return (name or "builtins").split(".", 1)[0] in LIBRARIES
 
 
-@functools.lru_cache(maxsize=4096)
 def _members(kind: type) -> tuple[Any, ...]:
-    """Return the functions and the containers that a class and the classes it is made of define."""
-    held = [value for base in kind.__mro__ if not _library(base.__module__) for value in vars(base).values()]
-    bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
-    return tuple(value for value in bare if isinstance(value, FunctionType) or type(value) in CONTAINERS)
+    """Return the functions and the containers that a class and the classes it is made of define; remembered."""
+    if kind not in _classes:
+        held = [value for base in kind.__mro__ if not _library(base.__module__) for value in vars(base).values()]
+        bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
+        _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
+    return _classes[kind]
 
 
 @functools.lru_cache(maxsize=4096)
