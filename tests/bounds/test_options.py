@@ -11,7 +11,8 @@ import normscope as ns
 from normscope.bounds import work as working
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.exact import feasibility
-from normscope.bounds.exact.patterns import Search, kinks
+from normscope.bounds.exact.kinks import kinks
+from normscope.bounds.exact.patterns import Search
 from normscope.bounds.radius.certifier import Certifier
 from normscope.bounds.work import Work
 from normscope.core.budget import Budget

@@ -14,7 +14,8 @@ from torch import nn
 import normscope as ns
 from normscope.bounds import work
 from normscope.bounds.exact import patterns
-from normscope.bounds.exact.patterns import Found, Search, kinks
+from normscope.bounds.exact.kinks import kinks
+from normscope.bounds.exact.patterns import Found, Search
 from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 

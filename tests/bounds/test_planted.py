@@ -16,6 +16,7 @@ from normscope.bounds.ellipsoids import ellipsoid, optimised, plan, rigorous
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.bounds.exact import farkas, feasibility, patterns
+from normscope.bounds.exact.kinks import kinks
 from normscope.core.budget import Budget
 
 from . import enumeration
@@ -118,7 +119,7 @@ def tree_alone() -> None:
     for seed in (1, 2):
         graph = chain(seed, (2, 5, 1), ["relu"])
         segments, found, _ = planned(graph)
-        done = Blind(segments, found, patterns.kinks(segments, found)).run(-math.inf, rtol=1e-6, budget=Budget(400_000))
+        done = Blind(segments, found, kinks(segments, found)).run(-math.inf, rtol=1e-6, budget=Budget(400_000))
         assert done.log10_upper >= math.log10(enumeration.constant(graph)) - 1e-9
 
 
@@ -236,7 +237,7 @@ def far_away() -> None:
     """A cell that the solver calls empty."""
     graph, signs, _ = wedges(1)
     segments, found, _ = planned(graph)
-    assert patterns.Search(segments, found, patterns.kinks(segments, found)).feasible.possible(signs)
+    assert patterns.Search(segments, found, kinks(segments, found)).feasible.possible(signs)
 
 
 def bounds_of_the_middle(patch: Patch) -> None:

@@ -145,3 +145,22 @@ def test_an_audit_asks_for_radii_of_classifiers_alone():
     assert found.label == found.predicted
     assert audited_radii(Work(nn.Linear(5, 1).eval(), X)) is None
     assert audited_radii(Work(nn.Linear(5, 3).train(), X)) is None
+
+
+class Vanishing(nn.Module):
+    """Scales down and up again: in float32 nothing is left of its first term."""
+
+    def __init__(self, factor: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(4, 3, dtype=dtype), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.factor * self.factor / self.factor / self.factor) + 1e-3 * x[:, :3]
+
+
+@pytest.mark.parametrize("factor", [1e-23, 1e-30])
+def test_values_that_vanish_in_float32_are_named_as_such(factor):
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    with pytest.raises(InputError, match="outputs in float32 are not those of its exact function"):
+        certified_radius(Vanishing(factor, torch.float32).eval(), x)
+    assert len(certified_radius(Vanishing(factor, torch.float64).eval(), x.double()).radius) == 3

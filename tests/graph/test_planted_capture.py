@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 import torch
 
 from normscope.bounds.work import Work
+from normscope.core import reached
 from normscope.core.errors import NormscopeError
-from normscope.core.untouched import Attributes
+from normscope.core.reached import Reached
+from normscope.core.untouched import Weights
 from normscope.graph import call, export, memory, precision, samples, state, translate
 from normscope.graph.ir import Node
 
-from . import test_memory, test_precision, test_samples, test_state
+from . import test_memory, test_precision, test_reached, test_samples, test_state
 
 aten = torch.ops.aten
 Patch = pytest.MonkeyPatch
@@ -149,8 +152,20 @@ BUGS = {
     ),
     "graph and model are not compared": Bug(unverified, instance(lambda y, x, n: x + 1e4 * n.running_mean[:, None])),
     "attributes stay as a run left them": Bug(
-        lambda patch: patch.setattr(Attributes, "restore", lambda self: None),
+        lambda patch: patch.setattr(Reached, "restore", lambda self: None),
         lambda: test_state.test_a_figure_in_train_mode_is_that_of_the_state_as_found("count"),
+    ),
+    "weights stay as a run left them": Bug(
+        lambda patch: patch.setattr(Weights, "restore", lambda self: None),
+        lambda: test_state.test_a_weight_that_a_run_changes_is_part_of_the_function_or_refused("scaled"),
+    ),
+    "lists stay as a run left them": Bug(
+        lambda patch: patch.setattr(reached, "_contents", lambda container: lambda: None),
+        lambda: test_reached.test_what_a_forward_keeps_is_left_as_found("nested", False),
+    ),
+    "every batch of a cumulative mean has one share": Bug(
+        lambda patch: patch.setattr(state.itertools, "count", lambda start: itertools.repeat(start)),
+        lambda: test_state.test_a_cumulative_mean_that_is_read_counts_its_batches(3, 2),
     ),
     "as_strided takes its operand for contiguous": Bug(flat_strides, test_memory.test_operands_that_are_not_contiguous),
     "as_strided of an operator's output": Bug(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from contextlib import suppress
 
@@ -277,7 +278,7 @@ def test_a_buffer_that_is_read_before_it_is_written_is_named():
     assert any("'held'" in note and "as found" in note for note in bracket.notes)
 
 
-def test_state_outside_the_model_is_refused():
+def test_state_outside_the_model_is_that_as_found():
     seen = [torch.ones(3)]
 
     def forward(x: Tensor) -> Tensor:
@@ -285,5 +286,124 @@ def test_state_outside_the_model_is_refused():
         seen.append(x)
         return y
 
-    with pytest.raises(NormscopeError):
-        ns.lipschitz(Function(forward).train(), torch.randn(4, 3), max_seconds=0.2)
+    bracket = ns.lipschitz(Function(forward).train(), torch.randn(4, 3), max_seconds=0.2)
+    assert bracket.upper == pytest.approx(1.0)
+    assert len(seen) == 1
+
+
+def test_state_that_nobody_can_put_back_is_refused():
+    calls = itertools.count(1)
+    with pytest.raises(NormscopeError, match="does not give the model's own output"):
+        ns.lipschitz(Function(lambda x: x * next(calls)).train(), torch.randn(4, 3), max_seconds=0.2)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None], ids=["moving", "cumulative"])
+def test_a_batch_norm_in_two_places(momentum):
+    norm = nn.BatchNorm1d(3, momentum=momentum)
+    still = nn.BatchNorm1d(3, track_running_stats=False)
+    layer, batch = nn.Linear(3, 3), torch.randn(5, 3)
+    seen, plain = (bounded(nn.Sequential(n, layer, nn.ReLU(), n).train(), batch) for n in (norm, still))
+    assert (seen.log10_upper, seen.evidence) == (plain.log10_upper, plain.evidence)
+    assert (norm.momentum, int(norm.num_batches_tracked)) == (momentum, 0)
+    assert torch.equal(norm.running_mean, torch.zeros(3))
+
+
+@pytest.mark.parametrize(("seen", "runs"), [(0, 1), (1, 1), (3, 2), (9, 3), (99, 1)])
+def test_a_cumulative_mean_that_is_read_counts_its_batches(seen, runs):
+    """The mean after `runs` runs holds the share runs/(seen + runs) of the batch's."""
+    norm = nn.BatchNorm1d(3, momentum=None)
+    norm.num_batches_tracked.fill_(seen)
+
+    def forward(y: Tensor, x: Tensor, n: nn.Module) -> Tensor:
+        for _ in range(runs - 1):
+            n(x)
+        return x + 1000 * n.running_mean
+
+    model, batch = Normalized(norm, forward).train(), torch.randn(4, 3)
+    bracket = bounded(model, batch)
+    assert bracket.upper == pytest.approx(1 + 1000 * runs / (seen + runs), rel=1e-5)
+    assert (norm.momentum, int(norm.num_batches_tracked), len(norm._forward_pre_hooks)) == (None, seen, 0)
+
+
+class Renormed(nn.Module):
+    """Changes its own weight in every run."""
+
+    def __init__(self, write) -> None:
+        super().__init__()
+        self.layer, self.write = nn.Linear(3, 3, bias=False), write
+        with torch.no_grad():
+            self.layer.weight.copy_(100 * torch.eye(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.write(self.layer, x)
+        return self.layer(x)
+
+
+def rebinds(layer: nn.Linear, x: Tensor) -> None:
+    layer.weight = nn.Parameter(layer.weight / 50)
+
+
+def binds_data(layer: nn.Linear, x: Tensor) -> None:
+    layer.weight.data = layer.weight.data / 50
+
+
+WRITES = {
+    "renorm": (lambda layer, x: layer.weight.renorm_(2, 0, 2.0), 2.0),
+    "scaled": (lambda layer, x: layer.weight.mul_(0.25), 25.0),
+    "a row": (lambda layer, x: layer.weight[0].mul_(7), 700.0),
+    "through data": (lambda layer, x: layer.weight.data.div_(50), 2.0),
+    "copied": (lambda layer, x: layer.weight.copy_(3 * torch.eye(3)), 3.0),
+    "clamped": (lambda layer, x: torch.clamp(layer.weight, -4, 4, out=layer.weight), 4.0),
+    "bound anew": (rebinds, 2.0),
+    "data bound anew": (binds_data, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_weight_that_a_run_changes_is_part_of_the_function_or_refused(name):
+    write, norm = WRITES[name]
+    model = Renormed(write).train()
+    weight, memory = model.layer.weight, model.layer.weight.data_ptr()
+    with suppress(CaptureError):
+        bracket = ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
+        assert bracket.upper == pytest.approx(norm, rel=1e-6)
+        assert name != "data bound anew"
+    assert model.layer.weight is weight
+    assert weight.data_ptr() == memory
+    assert torch.equal(weight, 100 * torch.eye(3))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_weight_that_holds_the_batch_is_no_constant(training):
+    model = Renormed(lambda layer, x: layer.weight.copy_(x[:3].T @ x[:3])).train(training)
+    bracket = bounded(model, torch.randn(4, 3))
+    assert bracket.upper == math.inf
+    assert torch.equal(model.layer.weight, 100 * torch.eye(3))
+
+
+class Tokens(nn.Module):
+    """Embeddings that are renormed where they are read."""
+
+    def __init__(self, functional: bool) -> None:
+        super().__init__()
+        self.functional, self.table = functional, nn.Embedding(6, 3, max_norm=None if functional else 0.5)
+        self.layer = nn.Linear(3, 6)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found = F.embedding(ids, self.table.weight, max_norm=0.5) if self.functional else self.table(ids)
+        return self.layer(found) + found @ self.table.weight.T
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_embeddings_that_are_renormed(functional, training):
+    model = Tokens(functional).train(training)
+    with torch.no_grad():
+        model.table.weight.mul_(100)
+    before = copy.deepcopy(model.state_dict())
+    bracket = ns.lipschitz(model, torch.tensor([[0, 1, 2, 3, 4, 5]]), max_seconds=0.2)
+    renormed = before["table.weight"] * 0.5 / (before["table.weight"].norm(dim=1, keepdim=True) + 1e-7)
+    truth = float(torch.linalg.matrix_norm(before["layer.weight"] + renormed, ord=2))
+    assert bracket.upper == pytest.approx(truth, rel=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -19,7 +19,8 @@ from ..core.log10 import log10
 from ..core.rounding import inward
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph
-from .evaluation import EFFORTS, Certain, Values, apart
+from .certain import Certain
+from .evaluation import CARRIED, Values, apart
 
 Function = Callable[[Tensor], Tensor]
 Change = Callable[[Certain], tuple[float, float]]
@@ -145,13 +146,13 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
     if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
         return -math.inf
     found, values.estimated = 0.0, False
-    for effort in EFFORTS[values.start :]:
-        far, least = change(values.at(pair, effort=effort))
+    for how in CARRIED[values.start :]:
+        far, least = change(values.at(pair, how=how))
         if least > found:
-            found, values.estimated = least, effort == EFFORTS[-1]
+            found, values.estimated = least, how == CARRIED[-1]
         if found >= 0.99 * far:
             break
-        values.start = min(EFFORTS.index(effort) + 1, len(EFFORTS) - 1)
+        values.start = min(CARRIED.index(how) + 1, len(CARRIED) - 1)
     return inward(found) - log10(length) if found > 0 else -math.inf
 
 

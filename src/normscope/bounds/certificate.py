@@ -218,7 +218,9 @@ def _block(linear: LinearMap, device: torch.device) -> Block | None:
         copies, inner = copies * math.prod(inner.in_shape[:-1]), Matrix(inner.weight)
     if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7 or not moderate(inner):
         return None
-    return Block(inner.dense().to(device), copies)
+    weight = inner.dense().to(device)
+    top = float(weight.abs().amax()) if weight.numel() else 0.0
+    return Block(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
 
 
 def _follow(weight: Tensor, path: Tensor | None) -> Tensor:

@@ -26,6 +26,8 @@ from .segments import Form, Segments
 Norm = Callable[[LinearMap], Upper]
 Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
 """Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
+FAR = 250.0
+"""Powers of ten from which norms side by side may vanish or overflow."""
 JOINT_SIDE = 1024
 """Segments of several sources up to this size are written out side by side."""
 
@@ -121,7 +123,7 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: i
         return None
     terms = {source: norms[source].times(cores[source]).log10 for source in form}
     top = max(terms.values())
-    if not math.isfinite(top) or any(not math.isfinite(norms[s].log10) for s in form):
+    if not math.isfinite(top) or any(abs(norms[s].log10) > FAR or top - terms[s] > FAR for s in form):
         return None
     key = tuple((linears[place], terms[source]) for place, source in enumerate(form))
     if key in joints:

@@ -1,24 +1,25 @@
-"""Leave the user's model exactly as found: mode, buffers, attributes, grads, RNG, also after an exception."""
+"""Leave the user's model as found, also after an exception: mode, weights, buffers, Python state, grads, RNG."""
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .errors import InputError
+from .reached import Reached, same
 
 DROPPING = ("Dropout", "DropPath", "StochasticDepth")
 """Endings of the class names of modules that only drop; torch's own Dropout classes are known by type."""
-OWN = frozenset(vars(nn.Module()))
-"""Attributes that every module has."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -35,7 +36,7 @@ def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextmanager
-def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
+def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False) -> Iterator[None]:
     """Run a block on `model` in the given mode and put everything back afterwards.
 
     In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off.
@@ -43,15 +44,17 @@ def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
     Args:
         model: the user's model.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        traced: whether the block traces the model instead of running it: a trace writes into no weight.
     """
     flags = [(module, module.training) for module in model.modules()]
+    reached = Reached(model)
     buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module, _ in flags
-        for name, buffer in module._buffers.items()
+        (buffer, buffer.detach().clone())
+        for module in reached.modules
+        for buffer in module._buffers.values()
         if buffer is not None
     ]
-    attributes = [Attributes(module) for module, _ in flags]
+    weights = Weights(model)
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     python, arrays = random.getstate(), np.random.get_state()
@@ -63,21 +66,61 @@ def untouched(model: nn.Module, mode: str | None = None) -> Iterator[None]:
             for module, _ in flags:
                 if drops(module):
                     module.training = False
-            yield
+            with nullcontext() if traced else weights:
+                yield
         finally:
             random.setstate(python)
             np.random.set_state(arrays)
             for module, training in flags:
                 module.training = training
             with torch.no_grad():
-                for module, name, buffer, saved in buffers:
-                    if not _same(buffer, saved):
+                reached.restore()  # a model may have bound new tensors to its names
+                weights.restore()
+                for buffer, saved in buffers:
+                    if not same(buffer, saved):
                         buffer.copy_(saved)
-                    module._buffers[name] = buffer  # a model may have bound a new tensor to the name
-                for held in attributes:
-                    held.restore()
             for parameter, grad in grads:
                 parameter.grad = grad
+
+
+class Weights(TorchDispatchMode):
+    """The parameters of a model: copies one before the first operator that writes into its memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        parameters = [p for p in model.parameters() if not is_lazy(p) and type(p.data) is Tensor]
+        self._bound = [(parameter, parameter.data) for parameter in parameters]
+        self._unwritten: dict[int, list[Tensor]] = {}
+        for _, data in self._bound:
+            self._unwritten.setdefault(data.untyped_storage().data_ptr(), []).append(data)
+        self._copies: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, after a look at what it writes."""
+        kwargs = kwargs or {}
+        for tensor in _written(func, args, kwargs):
+            for data in self._unwritten.pop(tensor.untyped_storage().data_ptr(), ()):
+                self._copies.append((data, data.clone()))
+        return func(*args, **kwargs)
+
+    def restore(self) -> None:
+        """Put back what was written or bound anew."""
+        for data, copied in self._copies:
+            data.copy_(copied)
+        for parameter, data in self._bound:
+            if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+                parameter.data = data
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the tensors that an operator writes into, as its schema says."""
+    if not func._schema.is_mutable:
+        return []
+    found = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tree_leaves(args[place] if place < len(args) else kwargs.get(argument.name))
+    return [value for value in found if isinstance(value, Tensor)]
 
 
 @contextmanager
@@ -95,53 +138,9 @@ def on_copies(model: nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
 
 
-class Attributes:
-    """The plain attributes of a module (tensors, numbers, lists, ...), which a forward may bind or write anew."""
-
-    def __init__(self, module: nn.Module) -> None:
-        own = not type(module).__module__.startswith("torch.")  # torch's modules keep no state in attributes
-        self.module = module
-        self.held = {name: value for name, value in vars(module).items() if name not in OWN} if own else None
-        self.copies = {
-            name: copied for name, value in (self.held or {}).items() if (copied := _copy(value)) is not None
-        }
-
-    def restore(self) -> None:
-        """Put everything back."""
-        if self.held is None:
-            return
-        now = vars(self.module)
-        for name in [name for name in now if name not in OWN and name not in self.held]:
-            del now[name]
-        for name, value in self.held.items():
-            now[name] = value
-            copied = self.copies.get(name)
-            if isinstance(value, torch.Tensor) and copied is not None and not _same(value, copied):
-                value.copy_(copied)
-            elif isinstance(value, list) and copied is not None:
-                value[:] = copied
-            elif isinstance(value, dict | set) and copied is not None:
-                value.clear()
-                value.update(copied)
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy of what can be written in place, None of anything else."""
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        return value.detach().clone()
-    return copy.copy(value) if type(value) in (list, dict, set) else None
-
-
 def drops(module: nn.Module) -> bool:
     """Whether a module is known to do nothing but drop values at random in train mode."""
     return isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__.endswith(DROPPING)
-
-
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors agree, NaN with NaN."""
-    if not first.is_floating_point():
-        return torch.equal(first, second)
-    return torch.equal(first.isnan(), second.isnan()) and torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def mode_of(model: nn.Module, mode: str | None) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
@@ -34,9 +34,8 @@ class Call:
     @property
     def variables(self) -> list[tuple[str, Tensor]]:
         """The float tensors that count as input, by name; masks do not."""
-        named = [(str(i), leaf) for i, leaf in enumerate(tree_leaves(self.args))]
-        named += [(key, leaf) for key, value in self.kwargs.items() for leaf in tree_leaves(value) if "mask" not in key]
-        return [(name, leaf) for name, leaf in named if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        named = [(keystr(path), leaf) for path, leaf in tree_flatten_with_path((self.args, self.kwargs))[0]]
+        return [(name, leaf) for name, leaf in named if "mask" not in name and _measurable(leaf)]
 
     @property
     def leaves(self) -> list[Any]:
@@ -84,12 +83,13 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
 def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> Call:
     """Turn what the user passed into a call, whatever its values; refuse what cannot be one."""
     notes: list[str] = []
+    batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     if isinstance(batch, Tensor):
         args: tuple[Any, ...] = (batch,)
         kwargs: dict[str, Any] = {}
     elif isinstance(batch, Mapping):
-        args, kwargs = (), dict(batch)
+        args, kwargs = ((batch,), {}) if takes_dict(model, batch) else ((), dict(batch))
     elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         args, kwargs = tuple(batch), {}
         if len(args) == 2 and isinstance(args[0], Tensor) and _is_label(model, args[1]):
@@ -140,12 +140,20 @@ def run(model: nn.Module, call: Call) -> Tensor:
     try:
         result = model(*args, **kwargs)
     except Exception as error:
-        shapes = [tuple(v.shape) for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, Tensor)]
         raise InputError(
-            f"the model raises {said(error)}, on this batch (shapes {shapes}). "
-            "Pass a batch the model accepts: model(batch) must work."
+            f"the model raises {said(error)}, on this batch ({_described(call)}). Pass a batch the model accepts: "
+            "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
+            "whose keys are the names of forward's arguments."
         ) from error
     return select(result, call.output)
+
+
+def _described(call: Call) -> str:
+    """Say what a call passes: shapes, and the keys of a dict that is passed as one argument."""
+    shapes = f"shapes {[tuple(leaf.shape) for leaf in call.leaves if isinstance(leaf, Tensor)]}"
+    if not call.args or not isinstance(call.args[0], Mapping):
+        return shapes
+    return f"{shapes}, one dict with the keys {list(call.args[0])}, which are not the names of forward's arguments"
 
 
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
@@ -171,11 +179,17 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
             if divisible and call.count > 1 and _alike(model, call, whole):
                 return dataclasses.replace(call, per_sample=True)  # nor is it random, or they would differ
         with untouched(model):
-            if not close(run(model, call), run(model, call)):
-                raise RandomOperatorError(
-                    "the model gives two different outputs for the same input: a random function has no Lipschitz "
-                    "constant"
+            same = close(run(model, call), run(model, call))
+        if not same:
+            raise RandomOperatorError(
+                "the model gives two different outputs for the same input: "
+                + (
+                    "it reads what its own earlier runs left behind (a list, a counter, a buffer). Measure a model "
+                    "that keeps nothing between runs"
+                    if close(fresh(model, call), fresh(model, call))
+                    else "a random function has no Lipschitz constant"
                 )
+            )
         return dataclasses.replace(call, per_sample=divisible and call.count == 1)
 
 
@@ -255,6 +269,21 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(model.forward).parameters
     except ValueError:  # compiled by torch.jit
         return {}
+
+
+def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
+    """Whether a dict is the one argument of `forward` itself, not its arguments by name.
+
+    It is if some key is the name of no parameter of `forward`, and `forward` takes no others by name (`**kwargs`) and
+    needs one argument at most.
+    """
+    taken = _parameters(model)
+    places = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = {p.name for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    if not places or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        return False
+    needed = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in taken.values())
+    return needed <= 1 and not named.issuperset(batch)
 
 
 def _is_label(model: nn.Module, second: Any) -> bool:

@@ -6,9 +6,7 @@ That library is known here, in `translate.py`, `state.py` and `exported.py` alon
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from contextlib import nullcontext, redirect_stderr
-from io import StringIO
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,11 +16,13 @@ from torch.export import ExportedProgram
 from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, close, drawn, prepare, run, settle
+from .exported import quiet
 from .ir import Graph
 from .leaves import recognise
+from .lines import why_untraced
 from .memory import AS_STRIDED, Strides, refuse_other_strides
 from .samples import independent
-from .state import changed, read_state, writes_nothing
+from .state import averages_counted, changed, part_twins, read_state, writes_nothing
 from .translate import DROPPED, ancestors, output_of, translate
 
 
@@ -37,7 +37,8 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
     Args:
         model: any `torch.nn.Module` that `torch.export` can trace.
-        batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        batch: a tensor, a tuple of positional arguments, or a dict: of keyword arguments, or the one argument itself if
+            its keys are not the names of `forward`'s.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
 
@@ -87,7 +88,7 @@ def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tu
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
     """Export the model from the state it was found in, and read the result."""
-    with untouched(model, forced):
+    with untouched(model, forced, traced=True):
         program = _export(model, call.sample() if call.per_sample else call, plain)
     try:
         with torch.no_grad():
@@ -148,12 +149,14 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     `plain` leaves composite operators whole where nothing is written in place, which takes a fraction of the time.
     """
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints its graph there when it fails
-            warnings.simplefilter("ignore")
+        with quiet(), averages_counted(model):  # torch prints its graph when it fails
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
-            return program if plain and writes_nothing(program) else program.run_decompositions({})
+            if plain and writes_nothing(program):
+                return program
+            part_twins(program)
+            return program.run_decompositions({})
     except Exception as error:
         raise CaptureError(
-            f"torch.export cannot trace this model: {said(error)}. Bounds need a traceable model; "
+            f"{why_untraced(error)}. Bounds need a traceable model; "
             'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
         ) from error

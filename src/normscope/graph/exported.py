@@ -48,7 +48,7 @@ def load_program(path: Path) -> Program:
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     try:
-        with _quiet():
+        with quiet():
             program = torch.export.load(path)
             dropped = _without_dropout(program)
             training = dropped or _batch_statistics(program)
@@ -62,7 +62,7 @@ def load_program(path: Path) -> Program:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep torch's log, its warnings and what it prints on standard error off the terminal."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .ir import Graph, Node, Ref, Unit, leaves
+from .memory import overlap, storage_of
 from .regions import SAME, Reader
 
 aten = torch.ops.aten
@@ -86,7 +87,7 @@ class _Layer:
         return (
             self.axis == other.axis
             and len(self.tensors()) == len(other.tensors()) == len(pairs)
-            and all(_view(a) == _view(b) if _overlap(a, b) else _equal(a, b) for a, b in pairs)
+            and all(_view(a) == _view(b) if overlap(a, b) else _equal(a, b) for a, b in pairs)
         )
 
 
@@ -158,7 +159,7 @@ def parameter_names(model: nn.Module, node: Node) -> dict[str, str]:
     names = {}
     modules = dict(model.named_modules())
     for argument, tensor in _parameters(node).items():
-        held = [name for name, value in model.named_parameters(remove_duplicate=False) if _overlap(tensor, value)]
+        held = [name for name, value in model.named_parameters(remove_duplicate=False) if overlap(tensor, value)]
         own = f"{node.path}.{argument}" if node.path else argument
         if held:
             names[argument] = next((name for name in held if name.startswith(f"{node.path}.")), held[0])
@@ -204,12 +205,12 @@ class _Users:
         self.places: dict[Any, list[tuple[Node, Tensor]]] = {}
         for node in graph:
             for tensor in (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)):
-                for key in {_memory(tensor), node.path} - {""}:
+                for key in {storage_of(tensor), node.path} - {""}:
                     self.places.setdefault(key, []).append((node, tensor))
 
     def of(self, user: Node, tensor: Tensor) -> set[str]:
         """Return the names of the nodes that use the tensor of one of them."""
-        found = {node.name for node, other in self.places.get(_memory(tensor), []) if _overlap(tensor, other)}
+        found = {node.name for node, other in self.places.get(storage_of(tensor), []) if overlap(tensor, other)}
         remade = self.places.get(user.path, []) if tensor.ndim > 1 else []
         return found | {node.name for node, other in remade if _equal(tensor, other)}
 
@@ -358,10 +359,6 @@ def _parameters(node: Node) -> dict[str, Tensor]:
     return {name: given[name] for name in ("weight", "bias") if isinstance(given.get(name), Tensor)}
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def _view(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.device, tuple(tensor.shape), tensor.stride()
 
@@ -369,17 +366,3 @@ def _view(tensor: Tensor) -> tuple[Any, ...]:
 def _equal(first: Tensor, second: Tensor) -> bool:
     alike = (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
     return alike and torch.equal(first, second)
-
-
-def _overlap(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors lie on common memory."""
-    if first.device != second.device or not first.numel() or not second.numel():
-        return False
-    (start, end), (other_start, other_end) = _span(first), _span(second)
-    return start < other_end and other_start < end
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses a tensor reaches over."""
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

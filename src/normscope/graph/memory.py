@@ -1,4 +1,6 @@
-"""Operators that speak of memory: `as_strided` reads places, and which entries lie there depends on the strides.
+"""Memory: which tensors share it, and operators that speak of it.
+
+`as_strided` reads places, and which entries lie there depends on the strides.
 
 The strides are those of the run that torch.export traced; they are compared with those of a real run of the model. An
 operator that reads memory outside its operand is refused.
@@ -77,6 +79,27 @@ class Strides(TorchDispatchMode):
             start = operand.storage_offset() if given is None else given
             self.seen.append((layout, (tuple(args[1]), tuple(args[2]), start)))
         return func(*args, **(kwargs or {}))
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return where the memory that a tensor lies in begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors lie on common memory."""
+    if first.device != second.device or storage_of(first) != storage_of(second):
+        return False
+    if not first.numel() or not second.numel():
+        return False
+    (start, end), (other_start, other_end) = _span(first), _span(second)
+    return start < other_end and other_start < end
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses a tensor reaches over."""
+    reach = _end(tuple(tensor.shape), tensor.stride(), 0)
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
 def _operand(node: torch.fx.Node) -> Layout:

@@ -7,14 +7,18 @@ reads them later reads the batch: the moved mean is linear in the input, the mov
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.nn.modules.batchnorm import _NormBase
 
 from ..core.errors import CaptureError
 from .ir import Node, Ref
@@ -57,6 +61,51 @@ def batch_norm_output(node: Node) -> tuple[Node, ...]:
         kept = (write(f"{node.name}_kept", aten.mul.Tensor, old, 1 - momentum),)
         rest = Ref(kept[0].name, node.shape)
     return now, share, *kept, write(node.name, aten.add.Tensor, Ref(share.name, node.shape), rest)
+
+
+@contextmanager
+def averages_counted(model: nn.Module) -> Iterator[None]:
+    """Let batch norms with `momentum=None` be traced: their share of a batch, 1 over the batches seen, as a number.
+
+    Torch reads the count out of a tensor, which a trace cannot do. Here it is counted beside it, from the count found.
+    """
+    counted = [
+        (module, int(module.num_batches_tracked))
+        for module in model.modules()
+        if isinstance(module, _NormBase) and module.momentum is None and module.num_batches_tracked is not None
+    ]
+
+    def hook(seen: int) -> Callable[[_NormBase, Any], None]:
+        runs = itertools.count(seen + 1)
+
+        def share(module: _NormBase, _: Any) -> None:
+            if module.training and module.track_running_stats:
+                module.momentum = 1.0 / next(runs)
+
+        return share
+
+    handles = [module.register_forward_pre_hook(hook(seen)) for module, seen in counted]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, _ in counted:
+            module.momentum = None
+
+
+def part_twins(program: ExportedProgram) -> None:
+    """Give second names of one tensor, which nothing reads, a value of their own: torch stops where a twin is written.
+
+    A module that is used in two places has two names, and its statistics, too.
+    """
+    unread = {node.name for node in program.graph.nodes if node.op == "placeholder" and not node.users}
+    held: Counter[int] = Counter(id(value) for value in program.state_dict.values())
+    for spec in program.graph_signature.input_specs:
+        value = program.state_dict.get(str(spec.target))
+        if value is not None and spec.arg.name in unread and held[id(value)] > 1:
+            filler = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
+            program.state_dict[str(spec.target)] = nn.Parameter(filler) if isinstance(value, nn.Parameter) else filler
 
 
 def writes_nothing(program: ExportedProgram) -> bool:

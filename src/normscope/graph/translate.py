@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import re
 from typing import Any
 
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ..core.errors import InputError, RandomOperatorError
+from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..theory.normalizers import rms_epsilon
 from .call import Call
 from .ir import Graph, Input, Node, Ref, leaves
-from .memory import AS_STRIDED, entries_read
+from .lines import source_of
+from .memory import AS_STRIDED, entries_read, overlap
 from .precision import rounded
 from .state import (
     batch_norm_output,
@@ -34,7 +34,6 @@ MOVES = {  # what may stand between the user's token ids and the embedding
     aten.squeeze.dim, aten.slice.Tensor, aten.alias.default, aten.contiguous.default, aten._unsafe_view.default,
     aten.to.dtype,
 }  # fmt: skip
-CALLER = os.path.join("normscope", "graph", "call.py")
 RESHAPES = {  # a view that was legal on the original strides may not be on ours
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
@@ -55,107 +54,13 @@ def floats(node: Any) -> bool:
 
 def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
     """Evaluate what does not depend on the input, keep the rest as nodes."""
-    held = call.per_sample and len(call.leaves) > len(call.variables) > 0
-    notes = ["masks and other constant inputs are those of the first sample"] if held else []
-    nodes = {node.name: node for node in program.graph.nodes}
     output = output_of(program)
-    needed = ancestors(output)
-    refuse_hidden_reads(program, needed)
-    constants = _placeholders(program, call)
-    tokens = _token_inputs(program, constants)
-    variables: dict[str, Input] = {}
-    made: dict[str, Node] = {}
-    notes = [*notes, *call.notes, *state_notes(program, needed)]
-
-    def resolve(argument: Any) -> Any:
-        if isinstance(argument, torch.fx.Node):
-            if argument.name in variables or argument.name in made:
-                return Ref(argument.name, tuple(int(size) for size in argument.meta["val"].shape))
-            return constants[argument.name]
-        if isinstance(argument, list | tuple):
-            return [resolve(item) for item in argument]
-        return argument
-
-    named = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
-    masks = {name for name in named if "mask" in name}
-    notes += [f"input {name!r} is held constant, as its name says mask" for name in masks if floats(nodes[name])]
-    has_floats = any(floats(nodes[name]) for name in named - masks if name in nodes)
-    multiple: dict[str, Node] = {}
-    for name, node in nodes.items():
-        if node not in needed:
-            continue
-        if node.op == "placeholder":
-            if has_floats and name in named - masks and floats(node):
-                variables[name] = Input(name=name, value=constants[name], path=name)
-            continue
-        if node.op == "get_attr":
-            constants[name] = _attribute(program.graph_module, str(node.target))
-            continue
-        if node.op != "call_function":
-            continue
-        if node.target is operator.getitem and node.args[0].name in multiple:
-            parent = multiple[node.args[0].name]
-            if parent.op in DROPOUT:
-                made[name] = _identity(node, parent.args[0])
-            else:
-                chosen = _node(node, parent.op, parent.args, parent.kwargs, index=node.args[1], meta=parent)
-                made |= {written.name: written for written in batch_norm_output(chosen)}
-            continue
-        args = tuple(resolve(item) for item in without_unread_statistics(node))
-        refuse_moving_statistics(node, args)
-        kwargs = {key: resolve(item) for key, item in node.kwargs.items()}
-        depends = any(isinstance(leaf, Ref) for leaf in leaves((args, kwargs)))
-        if node.target in DROPOUT:
-            if depends:
-                notes.append(DROPPED)
-                if node.target is aten.dropout.default:
-                    made[name] = _identity(node, args[0])
-                else:
-                    multiple[name] = _node(node, node.target, args, kwargs)
-            else:
-                constants[name] = (args[0], None) if node.target is aten.native_dropout.default else args[0]
-            continue
-        if not depends and not has_floats and node.target in EMBEDDINGS and _from_tokens(node.args[1], tokens):
-            value = node.target(*args, **kwargs)
-            variables[name] = Input(name=name, value=value, path=_path(node.meta)[0])
-            continue
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
-            path, _ = _path(node.meta)
-            raise RandomOperatorError(
-                f"the model draws random numbers ({node.target} in {path or '(top level)'} at {source_of(node.meta)}): "
-                "a random function has no Lipschitz constant. Switch the randomness off, or measure another mode."
-            )
-        if not depends:
-            constants[name] = node.target(*args, **kwargs)
-            continue
-        if node.target is aten.type_as.default:  # of the second operand it reads the dtype alone
-            dtype = {"dtype": node.meta["val"].dtype}
-            if isinstance(args[0], Ref):
-                made[name] = _node(node, aten._to_copy.default, args[:1], dtype)
-            else:
-                constants[name] = args[0].to(**dtype)
-            continue
-        if node.target is AS_STRIDED:
-            made[name] = _node(node, aten.take.default, (args[0], entries_read(node)), {})
-            continue
-        if node.target in BY_SHAPE and not any(isinstance(leaf, Ref) for leaf in leaves((args[1:], kwargs))):
-            like = torch.zeros(args[0].shape, dtype=node.args[0].meta["val"].dtype, device=node.meta["val"].device)
-            constants[name] = node.target(like, *args[1:], **kwargs)
-            continue
-        if not isinstance(node.meta.get("val"), Tensor):
-            multiple[name] = _node(node, node.target, args, kwargs)
-            continue
-        if node.target is aten.scaled_dot_product_attention.default:
-            args, kwargs, dropping = _without_dropout(args, kwargs)
-            notes += [DROPPED] if dropping else []
-        if node.target is aten.detach.default:  # it changes gradients, not the function
-            made[name] = _identity(node, args[0])
-            continue
-        made[name] = _node(node, node.target, args, kwargs)
-
-    if not variables and has_floats:
-        raise InputError("the output does not depend on the input: there is nothing to measure")
-    if not variables:
+    reader = _Reader(program, call, ancestors(output))
+    for node in program.graph.nodes:
+        if node in reader.needed:
+            reader.read(node)
+    variables, made = reader.variables, reader.made
+    if not variables and not reader.has_floats:
         raise InputError(
             "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
             "(for language models pass input_ids; the measurement starts at the token embeddings)"
@@ -163,7 +68,7 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
     if output.name not in variables and output.name not in made:
         raise InputError("the output does not depend on the input: there is nothing to measure")
     narrow = rounded(variables.values(), made.values())
-    notes += [
+    jumps = [
         f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow
     ]
     return Graph(
@@ -172,17 +77,179 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
         output=output.name,
         mode=mode,
         per_sample=call.per_sample,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*reader.notes, *jumps])),
         rounded=narrow,
-        derived=_derived(nodes, multiple | made, constants, _parameters(program)),
-        samples=_samples(call, program, variables) if has_floats and call.per_sample else None,
+        derived=_derived(program, reader.multiple | made, reader.constants),
+        samples=_samples(call, program, variables) if reader.has_floats and call.per_sample else None,
     )
 
 
+class _Reader:
+    """Reads a traced program from its first value to its last.
+
+    Attributes:
+        needed: the traced values that the output depends on.
+        constants: what does not depend on the input, by name, evaluated.
+        variables: what the measurement starts from.
+        made: the nodes of the graph.
+        multiple: operators with several outputs, which are nodes once one output is picked.
+        notes: what the reader of a figure must know.
+    """
+
+    def __init__(self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node]) -> None:
+        self.program, self.needed = program, needed
+        refuse_hidden_reads(program, needed)
+        self.constants = _placeholders(program, call)
+        self.tokens = _token_inputs(program, self.constants)
+        self.variables: dict[str, Input] = {}
+        self.made: dict[str, Node] = {}
+        self.multiple: dict[str, Node] = {}
+        named = {node.name: node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs}
+        masks = [name for name in named if "mask" in name]
+        self.inputs = {name for name, node in named.items() if name not in masks and floats(node)}
+        self.has_floats = bool(self.inputs)
+        held = call.per_sample and len(call.leaves) > len(call.variables) > 0
+        self.notes = [
+            *(["masks and other constant inputs are those of the first sample"] if held else []),
+            *call.notes,
+            *state_notes(program, needed),
+            *(f"input {name!r} is held constant, as its name says mask" for name in masks if floats(named[name])),
+        ]
+
+    def read(self, node: torch.fx.Node) -> None:
+        """Take the next traced value in."""
+        if node.op == "placeholder":
+            if node.name in self.inputs:
+                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=node.name)
+        elif node.op == "get_attr":
+            self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
+        elif node.op == "call_function":
+            source = node.args[0] if node.target is operator.getitem else None
+            if isinstance(source, torch.fx.Node) and source.name in self.multiple:
+                self._pick(node, self.multiple[source.name])
+            else:
+                self._call(node)
+
+    def _resolve(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            if argument.name in self.variables or argument.name in self.made:
+                return Ref(argument.name, _shape(argument))
+            return self.constants[argument.name]
+        if isinstance(argument, list | tuple):
+            return [self._resolve(item) for item in argument]
+        return argument
+
+    def _pick(self, node: torch.fx.Node, parent: Node) -> None:
+        """One output of an operator that has several."""
+        if parent.op in DROPOUT:
+            self.made[node.name] = _identity(node, parent.args[0])
+        else:
+            chosen = _node(node, parent.op, parent.args, parent.kwargs, index=node.args[1], meta=parent)
+            self.made |= {written.name: written for written in batch_norm_output(chosen)}
+
+    def _call(self, node: torch.fx.Node) -> None:
+        """An operator: a constant, an input of the measurement, or a node."""
+        args = tuple(self._resolve(item) for item in without_unread_statistics(node))
+        refuse_moving_statistics(node, args)
+        kwargs = {key: self._resolve(item) for key, item in node.kwargs.items()}
+        depends = _refers((args, kwargs))
+        if node.target in DROPOUT:
+            self._dropout(node, args, kwargs, depends)
+        elif not depends and not self.has_floats and self._starts_here(node):
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+            self.variables[node.name] = Input(name=node.name, value=value, path=_path(node.meta)[0])
+        elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
+            raise RandomOperatorError(
+                f"the model draws random numbers ({node.target} in {_path(node.meta)[0] or '(top level)'} at "
+                f"{source_of(node.meta)}): a random function has no Lipschitz constant. Switch the randomness off, or "
+                "measure another mode."
+            )
+        elif not depends:
+            self.constants[node.name] = node.target(*args, **kwargs)  # type: ignore[operator]
+        elif (constant := _of_the_form_alone(node, args, kwargs)) is not None:
+            self.constants[node.name] = constant
+        elif not isinstance(node.meta.get("val"), Tensor):
+            refuse_numbers(node)
+            self.multiple[node.name] = _node(node, node.target, args, kwargs)
+        else:
+            self.made[node.name] = self._written(node, args, kwargs)
+
+    def _dropout(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], depends: bool) -> None:
+        """Dropout counts as off."""
+        both = node.target is aten.native_dropout.default  # it returns its mask, too
+        if not depends:
+            self.constants[node.name] = (args[0], None) if both else args[0]
+            return
+        self.notes.append(DROPPED)
+        if both:
+            self.multiple[node.name] = _node(node, node.target, args, kwargs)
+        else:
+            self.made[node.name] = _identity(node, args[0])
+
+    def _starts_here(self, node: torch.fx.Node) -> bool:
+        """Whether an operator is the embedding of the user's tokens."""
+        return node.target in EMBEDDINGS and _from_tokens(node.args[1], self.tokens)
+
+    def _written(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """Return the node of an operator, in words that rules know."""
+        if node.target is aten.type_as.default:  # of the second operand it reads the dtype alone
+            return _node(node, aten._to_copy.default, args[:1], {"dtype": node.meta["val"].dtype})
+        if node.target is AS_STRIDED:
+            return _node(node, aten.take.default, (args[0], entries_read(node)), {})
+        if node.target is aten.detach.default:  # it changes gradients, not the function
+            return _identity(node, args[0])
+        if node.target is aten.scaled_dot_product_attention.default:
+            args, kwargs, dropping = _without_dropout(args, kwargs)
+            self.notes += [DROPPED] if dropping else []
+        return _node(node, node.target, args, kwargs)
+
+
+def _refers(arguments: Any) -> bool:
+    """Whether arguments hold a value that depends on the input."""
+    return any(isinstance(leaf, Ref) for leaf in leaves(arguments))
+
+
+def _of_the_form_alone(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the value of an operator that reads but the shape or the dtype of its operands; None for any other."""
+    if node.target is aten.type_as.default and not isinstance(args[0], Ref):
+        return args[0].to(node.meta["val"].dtype)
+    if node.target in BY_SHAPE and not _refers((args[1:], kwargs)):
+        dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+        like = torch.zeros(args[0].shape, dtype=dtype, device=node.meta["val"].device)
+        return node.target(like, *args[1:], **kwargs)
+    return None
+
+
+def _shape(node: torch.fx.Node) -> tuple[int, ...]:
+    """Return the shape of a traced value; refuse one that depends on the values of the input."""
+    shape = node.meta["val"].shape
+    if not all(isinstance(size, int) for size in shape):
+        raise CaptureError(
+            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on the values of "
+            "the input (a mask as an index, nonzero, unique), and a traced graph has fixed shapes. Multiply by the "
+            'mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, scope="point")'
+        )
+    return tuple(shape)
+
+
+def refuse_numbers(node: torch.fx.Node) -> None:
+    """Refuse a value of a tensor that is taken out as a number of Python's.
+
+    Raises:
+        CaptureError: the user's line is named.
+    """
+    if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymInt | torch.SymBool):
+        raise CaptureError(
+            f"a value of a tensor is taken out as a number (.item(), float()) at "
+            f"{source_of(node.meta) or node.target}, and no bound is known through it: keep it a tensor"
+        )
+
+
 def _derived(
-    nodes: dict[str, torch.fx.Node], made: dict[str, Node], constants: dict[str, Any], weights: set[str]
+    program: ExportedProgram, made: dict[str, Node], constants: dict[str, Any]
 ) -> tuple[tuple[str, Tensor], ...]:
     """Return which places read a constant that was computed from a parameter, with the parameter; views are no such."""
+    weights, nodes = _parameters(program), {node.name: node for node in program.graph.nodes}
     found: dict[tuple[str, str], tuple[str, Tensor]] = {}
     for name, node in made.items():
         for operand in nodes[name].all_input_nodes if name in nodes else ():
@@ -190,13 +257,9 @@ def _derived(
             if not isinstance(value, Tensor):
                 continue
             for source in ancestors(operand):
-                if source.name in weights and not _one_memory(value, constants[source.name]):
+                if source.name in weights and not overlap(value, constants[source.name]):
                     found[node.where, source.name] = node.where, constants[source.name]
     return tuple(found.values())
-
-
-def _one_memory(first: Tensor, second: Tensor) -> bool:
-    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
 def _parameters(program: ExportedProgram) -> set[str]:
@@ -296,7 +359,7 @@ def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = Non
         args=tuple(args),
         kwargs=dict(kwargs),
         index=index,
-        shape=tuple(int(size) for size in value.shape) if isinstance(value, Tensor) else (),
+        shape=_shape(node) if isinstance(value, Tensor) else (),
         dtype=value.dtype if isinstance(value, Tensor) else torch.float32,
         device=value.device if isinstance(value, Tensor) else torch.device("cpu"),
         path=path,
@@ -318,24 +381,6 @@ def _path(meta: dict[str, Any]) -> tuple[str, str]:
     path, kind = stack[-1]
     kind = kind if isinstance(kind, str) else kind.__name__
     return re.sub(r"^model\.?", "", path.split("@")[0]), kind.rsplit(".", 1)[-1]
-
-
-def source_of(meta: dict[str, Any]) -> str:
-    """Deepest line of the user's code (or of their library) that is not PyTorch's own."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', meta.get("stack_trace") or "")
-    inside = os.path.dirname(torch.__file__) + os.sep
-    frames = [(file, line) for file, line in frames if not file.endswith(CALLER) and not file.startswith("<eval")]
-    own = [(file, line) for file, line in frames if not file.startswith(inside)]
-    return ":".join((_short((own or frames)[-1][0]), (own or frames)[-1][1])) if frames else ""
-
-
-def _short(file: str) -> str:
-    """Return a source file as its package names it, or relative to where the program runs."""
-    for root in ("site-packages", "dist-packages"):
-        if f"{os.sep}{root}{os.sep}" in file:
-            return file.split(f"{os.sep}{root}{os.sep}", 1)[1]
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
 
 
 def _attribute(module: nn.Module, target: str) -> Any:

@@ -8,12 +8,12 @@ import weakref
 import torch
 from torch import Tensor
 
-from ..core.log10 import ceiling10, product_above
+from ..core.log10 import SMALLEST, ceiling10, product_above
 from ..core.sizes import norm as l2
 from .convolution import Convolution
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
-from .writing import writable, write_out
+from .writing import moderate, writable, write_out
 
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
@@ -62,7 +62,7 @@ def row_norms(linear: LinearMap) -> Tensor | None:
     if linear not in _rows:
         with torch.no_grad():
             found = _row_norms(linear)
-            _rows[linear] = None if found is None else found * _SLACK + linear.slack
+            _rows[linear] = None if found is None else _positive(found, found * _SLACK + linear.slack)
     return _rows[linear]
 
 
@@ -117,7 +117,7 @@ def _absolute(linear: LinearMap) -> LinearMap | None:
             return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
         return _flat(linear, write_out(linear).abs())
-    if isinstance(linear, Composite | Sum):
+    if isinstance(linear, Composite | Sum) and moderate(linear):
         parts = [absolute(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
@@ -155,10 +155,12 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
             return l2(linear.weight.double(), 1).expand(linear.out_shape)
         case Convolution():
             # an input that the padding copies meets several taps: their sum is at most the padding's norm times theirs
-            top = float(linear.weight.double().abs().amax()) if linear.weight.numel() else 0.0
-            scale = top if 0.0 < top < math.inf else 1.0  # squares neither underflow nor overflow
-            squared = linear._with_weight((linear.weight.double() / scale).square(), 0.0)
-            return squared.apply(ones)[0].sqrt() * (linear.copies() * scale)
+            sizes = linear.weight.double().abs()
+            top = float(sizes.amax()) if sizes.numel() else 0.0
+            scale = top if 0.0 < top < math.inf else 1.0
+            squares = linear._with_weight((sizes / scale).square(), 0.0).apply(ones)[0]
+            plain = linear._with_weight(sizes, 0.0).apply(ones)[0]  # where squares may vanish: the sum is no smaller
+            return torch.where(squares > 1e-200, squares.sqrt() * scale, plain) * linear.copies()
         case Centering():
             entries = math.prod(linear.in_shape[-linear.dims :])
             return ones[0] * math.sqrt(max(0.0, 1.0 - 1.0 / entries))
@@ -183,6 +185,19 @@ def _composite_rows(linear: Composite) -> Tensor | None:
     if isinstance(last, Identity | Reindex | Diagonal):
         before = row_norms(Composite(first) if len(first) > 1 else first[0])
         moved = absolute(last)
-        return None if before is None or moved is None else moved.apply(before[None])[0]
+        if before is None or moved is None:
+            return None
+        met = isinstance(last, Diagonal) and last.scale.expand(last.in_shape) != 0
+        result = moved.apply(before[None])[0]
+        return _positive(met & (before > 0), result) if isinstance(met, Tensor) else result
     rows = row_norms(last)
-    return None if rows is None else rows * product_above(*(ceiling10(upper(part).log10) for part in first))
+    if rows is None:
+        return None
+    size = product_above(*(ceiling10(upper(part).log10) for part in first))
+    scaled = torch.where(rows > 0, rows * size, 0.0)
+    return _positive(rows, scaled) if size > 0.0 else scaled
+
+
+def _positive(reached: Tensor, values: Tensor) -> Tensor:
+    """Return bounds on entries; one that is reached is never below the smallest normal number."""
+    return torch.where(reached > 0, values.clamp(min=SMALLEST), values)

@@ -7,6 +7,7 @@ cheap norm keeps below t are never factorized; those that fail are looked at mor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ def _certify_chunk(
         return
     cheap = cheap_bounds(gram)
     shift = _shift(gram)
-    left = torch.nonzero((cheap > found.bound) | (found.vector is None))[:, 0]
+    left = torch.nonzero(~(cheap <= found.bound) | (found.vector is None))[:, 0]  # NaN is never below
     if found.bound > 0.0:
         left = left[~below(_chosen(gram, left), found.bound)]
     again = 0
@@ -79,10 +80,11 @@ def _certify_chunk(
         _record(found, number, int(looked_at[best]), float(values[best]), vectors[best], above)
         if found.bound == before:
             found.bound *= 1.0 + above
-        left = left[cheap[left] > found.bound]
+        left = left[~(cheap[left] <= found.bound)]
         left = left[~below(_chosen(gram, left), found.bound)]
         again += int(torch.isin(looked_at, left).any())
-    found.bound = max(found.bound, float(cheap[left].max()))
+    rest = float(cheap[left].max())
+    found.bound = math.inf if math.isnan(rest) else max(found.bound, rest)
 
 
 def cheap_bounds(gram: Tensor) -> Tensor:
@@ -127,7 +129,7 @@ def below(gram: Tensor, bound: float) -> Tensor:
     rest = gram.neg_()
     rest.diagonal(dim1=-2, dim2=-1).add_(bound * (1.0 - shift))
     factor, info = torch.linalg.cholesky_ex(rest)
-    done = info == 0
+    done = (info == 0) & factor.diagonal(dim1=-2, dim2=-1).abs().sum(-1).isfinite()  # NaN fails no step of LAPACK's
     if gram.is_cuda:  # GPU solvers invert diagonal blocks: look at the residual instead of trusting the algorithm
         factor = factor.tril()
         squares = factor.abs().square().sum(dim=(1, 2))

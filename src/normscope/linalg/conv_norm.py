@@ -83,14 +83,16 @@ class ConvolutionNorm:
     def _write_out(self) -> None:
         """Certify the matrix of the convolution itself."""
         plain = self._plain
-        written, start = matrix_bound(Matrix(plain.dense()), rtol=self.rtol, budget=self.budget)
+        # a tap that meets nothing but zeros may be the largest: the others keep their own scale
+        given = plain._with_weight(self.conv.weight.double(), 0.0)
+        written, start = matrix_bound(Matrix(given.dense()), rtol=self.rtol, budget=self.budget)
         if written.log10 == -math.inf:
             self.upper = written
             return
-        # sums of taps that circular or replicate padding brings together are rounded
-        rounding = gamma(plain.weight[0, 0].numel() + 4.0) * plain.tap_norms()
-        written = total([written, Upper.of(rounding, Evidence.PROVEN)]).named("written out + Cholesky")
-        self.upper = smallest([self.upper, self._rescaled(written)])
+        if plain.padding_mode != "zeros":  # sums of taps that such padding brings together are rounded
+            rounding = Upper.of(gamma(plain.weight[0, 0].numel() + 4.0) * plain.tap_norms(), Evidence.PROVEN)
+            written = total([written, self._rescaled(rounding)])
+        self.upper = smallest([self.upper, written.named("written out + Cholesky")])
         if start is not None:
             start = start.reshape(1, *plain.in_shape)
             self.start = (plain.apply(start) if self.conv.transposed else start)[0]

@@ -100,7 +100,7 @@ class Search:
         vector: the best vector found, `[*in_shape]`.
         value: its gain, as computed in the working dtype (an estimate).
         steps: applications of the map and of its transpose.
-        settled: whether the value had stopped growing.
+        settled: whether the value had stopped growing; False where the map overflows, with the start as vector.
     """
 
     vector: Tensor
@@ -147,6 +147,8 @@ def largest_singular_vector(
         basis[filled] = vector
         count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
+        if not bool(image.isfinite().all()):  # the map overflows on the way: what was found so far has to do
+            return Search(start, 0.0, taken, False)
         known = basis[: filled + 1]
         inner = known @ image
         image = image - known.T @ inner

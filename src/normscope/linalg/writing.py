@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +17,8 @@ SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
 """Largest short side, number of entries and multiplications of a map that is written out without being asked."""
 _PIECE = 2e7
 """Entries of the largest intermediate value while a piece is written."""
+
+_spans: weakref.WeakKeyDictionary[LinearMap, Span] = weakref.WeakKeyDictionary()
 
 
 def cost(linear: LinearMap) -> float:
@@ -42,28 +47,62 @@ def widest(linear: LinearMap) -> int:
     return max([linear.in_size, linear.out_size, *(widest(part) for part in inner)])
 
 
-def magnitude(linear: LinearMap) -> float:
-    """Return how many powers of ten its numbers span from 1, added up over composed parts."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far the numbers of a map lie from 1, in powers of ten, added up over composed parts.
+
+    Attributes:
+        tops: distance of the largest entries from 1, either way.
+        high: of the largest entries that are above 1.
+        low: of the least entries that are below 1 and not zero.
+        factors: how many parts have entries other than 1.
+    """
+
+    tops: float = 0.0
+    high: float = 0.0
+    low: float = 0.0
+    factors: int = 0
+
+
+def span(linear: LinearMap) -> Span:
+    """Return how far the numbers of a map lie from 1; remembered with the map."""
+    if linear not in _spans:
+        _spans[linear] = _span(linear)
+    return _spans[linear]
+
+
+def _span(linear: LinearMap) -> Span:
     match linear:
         case Matrix() | Convolution():
             values = linear.weight
         case Diagonal():
             values = linear.scale
         case Repeated():
-            return magnitude(linear.inner)
+            return span(linear.inner)
         case Composite():
-            return sum(magnitude(part) for part in linear.parts)
+            return _together([span(part) for part in linear.parts])
         case Sum():
-            return max(magnitude(term) for term in linear.terms)
+            terms = [span(term) for term in linear.terms]
+            return Span(*(max(getattr(term, name) for term in terms) for name in ("tops", "high", "low", "factors")))
         case _:
-            return 0.0
-    top = float(values.double().abs().max()) if values.numel() else 0.0
-    return abs(math.log10(top)) if 0.0 < top < math.inf else 0.0
+            return Span()
+    sizes = values.detach().double().abs()
+    top = float(sizes.max()) if sizes.numel() else 0.0
+    if not 0.0 < top < math.inf:
+        return Span()
+    least = math.log10(float(torch.where(sizes > 0, sizes, math.inf).min()))
+    high = math.log10(top)
+    return Span(abs(high), max(high, 0.0), max(-least, 0.0), 1)
+
+
+def _together(spans: Sequence[Span]) -> Span:
+    return Span(*(sum(getattr(one, name) for one in spans) for name in ("tops", "high", "low", "factors")))
 
 
 def moderate(*parts: LinearMap) -> bool:
-    """Say whether parts can be multiplied out in float64 without underflow or overflow."""
-    return sum(magnitude(part) for part in parts) <= 140.0
+    """Say whether parts can be multiplied out in float64: no product of their entries overflows or vanishes."""
+    whole = _together([span(part) for part in parts])
+    return whole.tops <= 140.0 and (whole.factors <= 1 or max(whole.low, whole.high) <= 290.0)
 
 
 def writable(linear: LinearMap) -> bool:

@@ -16,7 +16,7 @@ from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
 from ...linalg.writing import moderate
 from ...rules.local.local import Affine, flat
-from ..evaluation import EFFORTS, ESTIMATED
+from ..evaluation import CARRIED, ESTIMATED
 from ..folded import propagate
 from ..passes import multiplications, passes
 from ..work import ATTACK_WORK, BELOW, Work, cut_short
@@ -96,7 +96,7 @@ class Balls:
         """How far rounding can have moved the outputs at the centres, `[B, K]` (`evaluation.py`)."""
         values = self.work.certain
         parts = self.centres.split(max(1, self.step // 4))
-        return torch.cat([flat(values.at(part, effort=EFFORTS[-1]).error) for part in parts])
+        return torch.cat([flat(values.at(part, how=CARRIED[-1]).error) for part in parts])
 
     @cached_property
     def ceilings(self) -> dict[str, float]:

@@ -188,9 +188,9 @@ def _combined(
 def applied(spread: LinearMap, x: Tensor) -> Tensor:
     """Apply a map without negative entries to what may be infinite."""
     if bool(x.isfinite().all()):
-        least = x[x > 0]
-        if least.numel() and float(least.amin()) < 1e-100:  # products may vanish: each loses less than that
-            return spread.apply(x) + SMALLEST * spread.in_size
-        return spread.apply(x)
+        result = spread.apply(x)
+        if bool((x > 0).any()) and float(result.amin()) < 1e-280:  # products may vanish: each loses less than that
+            return torch.where(spread.apply((x > 0).to(x)) > 0, result + SMALLEST * spread.in_size, result)
+        return result
     result = spread.apply(torch.where(x.isfinite(), x, 0.0))
     return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)

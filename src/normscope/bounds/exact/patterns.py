@@ -21,19 +21,16 @@ from torch import Tensor
 from ...core.bracket import Bracket, Evidence
 from ...core.budget import Budget, affordable
 from ...core.progress import Progress
-from ...graph.ir import Node
-from ...rules.effects import Elementwise
 from ..attack import confirmed
 from ..ellipsoids.ellipsoid import Uncertain
-from ..ellipsoids.optimised import EXACT, Parameters, run
-from ..ellipsoids.plan import Plan, Turn
+from ..ellipsoids.optimised import Parameters, run
+from ..ellipsoids.plan import Plan
 from ..evaluation import Values
 from ..proofs.proof import Proof
 from ..segments import Segments
-from .feasibility import Answer, Feasibility, offsets
+from .feasibility import Answer, Feasibility
+from .kinks import kinks
 
-MOST_UNITS = 512
-"""Networks with more units are not tried: a tree of so many steps would not get anywhere."""
 BATCH = 32
 """Nodes split at a time."""
 ROUNDS = 12
@@ -45,8 +42,6 @@ BRANCHING = "the search over activation patterns"
 """How messages name it."""
 ROOM = 1e-10
 """Rounding of a bound, as a part of its log10."""
-REACH = 120.0
-"""log10 of the largest product of coefficients, and of the inverse of the smallest."""
 SAMPLES, STARTS, TRIED = 2048, 4, 8
 """Random inputs looked at from below, patterns climbed from, and flips asked for an input before a climb ends."""
 
@@ -158,49 +153,6 @@ def _inside(values: Values, point: Tensor) -> tuple[float, tuple[Tensor, Tensor]
         if value > best:
             best, witness = value, pair
     return best, witness
-
-
-def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | None:
-    """Return the slopes below and above zero of every unit by step; None unless all steps have just these two."""
-    result = {}
-    for step in plan.steps:
-        node = segments.graph.node(step.name)
-        slopes = _two_slopes(node) if isinstance(segments.effects[step.name], Elementwise) else None
-        if slopes is None:
-            return None
-        ones = torch.ones(step.known.size, dtype=torch.float64, device=step.known.radius.device)
-        result[step.name] = (slopes[0] * ones, slopes[1] * ones)
-    copies = math.prod(plan.leading)
-    constant = offsets(segments)
-    rows = [constant[segments.graph.node(step.name).refs[0]].reshape(copies, -1) for step in plan.steps]
-    if not all(bool((row == row[:1]).all()) for row in rows):
-        return None  # slices that differ in their constants have different patterns
-    started = set(plan.start) <= {item.name for item in segments.graph.inputs}
-    units = sum(step.known.size for step in plan.steps)
-    small = units <= MOST_UNITS and plan.output.shape[0] <= EXACT
-    return result if result and started and small and _within_reach(plan) else None
-
-
-def _within_reach(plan: Plan) -> bool:
-    """Say whether no product of coefficients along the network can have a square that over- or underflows."""
-    matrices = [*(turn.matrix for turn in plan.operations if isinstance(turn, Turn)), plan.output]
-    matrices += [step.form for step in plan.steps if step.form is not None]
-    sizes = [matrix[matrix != 0].abs().log10() for matrix in matrices if bool((matrix != 0).any())]
-    least = sum(min(float(size.amin()), 0.0) for size in sizes)
-    most = sum(max(float(size.amax()), 0.0) for size in sizes)
-    return least > -REACH and most < REACH
-
-
-def _two_slopes(node: Node) -> tuple[float, float] | None:
-    """Return the slopes of an activation with one kink, at zero, or None."""
-    match node.operator:
-        case "relu":
-            return 0.0, 1.0
-        case "abs":
-            return -1.0, 1.0
-        case "leaky_relu":
-            return float(node.bound()["negative_slope"]), 1.0
-    return None
 
 
 class Search:

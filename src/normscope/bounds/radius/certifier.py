@@ -15,6 +15,7 @@ from ...core.errors import InputError, NotFiniteError
 from ...core.progress import Progress
 from ...core.untouched import untouched
 from ...graph.call import arguments, run
+from ...graph.ir import Graph
 from ..balls.ball import Balls
 from ..passes import passes
 from ..work import Work
@@ -113,21 +114,33 @@ class Certifier:
         return found.to(self.work.double.inputs[0].value.device)
 
     def check(self, model: nn.Module, inputs: Any, rows: Tensor, mode: str | None, output: str | int | None) -> None:
-        """Refuse samples on which the captured function is not the model's own (masks that differ by sample)."""
+        """Refuse samples on which the exact function is not what the model gives, and say why.
+
+        Raises:
+            NotFiniteError: the model gives NaN or infinite values.
+            InputError: rounding in the model's own precision makes another function of it, or its masks differ by
+                sample.
+        """
         with untouched(model, mode), torch.no_grad():
             given = self.work.batch if inputs is None else inputs
             own = run(model, arguments(model, given, output)).double()[: len(rows)]
         if not bool(own.isfinite().all()):
             raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
-        captured = self.exact(rows)
-        coarse = self.work.graph.flat().dtype in (torch.float16, torch.bfloat16)
-        scale = float(own.abs().amax()) or 1.0
-        own = own.reshape(captured.shape).to(captured.device)
-        if float((captured - own).abs().amax()) > (5e-2 if coarse else 1e-3) * scale:
+        if _alike(self.exact(rows), own, self.work.graph):
+            return
+        dtype = str(self.work.graph.flat().dtype).removeprefix("torch.")
+        if self.exact.dtype is not self.work.graph.flat().dtype and _alike(
+            Logits(self.work.graph)(rows), own, self.work.graph
+        ):
             raise InputError(
-                "on some samples the captured function differs from the model's: masks or other constant inputs are "
-                "those of the first sample. Pass samples with masks of their own one at a time."
+                f"on some samples the model's outputs in {dtype} are not those of its exact function: values vanish, "
+                f"overflow or cancel in {dtype} on the way. A radius speaks of the exact function, which is another "
+                "one: rescale weights and inputs, or measure model.double() on x.double()"
             )
+        raise InputError(
+            "on some samples the captured function differs from the model's: masks or other constant inputs are "
+            "those of the first sample. Pass samples with masks of their own one at a time."
+        )
 
     def examine(self, rows: Tensor, labels: Tensor | None, budget: Budget, *, brief: bool = False) -> list[Columns]:
         """Certify and attack samples, some at a time.
@@ -266,6 +279,14 @@ def _start(centres: Tensor, gaps: Tensor, rates: Tensor, attacked: Tensor | None
     size = centres.norm(dim=1)
     linear = torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
     return linear if attacked is None else torch.where(attacked.isfinite() & (attacked > 0), attacked, linear)
+
+
+def _alike(logits: Tensor, own: Tensor, graph: Graph) -> bool:
+    """Whether outputs are the model's own up to rounding; NaN and infinite values never are."""
+    own = own.reshape(logits.shape).to(logits.device)
+    coarse = graph.flat().dtype in (torch.float16, torch.bfloat16)
+    scale = float(own.abs().amax()) or 1.0
+    return float((logits.double() - own).abs().amax()) <= (5e-2 if coarse else 1e-3) * scale
 
 
 def _check_classifier(work: Work) -> None:

@@ -23,7 +23,7 @@ from ...graph.ir import Graph, Input, Node
 from ...linalg.convolution import Convolution
 from ...linalg.linear_map import Repeated
 from ...linalg.norms import upper
-from ...linalg.writing import magnitude
+from ...linalg.writing import span
 from ...rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..ellipsoids.plan import WIDEST, Plan, plan
 from ..segments import Segments
@@ -49,7 +49,7 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
     axes = {len(linear.axes) for linear in inner if isinstance(linear, Convolution)}
     if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
         return None
-    if max(map(magnitude, maps)) > _LARGEST:
+    if max(span(linear).tops for linear in maps) > _LARGEST:
         return None
     try:
         return _Planner(segments, values, axes.pop(), widest).run()

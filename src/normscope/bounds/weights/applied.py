@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Graph, Input, Node, Ref, Unit, leaves, map_leaves
+from ...graph.memory import overlap, storage_of
 from ...linalg.convolution import Convolution
 from ...linalg.linear_map import Repeated
 from ...linalg.patches import Read, patches
@@ -141,13 +142,13 @@ def _chained(graph: Graph, names: list[str]) -> bool:
 
 def _also(places: Mapping[int, Sequence[tuple[Node, Tensor]]], weight: Tensor, names: list[str]) -> tuple[str, ...]:
     """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
-    found = places.get(weight.untyped_storage().data_ptr(), [])
-    return tuple(dict.fromkeys(n.where for n, leaf in found if n.name not in names and same_memory(leaf, weight)))
+    found = places.get(storage_of(weight), [])
+    return tuple(dict.fromkeys(n.where for n, leaf in found if n.name not in names and overlap(leaf, weight)))
 
 
 def _derived(graph: Graph, weight: Tensor) -> tuple[str, ...]:
     """Return which nodes read a constant that was computed from a weight, such as a multiple or a norm of it."""
-    return tuple(where for where, parameter in graph.derived if same_memory(parameter, weight))
+    return tuple(where for where, parameter in graph.derived if overlap(parameter, weight))
 
 
 def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:
@@ -156,23 +157,8 @@ def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:
     for node in graph:
         for leaf in leaves((node.args, node.kwargs)):
             if isinstance(leaf, Tensor):
-                places.setdefault(leaf.untyped_storage().data_ptr(), []).append((node, leaf))
+                places.setdefault(storage_of(leaf), []).append((node, leaf))
     return places
-
-
-def same_memory(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors lie on common memory."""
-    if first.device != second.device or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
-        return False
-    if not first.numel() or not second.numel():
-        return False
-    (start, end), (other, last) = _span(first), _span(second)
-    return start < last and other < end
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
 def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> Read | None:

@@ -17,6 +17,7 @@ from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.invariance import feeds
 from ...graph.ir import Node, Ref
+from ...graph.memory import overlap
 from ...linalg.linear_map import LinearMap
 from ...linalg.norms import remembered, upper
 from ...linalg.patches import Read
@@ -28,7 +29,7 @@ from ..folded import propagate
 from ..printed import printed
 from ..segments import Segments
 from ..work import TINY, Work
-from .applied import Applied, factors_of, joint, reading, same_memory
+from .applied import Applied, factors_of, joint, reading
 from .jacobian import Found, Search, weight_slopes
 from .loss_rows import Rows
 from .sensitivity import WeightRow
@@ -296,7 +297,7 @@ class Figures:
 
     def _parameter(self, weight: Applied, node: Node) -> str | None:
         """Return the name of the parameter a weight is (or is a part of), that of its module before others."""
-        held = [name for name, value in self._parameters if same_memory(value, weight.tensor)]
+        held = [name for name, value in self._parameters if overlap(value, weight.tensor)]
         return next((name for name in held if name.startswith(f"{node.path}.")), held[0] if held else None)
 
     def _row_notes(self, weight: Applied) -> tuple[str, ...]:
@@ -309,7 +310,7 @@ class Figures:
         tied = [
             path
             for path, module in self.work.model.named_modules()
-            if isinstance(module, nn.Embedding) and same_memory(module.weight, weight.tensor)
+            if isinstance(module, nn.Embedding) and overlap(module.weight, weight.tensor)
         ]
         if tied:
             notes.append(f"also the token embedding {tied[0]!r}, which is held fixed")

@@ -24,7 +24,8 @@ from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
 from ..attack import Change, confirmed
-from ..evaluation import Certain, Values, apart
+from ..certain import Certain
+from ..evaluation import Values, apart
 from .applied import Applied, behind, opened
 
 FEW_OUTPUTS = 32

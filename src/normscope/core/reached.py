@@ -1,0 +1,216 @@
+"""The Python state that a forward can reach and change: attributes, hooks' and closures' lists, global counters.
+
+A model that is run or traced to be measured may append to a list of its own, of a hook or of the module it is written
+in. Such objects are found by following references from the model: attributes, closures, the globals that functions
+name. What torch, numpy and Python's own library hold is not looked at, nor more than `MOST` objects.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+MOST = 20_000
+"""Objects that are looked at."""
+LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
+"""Packages whose functions and objects keep nothing of a forward."""
+TABLES = ("_parameters", "_buffers", "_modules")
+"""Where a module keeps what it registers; put back entry by entry, as everything else that it holds."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+KNOWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+Undo = Callable[[], None]
+_classes: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+
+
+class Reached:
+    """The Python state that a model's forward can change, as it was found.
+
+    Attributes:
+        modules: the model's modules, and those that it holds without registering them.
+        undo: puts one object back, if it was changed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = list(model.modules())
+        self.undo: list[Undo] = []
+        self._own = {id(module) for module in self.modules}
+        self._seen: set[int] = set()
+        self._keep: list[Any] = []  # an id is that of an object only while the object lives
+        waiting: deque[Any] = deque(self.modules)
+        while waiting and len(self._seen) < MOST:
+            value = waiting.popleft()
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._keep.append(value)
+                waiting.extend(self._visit(value))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for undo in self.undo:
+            undo()
+
+    def _visit(self, value: Any) -> Iterable[Any]:
+        """Note how a value is put back; return what it leads to."""
+        if isinstance(value, nn.Module):
+            return self._module(value)
+        if type(value) in CONTAINERS:
+            self.undo.append(_contents(value))
+            return [item for item in (value.values() if isinstance(value, dict) else value) if _leads_on(item)]
+        if isinstance(value, tuple):
+            return [item for item in value if _leads_on(item)]
+        if isinstance(value, MethodType):
+            return value.__self__, value.__func__
+        if isinstance(value, functools.partial):
+            return value.func, *value.args, *value.keywords.values()
+        if isinstance(value, FunctionType):
+            return [] if _library(value.__module__) else self._function(value)
+        if isinstance(value, type | ModuleType) or _library(type(value).__module__) or not hasattr(value, "__dict__"):
+            return []
+        self.undo.append(_contents(vars(value)))
+        return [*_members(type(value)), *filter(_leads_on, vars(value).values())]
+
+    def _module(self, module: nn.Module) -> Iterator[Any]:
+        held = vars(module)
+        if id(module) not in self._own:
+            self.modules.append(module)
+        self.undo.extend(_contents(held[table]) for table in TABLES)
+        self.undo.append(_attributes(module))
+        yield from (value for name, value in held.items() if name not in KNOWN and _leads_on(value))
+        yield from (hook for table in HOOKS for hook in held[table].values())
+        yield from _members(type(module))
+
+    def _function(self, function: FunctionType) -> Iterator[Any]:
+        names, stored = _names(function.__code__)
+        everything = function.__globals__
+        self.undo.extend(_entry(everything, name) for name in stored)
+        for name in names:
+            value = everything.get(name)
+            if not isinstance(value, ModuleType):
+                if _leads_on(value) and not isinstance(value, type):
+                    yield value
+            elif not _library(value.__name__):  # the containers of a module of the user's that are named, too
+                yield from (vars(value)[other] for other in names if other in vars(value))
+        for cell in function.__closure__ or ():
+            self.undo.append(_cell(cell))
+            yield from _inside(cell)
+        yield from function.__defaults__ or ()
+
+
+def _leads_on(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor | str | bytes | int | float | complex | None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _library(name: str | None) -> bool:
+    return (name or "builtins").split(".", 1)[0] in LIBRARIES
+
+
+def _members(kind: type) -> tuple[Any, ...]:
+    """Return the functions and the containers that a class and the classes it is made of define; remembered."""
+    if kind not in _classes:
+        held = [value for base in kind.__mro__ if not _library(base.__module__) for value in vars(base).values()]
+        bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
+        _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
+    return _classes[kind]
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that a function and those inside it look up, and the globals they bind."""
+    codes = [code]
+    for outer in codes:
+        codes.extend(inner for inner in outer.co_consts if isinstance(inner, CodeType))
+    read = dict.fromkeys(name for each in codes for name in each.co_names)
+    bound = dict.fromkeys(
+        step.argval for each in codes for step in dis.get_instructions(each) if step.opname == "STORE_GLOBAL"
+    )
+    return tuple(read), tuple(bound)
+
+
+def _inside(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # not filled yet
+        return []
+
+
+def _cell(cell: CellType) -> Undo:
+    held = _inside(cell)
+
+    def undo() -> None:
+        if held:
+            cell.cell_contents = held[0]
+
+    return undo
+
+
+def _entry(table: dict[str, Any], name: str) -> Undo:
+    missing = object()
+    held = table.get(name, missing)
+
+    def undo() -> None:
+        if held is missing:
+            table.pop(name, None)
+        else:
+            table[name] = held
+
+    return undo
+
+
+def _contents(container: Any) -> Undo:
+    """Return what gives a list, dict, set or deque back the very objects that it holds now."""
+    pairs = isinstance(container, dict)
+    held = list(container.items() if pairs else container)
+
+    def alike(now: list[Any]) -> bool:
+        if len(now) != len(held):
+            return False
+        if pairs:
+            return all(k is key and v is value for (k, v), (key, value) in zip(now, held, strict=True))
+        return all(first is second for first, second in zip(now, held, strict=True))
+
+    def undo() -> None:
+        if not alike(list(container.items() if pairs else container)):
+            container.clear()
+            (container.update if isinstance(container, dict | set) else container.extend)(held)
+
+    return undo
+
+
+def _attributes(module: nn.Module) -> Undo:
+    """Return what binds the plain attributes of a module again, and writes back the tensors among them."""
+    held = {name: value for name, value in vars(module).items() if name not in KNOWN}
+    copies = {
+        name: value.detach().clone()
+        for name, value in held.items()
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+    }
+
+    def undo() -> None:
+        now = vars(module)
+        for name in [name for name in now if name not in KNOWN and name not in held]:
+            del now[name]
+        now.update(held)
+        for name, copied in copies.items():
+            if not same(held[name], copied):
+                held[name].copy_(copied)
+
+    return undo
+
+
+def same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors agree, NaN with NaN."""
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    return torch.equal(first.isnan(), second.isnan()) and torch.equal(first.nan_to_num(), second.nan_to_num())

@@ -1,0 +1,213 @@
+"""Lists, counters and other Python objects that a forward changes are left as found, wherever they live."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from contextlib import nullcontext, suppress
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import CaptureError
+from normscope.core.reached import Reached
+from normscope.core.untouched import untouched
+
+HISTORY: list[Any] = []
+TOTAL = 0
+
+
+class Notes:
+    """An object of the user's."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.last: Any = None
+
+    def take(self, value: Any) -> None:
+        self.kept.append(value)
+        self.last = value
+
+
+class Keeps(nn.Module):
+    """Remembers what it saw in a place of the given kind."""
+
+    shared: ClassVar[list[Any]] = []
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.layer, self.where = nn.Linear(3, 3), where
+        self.list: list[Any] = []
+        self.nested: dict[str, Any] = {"deep": [[]], "by name": {}}
+        self.queue: deque[Any] = deque(maxlen=4)
+        self.lists: defaultdict[str, list[Any]] = defaultdict(list)
+        self.notes = Notes()
+        self.hidden = [nn.BatchNorm1d(3)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        global TOTAL
+        match self.where:
+            case "own list":
+                self.list.append(x)
+            case "nested":
+                self.nested["deep"][0].append(x)
+            case "new key":
+                self.nested["by name"][len(self.nested["by name"])] = x
+            case "queue":
+                self.queue.append(x)
+            case "default":
+                self.lists["x"].append(x)
+            case "object":
+                self.notes.take(x)
+            case "class":
+                Keeps.shared.append(x)
+            case "global list":
+                HISTORY.append(x.mean())
+            case "global number":
+                TOTAL += 1
+            case "new attribute":
+                self.cache = x
+            case "new buffer":
+                self.register_buffer("made", torch.ones(3))
+            case "hidden module":
+                self.hidden[0](x)
+        return self.layer(x)
+
+    def state(self) -> tuple[Any, ...]:
+        hidden = self.hidden[0].running_mean.tolist()
+        held = (list(self.list), repr(self.nested), list(self.queue), dict(self.lists), list(self.notes.kept))
+        rest = (self.notes.last, list(HISTORY), list(Keeps.shared), TOTAL, sorted(vars(self)), sorted(self._buffers))
+        return *held, *rest, hidden
+
+
+PLACES = [
+    "own list", "nested", "new key", "queue", "default", "object", "class", "global list", "global number",
+    "new attribute", "new buffer", "hidden module",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("where", PLACES)
+def test_what_a_forward_keeps_is_left_as_found(where, training):
+    model = Keeps(where).train(training)
+    model.hidden[0].train(training)
+    before = model.state()
+    with suppress(CaptureError) if where == "hidden module" else nullcontext():  # torch sees constants written
+        ns.capture(model, torch.randn(4, 3))
+    assert model.state() == before
+
+
+@pytest.mark.parametrize("call", [ns.lipschitz, ns.audit, ns.ladder], ids=["lipschitz", "audit", "ladder"])
+def test_no_public_function_leaves_a_traced_tensor_behind(call):
+    model = Keeps("global list").eval()
+    call(model, torch.randn(4, 3), max_seconds=0.2)
+    assert HISTORY == []
+
+
+def test_hooks_of_the_user():
+    seen: list[Any] = []
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+    ns.capture(model, torch.randn(4, 3))
+    assert seen == []
+
+
+def counting() -> tuple[Any, list[Any]]:
+    """A function that counts its calls in a variable of its own, and the list it fills."""
+    calls, filled = 0, []
+
+    def forward(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        filled.append(calls)
+        return x * 2.0
+
+    return forward, filled
+
+
+class Wrapped(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def test_a_closure_counts_on_where_it_was():
+    forward, filled = counting()
+    model = Wrapped(forward).eval()
+    ns.capture(model, torch.randn(4, 3))
+    assert filled == []
+    model(torch.zeros(1, 3))
+    assert filled == [1]
+
+
+def test_what_is_kept_is_the_same_object():
+    model = Keeps("own list")
+    first = torch.ones(3)
+    model.list.append(first)
+    held = model.list
+    ns.capture(model.eval(), torch.randn(4, 3))
+    assert model.list is held
+    assert len(held) == 1
+    assert held[0] is first
+
+
+class ReadsBack(nn.Module):
+    """Reads a number out of what earlier runs left behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        HISTORY.append(x.mean())
+        return self.layer(x) * float(sum(float(value) for value in HISTORY))
+
+
+def test_a_model_that_remembers_is_no_random_one():
+    with pytest.raises(CaptureError, match=r"two different outputs .* earlier runs left behind"):
+        ns.capture(ReadsBack().eval(), torch.randn(4, 3))
+
+
+def test_reading_a_history_back_is_refused_in_plain_words():
+    model = ReadsBack().train()
+    with pytest.raises(CaptureError) as caught:
+        ns.capture(model, torch.randn(1, 3))
+    text = str(caught.value)
+    assert "Python reads the value of a tensor" in text
+    assert "`return self.layer(x) * float(sum(float(value) for value in HISTORY))`" in text
+    assert "test_reached.py" in text
+    assert "zuf0" not in text
+    assert HISTORY == []
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+def test_an_audit_runs_on_such_a_model():
+    result = ns.audit(ReadsBack().train(), torch.randn(4, 3), max_seconds=1)
+    assert any("Python reads the value" in why for _, why in result.skipped)
+    assert [row.path for row in result.layers] == ["layer"]
+    assert HISTORY == []
+
+
+def test_libraries_are_not_searched():
+    """The walk stays with the user's objects: a few of them for a plain model."""
+    assert len(Reached(nn.Sequential(*(nn.Linear(2, 2) for _ in range(10))))._seen) < 40
+
+
+def test_weights_that_raise_midway_are_put_back():
+    layer = nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+
+    def breaks() -> None:
+        with untouched(layer), torch.no_grad():
+            layer.weight.zero_()
+            raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError, match="midway"):
+        breaks()
+    assert torch.equal(layer.weight, before)
