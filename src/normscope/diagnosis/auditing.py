@@ -19,7 +19,7 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode
+from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
@@ -28,6 +28,8 @@ from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
+from .signal import Signal
+from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
 
 BOUNDS_SHARE = 0.6
@@ -94,7 +96,7 @@ def audit(
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
     asked, mode = mode, mode_of(model, mode)
-    model = _unwrapped(model)
+    model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
     skipped: list[tuple[str, str]] = []
@@ -112,6 +114,7 @@ def audit(
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and work is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
+    signal = None if broken else _signal(model, batch, asked, output, data, skipped)
     observed: Bracket | None = None
     if not broken and data.not_finite is None:
         observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
@@ -136,6 +139,7 @@ def audit(
         graph=None if work is None else work.double,
         effects={} if work is None else work.segments.effects,
         mismatches=() if broken or data.not_finite is not None else _mismatches(work, model, batch, asked, output),
+        signal=signal,
     )
     notes = () if work is None else work.graph.notes
     return Audit(
@@ -151,23 +155,13 @@ def audit(
         ladder=rungs,
         radii=radii,
         layers=tuple(place.row for place in places),
+        signal=signal,
         findings=look(examined),
         skipped=tuple(skipped) + _unmatched(examined),
         notes=tuple(dict.fromkeys((*notes, *_data_notes(loader, data), *budget.cuts))),
         provenance=provenance(device),
         seconds=budget.elapsed,
     )
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside torch.compile, DataParallel or DistributedDataParallel."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
 
 
 def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Work | None:
@@ -179,6 +173,25 @@ def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None
+
+
+def _signal(
+    model: nn.Module,
+    batch: Any,
+    mode: str | None,
+    output: str | int | None,
+    data: DataSeen,
+    skipped: list[tuple[str, str]],
+) -> Signal | None:
+    """Return values and gradients by depth, or say why not."""
+    try:
+        signal = watch_signal(model, batch, mode=mode, output=output, units=data.units)
+    except InputError as error:
+        skipped.append(("values and gradients by depth", str(error)))
+        return None
+    if signal.reason is not None:
+        skipped.append(("gradients by depth", signal.reason))
+    return signal
 
 
 def _observed(

@@ -17,6 +17,7 @@ from ..core.finding import Finding
 from ..core.plain import plain, revived
 from ..report.shown import Shown
 from .form import ADDED, check_form
+from .signal import Signal
 
 if TYPE_CHECKING:
     import pandas
@@ -151,6 +152,8 @@ class Audit(Shown):
         ladder: every method's bracket by name.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
+        signal: values and gradients of the input and of every layer's output, at the batch; `None` if the model could
+            not be run.
         findings: the most serious first.
         skipped: what was not measured, and why.
         notes: what the reader must know.
@@ -171,6 +174,7 @@ class Audit(Shown):
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
     radii: Radii | None = None
     layers: tuple[Row, ...] = ()
+    signal: Signal | None = None
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -201,6 +205,7 @@ class Audit(Shown):
         data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
         data["observed"] = None if self.observed is None else self.observed.to_json()
         data["radii"] = None if self.radii is None else self.radii.to_json()
+        data["signal"] = None if self.signal is None else self.signal.to_json()
         data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
         data["layers"] = [row.to_json() for row in self.layers]
         data["findings"] = [finding.to_json() for finding in self.findings]
@@ -231,9 +236,12 @@ class Audit(Shown):
             )
         try:
             check_form(data, cls)
-            given = {item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "seconds")}
+            given = {
+                item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "signal", "seconds")
+            }
             given["seconds"] = data.get("seconds")  # of an older file
             given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
+            given["signal"] = None if data.get("signal") is None else Signal.from_json(data["signal"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])
             for key in ("input_shape", "output_shape"):
