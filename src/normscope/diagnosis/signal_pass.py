@@ -6,6 +6,7 @@ They are taken where the values are, and fetched once when both passes are done:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -71,6 +72,8 @@ def watch_signal(
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")  # a branch on a value
         try:
             with torch.enable_grad(), on_copies(model):
                 forwards += 1
@@ -145,7 +148,7 @@ class _Listener(CallWatcher):
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
         self._end: list[Tensor] = []
-        self._last: tuple[Tensor, int] | None = None
+        self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
         """Run the model on a call, its float inputs as the first rows."""
@@ -153,11 +156,12 @@ class _Listener(CallWatcher):
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
-        self._last = None
+        self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         with self.watching():
             made = self.model(*args, **kwargs)
-        self.complete, self._last = True, None
+        self.complete = True
+        self._held.clear()
         return made
 
     def backward(self, objective: Sequence[Tensor], outputs: Sequence[Tensor], *, random: bool) -> str | None:
@@ -206,19 +210,16 @@ class _Listener(CallWatcher):
         return plain if plain in ACTIVATIONS else OTHERS.get(name)
 
     def left(self, path: str, made: Any) -> None:
-        """Hear what a module returns, unless the layer heard last returned it."""
+        """Hear what a module returns, unless a layer that was heard returned it."""
         floats = float_tensors(made)
-        if floats and not self._heard_last(floats[0]):
+        if floats and not self._is_held(floats[0]):
             module = self.model.get_submodule(path)
             self._hear(self.site(type(module).__name__, path), floats[0])
 
-    def _heard_last(self, made: Tensor) -> bool:
-        """Whether these are the values of the last row: in the same memory, and not written to since."""
-        if self._last is None:
-            return False
-        last, version = self._last
-        same = made.data_ptr() == last.data_ptr() and made.numel() == last.numel()
-        return same and made._version == version
+    def _is_held(self, made: Tensor) -> bool:
+        """Whether these are the values of a row: in the same memory, and not written to since."""
+        held, version = self._held.get(made.data_ptr(), (None, -1))
+        return held is not None and made.numel() == held.numel() and made._version == version
 
     def _leaf(self, tensor: Tensor) -> Tensor:
         """Return a copy that has a gradient and may be written to."""
@@ -230,7 +231,9 @@ class _Listener(CallWatcher):
 
     def _hear(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> None:
         self._heard.append((site, tuple(made.shape), made.dtype, _statistics(made.detach(), saturated)))
-        self._last = made, made._version
+        if not torch.is_grad_enabled():
+            self._held.clear()
+        self._held[made.data_ptr()] = made, made._version
         if made.requires_grad:
             made.register_hook(partial(self._returned, len(self._heard) - 1))
 

@@ -94,20 +94,24 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     blocked = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))
     if not 0 < blocked < len(rows):
         return
-    row = rows[blocked]
-    last = not any(later.kind in WEIGHTS for later in rows[blocked + 1 :])
+    constant = (k for k, row in enumerate(rows[:blocked]) if row.deviation == 0.0)
+    place = next(constant, blocked)  # what hands on a constant stops the gradients of ReLUs behind it as well
+    if not place:
+        return
+    row = rows[place]
+    last = not any(later.kind in WEIGHTS for later in rows[place + 1 :])
     yield Finding(
         code="no-gradient",
         severity=Severity.INFO if last else Severity.WARNING,
         where=row.path,
         seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
-        f"{counted(blocked, 'layer')} before it.",
+        f"{counted(place, 'layer')} before it.",
         why="Nothing before this layer learns, and at this batch the output does not depend on the input.",
         advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if last
         else "Look for weights that are all zero, a ReLU that is never on, or a rounding, sign or argmax on the only "
         "path.",
-        numbers=figures(layers=blocked),
+        numbers=figures(layers=place),
     )
 
 
@@ -139,12 +143,15 @@ def _sizes(signal: Signal) -> list[float]:
 
 
 def _trend(values: Sequence[float]) -> float:
-    """Return the rise over all values by their typical slope, the median over all pairs (Theil and Sen).
+    """Return the rise over all values by their typical slope: the median over pairs (Theil and Sen).
 
-    One steep step, or the branches of blocks that are all alike, do not move it: depth must be the cause.
+    Pairs lie at most half of the depth apart, so that one steep step touches a third of them. Neither that nor the
+    branches of blocks that are all alike move the median: depth must be the cause.
     """
     if len(values) < 2:
         return 0.0
     array = np.asarray(values)
     first, second = np.triu_indices(len(array), k=1)
+    near = second - first <= len(array) // 2
+    first, second = first[near], second[near]
     return float(np.median((array[second] - array[first]) / (second - first))) * (len(array) - 1)
