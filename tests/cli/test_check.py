@@ -34,6 +34,10 @@ def test_a_deep_one_fails_where_it_shall(work: Path, run) -> None:
     assert "wrote c.html" in done.out
     assert json.loads(Path("c.json").read_text())["findings"][0]["code"] == "gradient-vanishing"
     assert "<svg" in Path("c.html").read_text()
+    shown = run("show", "c.json", "--html", "shown.html")
+    assert shown.code == 0, shown.err
+    assert "gradient-vanishing" in shown.out
+    assert "<svg" in Path("shown.html").read_text()
     done = run("check", "deep.py:deep", "--data", "digits", "--fail-on", "warning", "--json", "c.json")
     assert done.code == 1
     assert "1 finding reaches --fail-on warning" in done.err

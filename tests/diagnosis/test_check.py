@@ -155,6 +155,23 @@ class TestForms:
         assert data["cost"] == {"forwards": 2, "backwards": 1}
         assert len(data["signal"]["rows"]) == 25
         assert "seconds" not in data
+        assert ns.Check.from_json(tmp_path / "c.json") == check == ns.Check.from_json(data)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"type": "audit"}, "holds no check"),
+            ({"schema_version": 2}, "another version"),
+            ({"signal": 3}, "damaged"),
+            ({"findings": [{}]}, "damaged"),
+            ({"cost": {"forwards": "2"}}, "damaged"),
+            ({"mode": "both"}, "damaged"),
+        ],
+    )
+    def test_what_is_no_check_is_refused(self, change, words) -> None:
+        data = ns.check(net(), randn(64, 6)).to_json() | change
+        with pytest.raises(InputError, match=words):
+            ns.Check.from_json(data)
 
     def test_the_same_call_gives_the_same_bytes(self) -> None:
         model, batch = sigmoids(), randn(8, 16)

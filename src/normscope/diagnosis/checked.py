@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
-from ..core.files import write_text
+from ..core.errors import InputError, said
+from ..core.files import read_json, write_text
 from ..core.finding import Finding, Severity
 from ..core.plain import plain
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
 from ..report.words import counted, listed
+from .form import check_form
 from .signal import Signal, SignalRow
 
 if TYPE_CHECKING:
@@ -95,6 +96,33 @@ class Check(Shown):
         if path is not None:
             write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
         return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Check:
+        """Return the check that `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no check of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
+        data = source if isinstance(source, Mapping) else read_json(source)
+        if not isinstance(data, Mapping) or data.get("type") != "check":
+            raise InputError(f"{name} holds no check: write one with check.to_json(path) or normscope check --json")
+        if data.get("schema_version") != SCHEMA_VERSION or isinstance(data["schema_version"], bool):
+            raise InputError(f"{name} is of another version of Normscope: check the model again")
+        try:
+            check_form(data, cls)
+            given = {item.name: data[item.name] for item in fields(cls)}
+            given["findings"] = tuple(map(Finding.from_json, given["findings"]))
+            given["signal"] = None if given["signal"] is None else Signal.from_json(given["signal"])
+            given["cost"] = Passes(**{item.name: given["cost"][item.name] for item in fields(Passes)})
+            given["skipped"] = tuple((what, why) for what, why in given["skipped"])
+            return cls(**{**given, "notes": tuple(given["notes"])})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{name} is a damaged check ({said(error)})") from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per row of `signal`.

@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.errors import InputError, SoundnessError, said
-from ..core.files import write_text
+from ..core.files import read_json, write_text
 from ..core.finding import Finding
 from ..core.plain import plain, revived
 from ..report.shown import Shown
@@ -226,7 +225,7 @@ class Audit(Shown):
             InputError: the file is missing, is no JSON, or holds no audit of this version.
         """
         name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
-        data = source if isinstance(source, Mapping) else _read(Path(source))
+        data = source if isinstance(source, Mapping) else read_json(source)
         if not isinstance(data, Mapping) or data.get("type") != "audit":
             raise InputError(f"{name} holds no audit: write one with audit.to_json(path) or normscope audit --json")
         schema = data.get("schema_version")
@@ -293,14 +292,3 @@ class Audit(Shown):
         found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
         more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
         return f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>"
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is no JSON of an audit: it is nested too deeply") from error
