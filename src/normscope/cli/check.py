@@ -99,11 +99,12 @@ def check(
             name=given.name,
         )
     found = dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
-    print_document(found.document(brief=True))
     if html is not None:
         found.to_html(html)
-        say_written(html)
     if json is not None:
         found.to_json(json)
-        say_written(json)
+    print_document(found.document(brief=True))
+    for written in (html, json):
+        if written is not None:
+            say_written(written)
     judge(found.findings, fail_on)
