@@ -14,7 +14,7 @@ from normscope.rules.registry import forget
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
-HURRIED = {"audit", "capture", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
+HURRIED = {"audit", "capture", "check", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ def test_no_front_door_name_is_shadowed_by_a_module():
 
 
 def test_the_front_door_is_complete():
-    measurements = {"audit", "capture", "spectral_norm", "lipschitz", "ladder"}
+    measurements = {"audit", "check", "capture", "spectral_norm", "lipschitz", "ladder"}
     promised = measurements | {"rule", "Audit", "Bracket", "Evidence", "Finding", "Scope", "Severity"}
     assert promised <= set(ns.__all__)
     assert all(hasattr(ns, name) for name in ns.__all__)

@@ -11,6 +11,8 @@ from .core.errors import NormscopeError
 from .core.finding import Finding, Severity
 from .core.version import __version__
 from .diagnosis.auditing import audit
+from .diagnosis.checked import Check
+from .diagnosis.checking import check
 from .diagnosis.result import Audit
 from .graph.export import capture
 from .graph.ir import Graph
@@ -22,6 +24,7 @@ from .rules.registry import rule
 __all__ = [
     "Audit",
     "Bracket",
+    "Check",
     "Evidence",
     "Finding",
     "Graph",
@@ -36,6 +39,7 @@ __all__ = [
     "audit",
     "capture",
     "certified_radius",
+    "check",
     "ladder",
     "lipschitz",
     "rule",

@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, compare, demo, ops, radius, show, verify
+from . import audit, check, compare, demo, ops, radius, show, verify
 from .lines import fail, print_anything
 
 app = typer.Typer(
@@ -17,11 +17,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    epilog="From Python: import normscope as ns; ns.audit(model, batch, loader=loader), ns.lipschitz(model, batch), "
+    epilog="From Python: import normscope as ns; ns.check(model, batch), ns.audit(model, batch, loader=loader), "
+    "ns.lipschitz(model, batch), "
     "ns.ladder(model, batch), ns.certified_radius(model, x, y), ns.spectral_norm(layer, input_shape=...), "
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder).",
 )
 app.command()(demo.demo)
+app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)
 app.command(help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command(help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ..core.errors import InputError
-from ..core.finding import Severity
+from ..core.finding import Finding, Severity
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
@@ -126,7 +126,7 @@ def audit(
     if json is not None:
         found.to_json(json)
         say_written(json)
-    _judge(found, fail_on)
+    judge(found.findings, fail_on)
 
 
 def _found(
@@ -172,11 +172,11 @@ def _weights(given: Given, options: Mapping[str, object], max_seconds: float | N
     return audit_weights(given.weights, name=given.name, max_seconds=max_seconds)
 
 
-def _judge(found: Audit, fail_on: Severity | None) -> None:
+def judge(findings: Sequence[Finding], fail_on: Severity | None) -> None:
     """End with exit code 1 if a finding is as serious as asked for."""
     if fail_on is None:
         return
-    reached = sum(finding.severity >= fail_on for finding in found.findings)
+    reached = sum(finding.severity >= fail_on for finding in findings)
     if reached:
         noun = "finding reaches" if reached == 1 else "findings reach"
         typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
+from ..diagnosis.checked import Check
 from ..diagnosis.result import Audit
 from ..monitor.log import FILE
 from ..monitor.run import Run
@@ -18,19 +19,22 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Radii | Run:
-    """Read a saved audit, saved radii or the log of a run.
+def open_saved(path: Path) -> Audit | Check | Radii | Run:
+    """Read a saved audit, check or radii, or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json` or `normscope radius --json` wrote, or a folder that `ns.watch` wrote
-            a log to. A pipe is taken for an audit: it can be read once only.
+        path: a file that `normscope audit --json`, `check --json` or `radius --json` wrote, or a folder that `ns.watch`
+            wrote a log to. A pipe is taken for an audit: it can be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    return Radii.from_json(path) if _type(path) == "radii" else Audit.from_json(path)
+    kind = _type(path)
+    if kind == "check":
+        return Check.from_json(path)
+    return Radii.from_json(path) if kind == "radii" else Audit.from_json(path)
 
 
 def open_audit(path: Path) -> Audit:

@@ -1,4 +1,4 @@
-"""`normscope show`: a saved audit, saved radii or a training run, in the terminal or as a page."""
+"""`normscope show`: a saved audit, check or radii, or a training run, in the terminal or as a page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .lines import say_written
 from .saved import open_saved
 from .targets import check_targets
 
-HELP = """Show a saved audit, saved certified radii, or a training run.
+HELP = """Show a saved audit, check or certified radii, or a training run.
 
-The file is one that `normscope audit --json FILE`, `normscope radius --json FILE` or `to_json(path)` of an audit or of
-radii wrote; the folder one that `ns.watch(..., log=FOLDER)` writes to, also while it does. Nothing is measured again.
+The file is one that `normscope audit --json FILE`, `normscope check --json FILE`, `normscope radius --json FILE` or
+`to_json(path)` of such a result wrote; the folder one that `ns.watch(..., log=FOLDER)` writes to, also while it does.
+Nothing is measured again.
 """
 
 EXAMPLES = """**Examples**
@@ -33,7 +34,9 @@ normscope show runs/a --html run.html
 def show(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="An audit or radii as JSON, or the folder of a run.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="An audit, a check or radii as JSON, or the folder of a run.", show_default=False
+        ),
     ],
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:

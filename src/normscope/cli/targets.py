@@ -10,8 +10,8 @@ from pathlib import Path
 from ..core.errors import InputError
 from .stored import INDEX
 
-WRITTEN = ('"type": "audit"', '"type": "radii"')
-"""What the JSON of an audit or of radii begins with, more or less."""
+WRITTEN = ('"type": "audit"', '"type": "check"', '"type": "radii"')
+"""What the JSON of an audit, of a check or of radii begins with, more or less."""
 
 
 def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:

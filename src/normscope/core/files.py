@@ -1,11 +1,13 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all, and read what was saved."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from .errors import InputError
 
@@ -35,6 +37,22 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             _replace(Path(os.path.realpath(path)), content, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
     except OSError as error:
         raise InputError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Return what a file of JSON holds.
+
+    Raises:
+        InputError: the file cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{os.fspath(path)} is no JSON that can be read: it is nested too deeply") from error
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:

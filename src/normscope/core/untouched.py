@@ -150,3 +150,14 @@ def mode_of(model: nn.Module, mode: str | None) -> str:
     if mode not in (None, "train", "eval"):
         raise InputError(f'mode is "train", "eval" or None, not {mode!r}')
     return mode or ("train" if model.training else "eval")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside torch.compile, DataParallel or DistributedDataParallel."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner

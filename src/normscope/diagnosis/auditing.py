@@ -20,7 +20,7 @@ from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode, untouched
+from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import broken_tensors, prepare
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
@@ -29,6 +29,8 @@ from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
+from .signal import Signal
+from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
 
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
@@ -109,7 +111,7 @@ def audit(
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
     meter = Meter(budget)
     asked, mode = mode, mode_of(model, mode)
-    model = _unwrapped(model)
+    model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
     skipped: list[tuple[str, str]] = []
@@ -134,6 +136,10 @@ def audit(
     if data.not_finite is not None and work is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
     sound = not broken and data.not_finite is None
+    signal: Signal | None = None
+    if not broken:
+        with meter.part("signal"):
+            signal = _signal(model, batch, asked, output, data, skipped)
     observed: Bracket | None = None
     if sound and in_time:
         options = {"mode": asked, "output": output, "seed": seed, "budget": budget.share(JACOBIAN_SHARE)}
@@ -171,6 +177,7 @@ def audit(
             graph=None if work is None else work.double,
             effects={} if work is None else work.segments.effects,
             mismatches=() if not (sound and in_time) or budget.late else _mismatches(work, model, batch, asked, output),
+            signal=signal,
         )
         findings = look(examined)
     notes = [*(() if work is None else work.graph.notes), *_data_notes(loader, data)]
@@ -188,6 +195,7 @@ def audit(
         ladder=rungs,
         radii=radii,
         layers=tuple(place.row for place in places),
+        signal=signal,
         findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),
         notes=tuple(dict.fromkeys((*notes, *budget.cuts))),
@@ -211,17 +219,6 @@ def _time_to_capture(model: nn.Module, batch: Any, budget: Budget) -> bool:
     return budget.share(0.5).time_for((call.count + CAPTURE_PASSES) * taken, 1.0)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside torch.compile, DataParallel or DistributedDataParallel."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
 def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Work | None:
     """Capture the model and fold its segments, or say why not."""
     try:
@@ -231,6 +228,25 @@ def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None
+
+
+def _signal(
+    model: nn.Module,
+    batch: Any,
+    mode: str | None,
+    output: str | int | None,
+    data: DataSeen,
+    skipped: list[tuple[str, str]],
+) -> Signal | None:
+    """Return values and gradients by depth, or say why not."""
+    try:
+        signal = watch_signal(model, batch, mode=mode, output=output, units=data.units)
+    except InputError as error:
+        skipped.append(("values and gradients by depth", str(error)))
+        return None
+    if signal.reason is not None:
+        skipped.append(("gradients by depth", signal.reason))
+    return signal
 
 
 def _observed(

@@ -13,6 +13,7 @@ from ..graph.invariance import Feed
 from ..graph.ir import Graph, Node
 from ..rules.effects import Effect
 from .result import Row, Variance
+from .signal import Signal
 
 Site = tuple[str, str, int]
 """Where something runs: module path, family (`batch_norm`, `linear`, `relu`, ...), which of its runs in one forward."""
@@ -156,6 +157,7 @@ class Examined:
         graph: what was captured; `None` if the model cannot be traced.
         effects: every node's effect by name.
         mismatches: modules whose backward is not the derivative of their forward.
+        signal: values and gradients by depth; `None` if they were not taken.
     """
 
     model: nn.Module
@@ -166,6 +168,7 @@ class Examined:
     graph: Graph | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
+    signal: Signal | None = None
 
     def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
         """Yield the normalizers that saw data."""

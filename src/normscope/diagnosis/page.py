@@ -24,6 +24,7 @@ from .page_tables import (
 )
 from .page_words import figures, headline, nothing_found, notices
 from .result import Audit, Row
+from .signal_page import signal_chart, signal_table
 
 READING_THE_LADDER = (
     "Every figure is an exponent of ten. 'printed' is the product of layer constants as papers print it, 'product' the "
@@ -64,6 +65,7 @@ def _full(audit: Audit) -> list[Block]:
         *part("Variance at the normalizers", _variance_chart(audit)),
         *part("Layers", row_table(audit.layers, LAYERS, caption=READING_THE_LAYERS)),
         *part("Normalizers", row_table(normalizers, NORMALIZERS, caption=READING_THE_LAYERS)),
+        *part("Signal by depth", signal_chart(audit.signal), signal_table(audit.signal)),
         *part("Not measured", _skipped(audit)),
         *part("Notes", *(Text(body=note) for note in audit.notes)),
         *part("Provenance", _provenance(audit)),

@@ -6,18 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.cost import Cost
 from ..core.errors import InputError, SoundnessError, said
-from ..core.files import write_text
+from ..core.files import read_json, write_text
 from ..core.finding import Finding
 from ..core.plain import plain, revived
 from ..report.shown import Shown
 from .form import ADDED, check_form
+from .signal import Signal
 
 if TYPE_CHECKING:
     import pandas
@@ -152,6 +152,8 @@ class Audit(Shown):
         ladder: every method's bracket by name.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
+        signal: values and gradients of the input and of every layer's output, at the batch; `None` if the model could
+            not be run.
         findings: the most serious first.
         skipped: what was not measured, and why.
         notes: what the reader must know.
@@ -173,6 +175,7 @@ class Audit(Shown):
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
     radii: Radii | None = None
     layers: tuple[Row, ...] = ()
+    signal: Signal | None = None
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -204,6 +207,7 @@ class Audit(Shown):
         data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
         data["observed"] = None if self.observed is None else self.observed.to_json()
         data["radii"] = None if self.radii is None else self.radii.to_json()
+        data["signal"] = None if self.signal is None else self.signal.to_json()
         data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
         data["layers"] = [row.to_json() for row in self.layers]
         data["findings"] = [finding.to_json() for finding in self.findings]
@@ -225,7 +229,7 @@ class Audit(Shown):
             InputError: the file is missing, is no JSON, or holds no audit of this version.
         """
         name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
-        data = source if isinstance(source, Mapping) else _read(Path(source))
+        data = source if isinstance(source, Mapping) else read_json(source)
         if not isinstance(data, Mapping) or data.get("type") != "audit":
             raise InputError(f"{name} holds no audit: write one with audit.to_json(path) or normscope audit --json")
         schema = data.get("schema_version")
@@ -236,11 +240,14 @@ class Audit(Shown):
         try:
             check_form(data, cls)
             given = {
-                item.name: data[item.name] for item in fields(cls) if item.name not in ("radii", "seconds", "cost")
+                item.name: data[item.name]
+                for item in fields(cls)
+                if item.name not in ("radii", "signal", "seconds", "cost")
             }
             given["seconds"] = data.get("seconds")  # of an older file
             given["cost"] = None if data.get("cost") is None else Cost.from_json(data["cost"])
             given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
+            given["signal"] = None if data.get("signal") is None else Signal.from_json(data["signal"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])
             for key in ("input_shape", "output_shape"):
@@ -292,14 +299,3 @@ class Audit(Shown):
         found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
         more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
         return f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>"
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is no JSON of an audit: it is nested too deeply") from error

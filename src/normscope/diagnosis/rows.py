@@ -103,8 +103,11 @@ def from_graph(
 
 
 @torch.no_grad()
-def from_data(model: nn.Module, data: DataSeen, rtol: float, budget: Budget) -> tuple[Place, ...]:
-    """Return the rows of a model that could not be traced: what ran, with the norms of the layers torch provides."""
+def from_data(model: nn.Module, data: DataSeen, rtol: float | None, budget: Budget | None = None) -> tuple[Place, ...]:
+    """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides.
+
+    Without an `rtol` no norm is taken.
+    """
     places = []
     for site in data.order:
         path, operator, _ = site
@@ -113,7 +116,7 @@ def from_data(model: nn.Module, data: DataSeen, rtol: float, budget: Budget) -> 
         found: dict[str, Any] = {"notes": (NOT_TRACED,)}
         if weight is not None:
             found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
-            found |= _norm_of(module, weight.input_shape, rtol, budget)
+            found |= {} if rtol is None else _norm_of(module, weight.input_shape, rtol, budget or Budget())
         elif normalizer is not None:
             found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
         else:

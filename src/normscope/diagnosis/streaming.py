@@ -1,12 +1,10 @@
 """One pass over the data: every normalizer, weight layer and ReLU is watched where it runs, module or function.
 
-The calls are seen by a `TorchFunctionMode`, so that functional layers count too; the module they belong to is known
-from global hooks, which leave the user's modules alone. Everything is kept as running statistics.
+`calls.py` sees the calls. Everything is kept as running statistics.
 """
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,10 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from ..core.budget import Budget
 from ..core.cost import count
@@ -28,18 +23,10 @@ from ..core.untouched import untouched
 from ..graph.call import arguments
 from ..graph.ir import Node
 from ..theory.normalizers import rms_epsilon
+from .calls import NORMALIZERS, RELUS, CallWatcher, bound_arguments, float_tensors, weight_family
 from .examined import DataSeen, Site
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
-NORMALIZERS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
-WEIGHTS = {
-    "linear": "linear", "addmm": "linear", "conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution",
-    "conv_transpose1d": "convolution", "conv_transpose2d": "convolution", "conv_transpose3d": "convolution",
-}  # fmt: skip
-DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-            "feature_dropout")  # fmt: skip
-PRODUCTS = ("matmul", "__matmul__", "mm")
-RELUS = ("relu", "relu_", "relu6")
 FAMILIES = {  # how the operators of a graph are called in a `Site`
     "linear": "linear", "addmm": "linear", "mm": "linear", "matmul": "linear", "layer_norm": "layer_norm",
     "group_norm": "group_norm", "instance_norm": "instance_norm", "rms_norm": "rms_norm", "rms": "rms",
@@ -145,63 +132,42 @@ def _summaries(tallies: Mapping[Site, Any], lost: set[Site]) -> dict[Site, Any]:
     return {site: summary for site, summary in seen.items() if summary is not None}
 
 
-class _Watcher(TorchFunctionMode):
+class _Watcher(CallWatcher):
     """Sees every call of a layer's function and hands it to the layer's tally."""
 
     def __init__(self, model: nn.Module, written: Mapping[str, float]) -> None:
-        super().__init__()
-        self.model, self.written = model, written
-        self.names = {id(module): name for name, module in model.named_modules()}  # by its first name
+        super().__init__(model)
+        self.written = written
         self.normalizers: dict[Site, SetTally | ChannelTally] = {}
         self.weights: dict[Site, WeightTally] = {}
         self.units: dict[Site, UnitsTally] = {}
         self.order: dict[Site, None] = {}
         self.lost: set[Site] = set()
         self.not_finite: tuple[str, str] | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._stack: list[str] = []
-        self._runs: Counter[tuple[str, str]] = Counter()
-        self._flags: list[tuple[str, Tensor]] = []
-        self._channel_last = False
-        self._width: int | None = None
 
     @contextmanager
     def watching(self) -> Any:
         """Watch one forward."""
-        self._begin()
-        hooks = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-        ]
-        try:
-            with self:
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        self._flags: list[tuple[str, Tensor]] = []
+        self._channel_last = False
+        self._width: int | None = None
+        with super().watching():
+            yield
         self._look_for_nan()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function, then tally its input and output."""
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").split(".")[0]  # operators are called relu.default
-        if name in NORMALIZERS:  # before the run: in train mode it moves the running statistics
+    def calling(self, name: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Tally a normalizer before it runs: in train mode the run moves its running statistics."""
+        if name in NORMALIZERS:
             with self._tallying(name) as site:
                 self._normalizer(site, name, bound_arguments(func, args, kwargs))
-        given = args[0] if args else kwargs.get("input")
-        if name in DROPOUTS:  # dropout counts as off, also where no module holds it
-            return given
-        if func is F.multi_head_attention_forward:
-            args, kwargs = (), {**bound_arguments(func, args, kwargs), "dropout_p": 0.0}
-        elif func is F.scaled_dot_product_attention:
-            args, kwargs = (*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:]), {**kwargs}
-            kwargs |= {} if len(args) > 4 else {"dropout_p": 0.0}
-        result = func(*args, **kwargs)
-        if name in WEIGHTS or (name in PRODUCTS and len(args) == 2 and isinstance(args[1], nn.Parameter)):
+
+    def called(self, name: str, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Tally the input and output of a weight layer, and the output of a ReLU."""
+        family = weight_family(name, args)
+        if family is not None:
+            given = args[0] if args else kwargs.get("input")
             given = args[1] if name == "addmm" and len(args) > 1 else given
-            with self._tallying(WEIGHTS.get(name, "linear")) as site:
+            with self._tallying(family) as site:
                 self._weight(site, given, result)
         elif name in RELUS and isinstance(result, Tensor) and result.ndim > 1:
             with self._tallying("relu") as site:
@@ -211,19 +177,13 @@ class _Watcher(TorchFunctionMode):
     @contextmanager
     def _tallying(self, family: str) -> Any:
         """Count one run of a layer; what cannot be tallied is left out and never stops the model."""
-        site = self._site(family)
+        site = self.site(family)
+        if family != "relu":
+            self.order.setdefault(site)
         try:
             yield site
         except Exception:
             self.lost.add(site)
-
-    def _site(self, family: str) -> Site:
-        key = (self._stack[-1] if self._stack else "", family)
-        self._runs[key] += 1
-        site = (*key, self._runs[key] - 1)
-        if family != "relu":
-            self.order.setdefault(site)
-        return site
 
     def _normalizer(self, site: Site, family: str, given: Mapping[str, Any]) -> None:
         x, eps, weight = given["input"].detach(), given["eps"], given.get("weight")
@@ -264,20 +224,17 @@ class _Watcher(TorchFunctionMode):
         axis = unit_axis(made, self._width, last=self._channel_last)
         self.units.setdefault(site, UnitsTally(site, axis)).add(made.detach())
 
-    def _enter_module(self, module: nn.Module, args: Any) -> None:
-        path = self.names.get(id(module))
-        self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
-        if path is not None and path in self.written and args and isinstance(args[0], Tensor):
+    def entered(self, path: str, args: Any) -> None:
+        """Tally the input of an RMSNorm that is written out in operators."""
+        if path in self.written and args and isinstance(args[0], Tensor):
             with self._tallying("rms") as site:
                 tally = self.normalizers.setdefault(site, SetTally(site, "rms", self.written[path], None))
                 assert isinstance(tally, SetTally)
                 tally.add(args[0].detach().reshape(-1, args[0].shape[-1]), len(args[0]))
 
-    def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
-        path = self._stack.pop() if self._stack else ""
-        tensors = tree_leaves(vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made)
-        floats = [t.detach() for t in tensors if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
-        self._flags += [(path, torch.isfinite(t).all()) for t in floats]
+    def left(self, path: str, made: Any) -> None:
+        """Note whether what a module returned is finite."""
+        self._flags += [(path, torch.isfinite(t.detach()).all()) for t in float_tensors(made)]
 
     def _look_for_nan(self) -> None:
         """Name the first module whose output was not finite, if the model's own output was not either."""
@@ -299,19 +256,6 @@ def unit_axis(made: Tensor, width: int | None, *, last: bool) -> int:
     """
     first, final = made.shape[1] == width, made.shape[-1] == width
     return made.ndim - 1 if made.ndim == 2 or (final if first != final else last) else 1
-
-
-def bound_arguments(func: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
-    """Return the arguments of a call by name, defaults filled in: of a Python function, or of torch's operator."""
-    if inspect.isfunction(func):
-        found = inspect.signature(func).bind(*args, **kwargs)
-        found.apply_defaults()
-        return found.arguments
-    packet = getattr(torch.ops.aten, func.__name__.split(".")[0])
-    kinds = packet.overloads()
-    schema = getattr(packet, "default" if "default" in kinds else kinds[0])._schema
-    given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    return given | dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
 
 
 def set_positions(family: str, given: Mapping[str, Any], x: Tensor) -> int:

@@ -88,7 +88,8 @@ class ChannelTally:
         self, site: Site, eps: float, weight: Tensor | None, running: Sequence[Tensor | None], *, uses_running: bool
     ) -> None:
         self.site, self.eps, self.weight = site, eps, weight
-        self.running = tuple(_kept(tensor) for tensor in running)  # copies: a run in train mode moves the originals
+        # copies, where they are: a run in train mode moves the originals
+        self.running = tuple(None if tensor is None else tensor.detach().clone() for tensor in running)
         self.uses_running = uses_running
         self.entries = self.samples = 0
         self.batches = 0
@@ -152,8 +153,8 @@ class ChannelTally:
             channel_mean=self._mean.cpu(),
             channel_variance=variances,
             least_variance=self._batch_least.cpu() if within else variances,
-            running_mean=self.running[0],
-            running_variance=self.running[1],
+            running_mean=_kept(self.running[0]),
+            running_variance=_kept(self.running[1]),
             batch_spread=spread,
             uses_running=self.uses_running,
         )

@@ -18,17 +18,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from ..diagnosis.calls import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments
 from ..diagnosis.examined import Site
-from ..diagnosis.streaming import (
-    NORMALIZERS,
-    PRODUCTS,
-    RELUS,
-    WEIGHTS,
-    bound_arguments,
-    set_count,
-    set_positions,
-    unit_axis,
-)
+from ..diagnosis.streaming import set_count, set_positions, unit_axis
 from ..theory.normalizers import rms_epsilon
 from .probes.normalizers import Sets, channel_variance, row_variance
 from .probes.weights import Geometry

@@ -14,21 +14,30 @@ from .backward import gradient_mismatch
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
+from .depth import gradient_explosion, gradient_vanishing, no_gradient
 from .epsilon import eps_dominated, eps_scale
 from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import expanding_normalizer, exploding_run
+from .saturated import saturated_units
+from .scale import half_precision, input_scale
 from .sets import small_batch, stale_statistics, tiny_sets
 from .spectral import spectral_norm_off
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
     non_finite_activations,
+    input_scale,
     gradient_mismatch,
     tiny_sets,
     eps_scale,
     spectral_norm_off,
     dead_layer,
     exploding_run,
+    gradient_explosion,
+    no_gradient,
+    saturated_units,
+    gradient_vanishing,
+    half_precision,
     dead_channels,
     stale_statistics,
     small_batch,

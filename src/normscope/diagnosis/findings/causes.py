@@ -7,7 +7,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...core.finding import Finding
+from ...core.finding import Finding, Severity
 from ..examined import Examined, Place
 
 SAME = {
@@ -18,6 +18,7 @@ SAME = {
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
     "stale-statistics": ("dead-layer",),
+    "no-gradient": ("tiny-sets", "eps-scale", "dead-layer", "dead-relu", "saturated-units"),
 }
 """A finding is dropped if one of these stands at the same place."""
 
@@ -39,6 +40,9 @@ BEYOND = {
     "stale-statistics": _TOTAL,
 }
 """A finding is dropped if everything that reaches it came through one of these."""
+
+ANYWHERE = {"stale-statistics": ("input-scale",)}
+"""A warning is dropped if one of these, a warning too, stands anywhere."""
 
 
 class Flow:
@@ -108,6 +112,8 @@ def _explains(cause: Finding, finding: Finding, flow: Flow) -> bool:
     if cause is finding or not _as_large(cause, finding):
         return False
     if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):
+        return True
+    if cause.code in ANYWHERE.get(finding.code, ()) and Severity.INFO < finding.severity <= cause.severity:
         return True
     if cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):
         return True

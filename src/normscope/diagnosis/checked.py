@@ -1,0 +1,176 @@
+"""`Check`: what a check found, as one frozen object that saves and shows itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import InputError, said
+from ..core.files import read_json, write_text
+from ..core.finding import Finding, Severity
+from ..core.plain import plain
+from ..report.document import Block, Column, Document, Table, Text
+from ..report.shown import Shown
+from ..report.words import counted, listed
+from .form import check_form
+from .signal import Signal, SignalRow
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Passes through the model that a result took."""
+
+    forwards: int
+    backwards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Shown):
+    """What `normscope.check` found. Prints as tables; in a notebook it shows itself as HTML.
+
+    Attributes:
+        name: of the model: its class, or what the command line was given.
+        mode: `"train"` or `"eval"`: which of the model's two functions was checked.
+        parameters: how many the model holds.
+        samples, batches: how much data was seen.
+        findings: the most serious first.
+        signal: values and gradients of the input and of every layer's output, by depth; `None` if the model could not
+            be run.
+        cost: how many forward and backward passes the check took.
+        skipped: what was not measured, and why.
+        notes: what the reader must know.
+        provenance: versions and device.
+    """
+
+    name: str
+    mode: str
+    parameters: int
+    samples: int
+    batches: int
+    findings: tuple[Finding, ...]
+    signal: Signal | None
+    cost: Passes
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
+        serious = [finding for finding in self.findings if finding.severity > Severity.INFO]
+        layers = counted(0 if self.signal is None else len(self.signal.layers), "layer")
+        if not serious:
+            return f"No problems found in {layers}, at {counted(self.samples, 'sample')}."
+        codes = dict.fromkeys(finding.code for finding in serious)
+        told = [_clause(code, [f.where or "the model" for f in serious if f.code == code]) for code in codes]
+        return f"{_tally(serious)}: {'; '.join(told)}; nothing else stands out."
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Returns:
+            What JSON can hold: `null` is not measured, infinities are strings.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "check", "verdict": self.verdict}
+        data |= {item.name: getattr(self, item.name) for item in fields(self)}
+        data["findings"] = [finding.to_json() for finding in self.findings]
+        data["signal"] = None if self.signal is None else self.signal.to_json()
+        data["cost"] = asdict(self.cost)
+        data["provenance"] = dict(self.provenance)
+        data = plain(data)
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Check:
+        """Return the check that `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no check of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
+        data = source if isinstance(source, Mapping) else read_json(source)
+        if not isinstance(data, Mapping) or data.get("type") != "check":
+            raise InputError(f"{name} holds no check: write one with check.to_json(path) or normscope check --json")
+        if data.get("schema_version") != SCHEMA_VERSION or isinstance(data["schema_version"], bool):
+            raise InputError(f"{name} is of another version of Normscope: check the model again")
+        try:
+            check_form(data, cls)
+            given = {item.name: data[item.name] for item in fields(cls)}
+            given["findings"] = tuple(map(Finding.from_json, given["findings"]))
+            given["signal"] = None if given["signal"] is None else Signal.from_json(given["signal"])
+            given["cost"] = Passes(**{item.name: given["cost"][item.name] for item in fields(Passes)})
+            given["skipped"] = tuple((what, why) for what, why in given["skipped"])
+            return cls(**{**given, "notes": tuple(given["notes"])})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{name} is a damaged check ({said(error)})") from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per row of `signal`.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        rows = () if self.signal is None else self.signal.rows
+        columns = [item.name for item in fields(SignalRow)]
+        return pandas.DataFrame([{name: getattr(row, name) for name in columns} for row in rows], columns=columns)
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        from .page_words import notices
+        from .signal_page import signal_chart, signal_table
+
+        went = f"{counted(self.samples, 'sample')} in {counted(self.batches, 'batch', 'batches')}"
+        about = (
+            f"{self.name} holds {counted(self.parameters, 'parameter')}. It was checked in {self.mode} mode on {went}, "
+            f"with {counted(self.cost.forwards, 'forward pass', 'forward passes')} and "
+            f"{counted(self.cost.backwards, 'backward pass', 'backward passes')}. No bounds were taken: "
+            "normscope.audit takes them."
+        )
+        skipped = Table(columns=(Column(title="not measured"), Column(title="why")), rows=self.skipped)
+        notes = [Text(body=f"Note: {note}") for note in self.notes]
+        rest: list[Block] = [*([skipped] if self.skipped else []), *notes]
+        table = signal_table(self.signal, brief=brief, title="values and gradients by depth")
+        chart = None if brief else signal_chart(self.signal)
+        shown: list[Block] = [block for block in (chart, table) if block is not None]
+        opening = [] if brief else [Text(heading="Verdict")]
+        depth = [] if brief or not shown else [Text(heading="Signal by depth")]
+        blocks = (*opening, Text(body=self.verdict), Text(body=about), *notices(self.findings), *depth, *shown, *rest)
+        return Document(title=f"Check of {self.name}", blocks=blocks)
+
+    def __repr__(self) -> str:
+        return f"<Check of {self.name}: {self.verdict}>"
+
+
+def _clause(code: str, places: list[str]) -> str:
+    named = listed([f"`{place}`" for place in dict.fromkeys(places)])
+    return f"{code} in {named}"
+
+
+def _tally(findings: list[Finding]) -> str:
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    counts = ((errors, "error"), (len(findings) - errors, "warning"))
+    return " and ".join(counted(count, noun) for count, noun in counts if count)

@@ -1,0 +1,107 @@
+"""`check`: findings and signal health of a model, in a few forward and backward passes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..core.errors import InputError
+from ..core.provenance import provenance
+from ..core.untouched import mode_of, outside_inference_mode, unwrapped
+from ..graph.call import broken_tensors
+from .checked import Check, Passes
+from .examined import Examined
+from .findings import look
+from .rows import from_data
+from .signal import Signal
+from .signal_pass import Loss, watch_signal
+from .streaming import watch_data
+
+BATCHES = 8
+"""Of a loader: enough for dead units and stale statistics of batches of usual size, and a few forward passes."""
+
+
+@outside_inference_mode
+def check(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loader: Iterable[Any] | None = None,
+    loss: Loss | None = None,
+    mode: str | None = None,
+    output: str | int | None = None,
+    name: str | None = None,
+) -> Check:
+    """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
+
+    Nothing is traced and nothing is bounded: the model runs forward once over each batch, and once forward and backward
+    over the first. So it works on every model that runs. `audit` measures more, and its findings that need a graph or a
+    bound are not looked for here. The model is left exactly as found.
+
+    Args:
+        model: any `torch.nn.Module`.
+        batch: what the model takes: a tensor, a tuple of arguments or a dict of them; a pair of inputs and labels.
+        loader: batches to take the statistics of normalizers and ReLUs from, in place of the batch; the first 8 are
+            read.
+        loss: a function from the output (and the labels, if the batch is a pair) to a scalar, such as
+            `torch.nn.functional.cross_entropy`: gradients are then those of the loss. Without it they are those of a
+            random direction of the output.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to differentiate, for models with several.
+        name: how the report calls the model; its class if not given.
+
+    Returns:
+        The check: `.verdict` in one sentence, `.findings`, `.signal` by depth, `.cost` in passes; prints as tables, and
+        has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
+
+    Raises:
+        InputError: the model does not accept the batch, the loader yields nothing, or the loss cannot be taken.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> deep = [layer for _ in range(12) for layer in (torch.nn.Linear(16, 16), torch.nn.Sigmoid())]
+        >>> found = ns.check(torch.nn.Sequential(*deep), torch.randn(8, 16))
+        >>> found.findings[0].code, found.cost
+        ('gradient-vanishing', Passes(forwards=2, backwards=1))
+    """
+    if loader is not None and not hasattr(loader, "__iter__"):
+        raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
+    asked, mode = mode, mode_of(model, mode)
+    model = unwrapped(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+    broken = broken_tensors(model)
+    skipped: list[tuple[str, str]] = []
+    data = watch_data(model, [batch] if loader is None else itertools.islice(loader, BATCHES), mode=asked)
+    if data.error is not None:
+        if not broken:
+            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+        skipped.append(("statistics over the data", data.error))
+    signal: Signal | None = None
+    if broken:
+        skipped += [("values and gradients by depth", f"{where} {what}") for where, what in list(broken.items())[:1]]
+    else:
+        signal = watch_signal(model, batch, mode=asked, output=output, loss=loss, units=data.units)
+        skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
+    places = from_data(model, data, None)
+    examined = Examined(model=model, mode=mode, places=places, data=data, signal=signal)
+    return Check(
+        name=name or type(model).__name__,
+        mode=mode,
+        parameters=sum(p.numel() for p in model.parameters()),
+        samples=data.samples,
+        batches=data.batches,
+        findings=look(examined),
+        signal=signal,
+        cost=Passes(
+            forwards=data.batches + (data.error is not None) + (0 if signal is None else signal.forwards),
+            backwards=0 if signal is None else signal.backwards,
+        ),
+        skipped=tuple(skipped),
+        provenance=provenance(device),
+    )

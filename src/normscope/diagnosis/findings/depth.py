@@ -1,0 +1,157 @@
+"""Findings about depth: gradients that fade, grow or end on their way back, and values that grow on their way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...core.finding import Finding, Severity
+from ...report.words import counted
+from ..examined import Examined
+from ..signal import Signal, SignalRow
+from .growth import exploding_run
+from .words import figure, figures, power
+
+WEIGHTS = ("linear", "convolution")
+FEW = 4
+"""Weight layers: fewer are no depth."""
+DECADES = 5.0
+"""That a gradient, or a signal, loses or gains over all layers by its typical step.
+
+Healthy models of the tests stay within 2. A BatchNorm network without skips gains 0.083 a layer at the start (Yang et
+al. 2019): 50 layers are 4.
+"""
+BOTH = 2.0
+"""Decades that suffice for an explosion where values grow forward as gradients do backward: a plain expanding chain.
+
+Healthy models of the tests stay within 0.8.
+"""
+
+
+def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
+    """A network whose gradient fades layer by layer on its way to the input."""
+    signal = _deep(examined)
+    if signal is None:
+        return
+    back = _back(signal)
+    if not back >= DECADES:
+        return
+    first, count = _first(signal), counted(len(signal.layers), "layer")
+    left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
+    step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
+    squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
+    mend = (
+        f"Use ReLU or GELU in place of {squashing}"
+        if squashing
+        else "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu'))"
+    )
+    yield Finding(
+        code="gradient-vanishing",
+        severity=Severity.WARNING,
+        where=first.path,
+        seen=f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
+        f"back a typical layer keeps {step} of it (the gradient is that of {signal.gradient_of}).",
+        why="A factor below 1 per layer is exponential in depth: the first layers get no gradient and do not learn, "
+        "and the output hardly depends on the input.",
+        advice=f"{mend}, or add skip connections or normalizers between the layers.",
+        numbers=figures(log10_gradient=left, log10_typical=-back, layers=len(signal.layers)),
+    )
+
+
+def gradient_explosion(examined: Examined) -> Iterator[Finding]:
+    """A network whose gradient grows layer by layer on its way to the input, or whose values grow on their way."""
+    signal = _deep(examined)
+    if signal is None or any(seen.untaken for _, seen in examined.normalizers()):
+        return  # what does not normalize yet is another finding
+    back, forth = -_back(signal), _trend(_sizes(signal))
+    if not (max(back, forth) >= DECADES or min(back, forth) >= BOTH) or any(exploding_run(examined)):
+        return
+    first = _first(signal)
+    grown = [f"values grow {power(forth)} times"] if forth >= BOTH else []
+    grown += [f"the gradient grows {power(back)} times on its way back"] if back >= BOTH else []
+    yield Finding(
+        code="gradient-explosion",
+        severity=Severity.WARNING,
+        where=first.path,
+        seen=f"From `{first.path}` to the output, over {counted(len(signal.layers), 'layer')}, "
+        f"{' and '.join(grown)} by the typical step of a layer.",
+        why="A factor above 1 per layer is exponential in depth: values overflow or saturate, and one learning rate "
+        "cannot suit the first layers and the last.",
+        advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
+        "between the layers, or scale the branches of a residual network by 1/sqrt(number of blocks).",
+        numbers=figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
+    )
+
+
+def no_gradient(examined: Examined) -> Iterator[Finding]:
+    """A layer that no gradient gets past."""
+    signal = examined.signal
+    if signal is None or (_deep(examined) is not None and _back(signal) >= DECADES):
+        return  # a gradient that fades may well end at zero
+    rows = [row for row in signal.layers if row.log10_gradient is not None]
+    blocked = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))
+    if not 0 < blocked < len(rows):
+        return
+    constant = (k for k, row in enumerate(rows[:blocked]) if row.deviation == 0.0)
+    place = next(constant, blocked)  # what hands on a constant stops the gradients of ReLUs behind it as well
+    if not place:
+        return
+    row = rows[place]
+    last = not any(later.kind in WEIGHTS for later in rows[place + 1 :])
+    yield Finding(
+        code="no-gradient",
+        severity=Severity.INFO if last else Severity.WARNING,
+        where=row.path,
+        seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
+        f"{counted(place, 'layer')} before it.",
+        why="Nothing before this layer learns, and at this batch the output does not depend on the input.",
+        advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
+        if last
+        else "Look for weights that are all zero, a ReLU that is never on, or a rounding, sign or argmax on the only "
+        "path.",
+        numbers=figures(layers=place),
+    )
+
+
+def _deep(examined: Examined) -> Signal | None:
+    """Return the signal of a network that is deep enough to have a trend."""
+    signal = examined.signal
+    if signal is None or sum(row.kind in WEIGHTS for row in signal.layers) < FEW:
+        return None
+    return signal
+
+
+def _first(signal: Signal) -> SignalRow:
+    return next((row for row in signal.layers if row.kind in WEIGHTS), signal.layers[0])
+
+
+def _back(signal: Signal) -> float:
+    """Return the decades that the gradient loses from the output to the first layer, by its typical step."""
+    return _trend(_gradients(signal))
+
+
+def _gradients(signal: Signal) -> list[float]:
+    found = [row.log10_gradient for row in signal.layers]
+    return [value for value in found if value is not None and value > -math.inf]
+
+
+def _sizes(signal: Signal) -> list[float]:
+    found = [row.root_mean_square for row in signal.layers]
+    return [math.log10(value) for value in found if value]
+
+
+def _trend(values: Sequence[float]) -> float:
+    """Return the rise over all values by their typical slope: the median over pairs (Theil and Sen).
+
+    Pairs lie at most half of the depth apart, so that one steep step touches a third of them. Neither that nor the
+    branches of blocks that are all alike move the median: depth must be the cause.
+    """
+    if len(values) < 2:
+        return 0.0
+    array = np.asarray(values)
+    first, second = np.triu_indices(len(array), k=1)
+    near = second - first <= len(array) // 2
+    first, second = first[near], second[near]
+    return float(np.median((array[second] - array[first]) / (second - first))) * (len(array) - 1)

@@ -1,0 +1,118 @@
+"""Findings about the size of values: inputs at an unusual scale, and values near the ends of half precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...core.finding import Finding, Severity
+from ..examined import Examined
+from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
+from .sets import stale_statistics
+from .words import figure, figures, percent
+
+LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
+"""Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100."""
+SAME_SCALE = 2.0
+"""Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
+BYTES = 255.0
+NEAR = 4.0
+"""Times the largest value seen: what another batch, or a few steps of training, may well bring."""
+MOSTLY = 0.5
+"""Of a layer's values: fewer small ones are what any bell curve has."""
+
+
+def input_scale(examined: Examined) -> Iterator[Finding]:
+    """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
+    read = _first_read(examined)
+    if read is None or SMALL_INPUT <= read <= LARGE_INPUT or _statistics_agree(examined):
+        return
+    assert examined.signal is not None
+    for row in examined.signal.inputs:
+        size = row.root_mean_square
+        if not size or not read / SAME_SCALE <= size <= read * SAME_SCALE:
+            continue
+        assert row.least is not None
+        assert row.greatest is not None
+        bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
+        yield Finding(
+            code="input-scale",
+            severity=Severity.WARNING,
+            where=row.path,
+            seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
+            f"{row.deviation:.3g})" + (": these look like bytes." if bytes_ else "."),
+            why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
+            "another scale a trained network, and the running statistics in it, see values they were not made for, and "
+            "a fresh one learns badly.",
+            advice=("Divide the pixels by 255 and standardise them" if bytes_ else "Scale the input")
+            + " as in training, before anything else that this report advises. If the model was trained on such values "
+            "there is nothing to do.",
+            numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
+        )
+        return
+
+
+def _first_read(examined: Examined) -> float | None:
+    """Return the root mean square of what the first layer reads, if it is a weight layer."""
+    if examined.signal is None or not examined.data.order:
+        return None
+    first = examined.data.weights.get(examined.data.order[0])
+    return None if first is None else first.rms_input
+
+
+def _statistics_agree(examined: Examined) -> bool:
+    """Whether running statistics were taken over data of this scale: then the model was trained on it."""
+    taken = any(seen.uses_running and not seen.untaken for _, seen in examined.normalizers())
+    return taken and not any(finding.severity > Severity.INFO for finding in stale_statistics(examined))
+
+
+def half_precision(examined: Examined) -> Iterator[Finding]:
+    """Values close to the largest number of half precision, or mostly below its smallest normal one."""
+    rows = () if examined.signal is None else [row for row in examined.signal.rows if row.finite]
+    if not rows:
+        return
+    for name, limit in (("float16", FLOAT16_LARGEST), ("bfloat16", BFLOAT16_LARGEST)):
+        own = max((row for row in rows if row.dtype == name), key=_size, default=None)
+        if own is not None and _size(own) * NEAR > limit:
+            yield _overflow(own, name, limit, Severity.WARNING)
+            return
+    largest = max(rows, key=_size)
+    if _size(largest) * NEAR > FLOAT16_LARGEST and largest.dtype != "bfloat16":
+        yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
+        return
+    halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
+    small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
+    if small is not None and small.below_float16 is not None and small.below_float16 > MOSTLY:
+        yield Finding(
+            code="half-precision",
+            severity=Severity.WARNING,
+            where=small.path,
+            seen=f"{percent(small.below_float16)} of the values that `{small.path}` ({small.kind}) hands on in float16 "
+            f"are below {figure(FLOAT16_NORMAL)}, its smallest normal number.",
+            why="Below it digits are lost one by one, and below 6e-8 the value becomes zero.",
+            advice="Run this part in float32 or bfloat16, or raise the scale of what comes before it.",
+            numbers=figures(share_below=small.below_float16, largest=small.largest),
+        )
+
+
+def _size(row: SignalRow) -> float:
+    return row.largest or 0.0
+
+
+def _overflow(row: SignalRow, name: str, limit: float, severity: Severity) -> Finding:
+    size = _size(row)
+    beyond = size > limit
+    place = f"The largest value that `{row.path}` ({row.kind}) hands on is {figure(size)}"
+    runs = severity is Severity.WARNING
+    return Finding(
+        code="half-precision",
+        severity=severity,
+        where=row.path,
+        seen=f"{place}, {'beyond' if beyond else 'close to'} the largest {name}, {figure(limit)}.",
+        why=f"In {name} larger values are infinite, and everything computed from them is lost."
+        + ("" if runs else f" The model runs in {row.dtype}, where this is no problem."),
+        advice=f"Run this part in float32{' or bfloat16' if name == 'float16' else ''}, or put a normalizer before it."
+        if runs
+        else "Do not run this model in float16, also not by autocast: take bfloat16, or keep this part in float32.",
+        numbers=figures(largest=size, log10_room=math.log10(limit / size)),
+    )

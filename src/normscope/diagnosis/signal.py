@@ -1,0 +1,130 @@
+"""`Signal`: how large the values of a network are at every depth, and how much of the gradient comes back there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ..core.plain import plain, revived
+
+FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
+"""The largest numbers of the two half precisions; beyond them is infinity."""
+FLOAT16_NORMAL, BFLOAT16_NORMAL = 2.0**-14, 2.0**-126
+"""Their smallest normal numbers; below them digits are lost, and soon everything."""
+INPUT = "input"
+"""The kind of the rows that are no layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRow:
+    """An input, or what one layer hands on, over one batch. `None` means not measured.
+
+    Attributes:
+        path: the module; for an input its name. A module that runs several times has one row per run.
+        kind: `input`, the family of the function (`linear`, `batch_norm`, `relu`, ...), or the class of a module whose
+            output no such function made (a residual block).
+        shape, dtype: of the values.
+        finite: whether all of them are; otherwise there are no figures.
+        mean, deviation: over all values.
+        least, greatest: their range.
+        below_float16, below_bfloat16: of all values, those that are not zero and lie below the smallest normal number.
+        log10_gradient: the norm of the gradient here, as a multiple of that at the output; `-inf` is no gradient.
+        saturated: sigmoid and tanh: the share of values in the flat parts; softmax: of rows that are one-hot.
+        dead: ReLU: the share of channels that were positive for no sample of the data.
+    """
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    finite: bool = True
+    mean: float | None = None
+    deviation: float | None = None
+    least: float | None = None
+    greatest: float | None = None
+    below_float16: float | None = None
+    below_bfloat16: float | None = None
+    log10_gradient: float | None = None
+    saturated: float | None = None
+    dead: float | None = None
+
+    @property
+    def largest(self) -> float | None:
+        """The largest absolute value."""
+        return None if self.least is None or self.greatest is None else max(-self.least, self.greatest)
+
+    @property
+    def root_mean_square(self) -> float | None:
+        """The size of a typical value, its mean included."""
+        return None if self.mean is None or self.deviation is None else math.hypot(self.mean, self.deviation)
+
+    @property
+    def log10_room_float16(self) -> float | None:
+        """log10 of the factor by which the values could grow before float16 overflows; below 0 they are beyond."""
+        return _room(FLOAT16_LARGEST, self.largest)
+
+    @property
+    def log10_room_bfloat16(self) -> float | None:
+        """log10 of the factor by which the values could grow before bfloat16 overflows; below 0 they are beyond."""
+        return _room(BFLOAT16_LARGEST, self.largest)
+
+
+def _room(limit: float, largest: float | None) -> float | None:
+    if largest is None:
+        return None
+    return math.log10(limit) - math.log10(largest) if largest > 0.0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """The values of a network by depth, from one forward and one backward on one batch.
+
+    Attributes:
+        rows: the inputs first, then every layer in the order they run.
+        gradient_of: what was differentiated: `the loss`, or `a random direction of the output`.
+        samples: in the batch.
+        forwards, backwards: passes that this took.
+        reason: why there are no gradients, if there are none.
+    """
+
+    rows: tuple[SignalRow, ...]
+    gradient_of: str
+    samples: int
+    forwards: int
+    backwards: int
+    reason: str | None = None
+
+    @property
+    def inputs(self) -> tuple[SignalRow, ...]:
+        """The rows of the inputs."""
+        return tuple(row for row in self.rows if row.kind == INPUT)
+
+    @property
+    def layers(self) -> tuple[SignalRow, ...]:
+        """The rows of the layers."""
+        return tuple(row for row in self.rows if row.kind != INPUT)
+
+    def __iter__(self) -> Iterator[SignalRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return plain(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Signal:
+        """Return the signal that `to_json` wrote."""
+        names = {item.name for item in fields(cls)}
+        rows = tuple(_row(row) for row in data["rows"])
+        return cls(**{name: value for name, value in data.items() if name in names} | {"rows": rows})
+
+
+def _row(data: Mapping[str, Any]) -> SignalRow:
+    kept = {item.name: data[item.name] for item in fields(SignalRow)}
+    read = {name: value if name in ("path", "kind", "dtype") else revived(value) for name, value in kept.items()}
+    return SignalRow(**{**read, "shape": tuple(kept["shape"])})

@@ -1,0 +1,340 @@
+"""`watch_signal`: one forward and one backward on one batch, with the statistics of every layer's output.
+
+They are taken where the values are, and fetched once when both passes are done: no layer waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..core.errors import InputError, said
+from ..core.log10 import log10
+from ..core.untouched import on_copies, untouched
+from ..graph.call import Call, arguments, select
+from .calls import NORMALIZERS, RELUS, CallWatcher, float_tensors, weight_family
+from .examined import Site, UnitsSeen
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, Signal, SignalRow
+
+FLAT = 0.01
+"""Of the whole range of a sigmoid or tanh: nearer to an end its slope is below a twentieth of the steepest."""
+SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
+ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
+               "hardtanh", "hardswish", "glu", "log_softmax", "logsigmoid", "softsign")  # fmt: skip
+EMBEDDINGS = ("embedding", "embedding_bag")
+OTHERS = {
+    "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
+    "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
+}  # fmt: skip
+RANDOM, LOSS = "a random direction of the output", "the loss"
+
+Loss = Callable[..., Tensor]
+
+
+def watch_signal(
+    model: nn.Module,
+    batch: Any,
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+    loss: Loss | None = None,
+    units: Mapping[Site, UnitsSeen] | None = None,
+) -> Signal:
+    """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
+
+    What is differentiated is the loss or, without one, the product of the output with random signs: its gradient is
+    that of a typical direction. (The norm of the output would not do: behind a normalizer it is constant.)
+
+    Args:
+        model: the user's model; left as found.
+        batch: what it takes, on its device.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output is differentiated; without it the usual one, or all floats that are returned.
+        loss: from the output, and the labels where the batch is a pair of inputs and labels, to a scalar.
+        units: the ReLUs over the data, for the share of dead channels.
+
+    Returns:
+        The summary; without gradients where there is no backward, with the reason.
+
+    Raises:
+        InputError: the model does not accept the batch, or the loss cannot be taken.
+    """
+    call = arguments(model, batch)
+    watcher, reason, forwards, backwards = _Listener(model), None, 0, 0
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model, mode))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")  # a branch on a value
+        try:
+            with torch.enable_grad(), on_copies(model):
+                forwards += 1
+                made = watcher.forward(call)
+                outputs = _outputs(made, output)
+                objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+                reason = watcher.backward(objective, outputs, random=loss is None)
+                backwards += reason is None
+        except InputError:
+            raise
+        except Exception as error:  # a forward that cannot be differentiated may still run
+            reason = f"autograd cannot follow the model ({said(error)})"
+            watcher.forget_gradients()
+            if not watcher.complete:
+                forwards += 1
+                watcher = _Listener(model)
+                _without_gradient(watcher, call)
+    rows = watcher.rows({} if units is None else units)
+    return Signal(
+        rows=rows,
+        gradient_of=RANDOM if loss is None else LOSS,
+        samples=next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1),
+        forwards=forwards,
+        backwards=backwards,
+        reason=reason,
+    )
+
+
+def _without_gradient(watcher: _Listener, call: Call) -> None:
+    """Run the forward alone; what it raises now is no fault of autograd's."""
+    try:
+        with torch.no_grad():
+            watcher.forward(call)
+    except Exception as error:
+        raise InputError(
+            f"the model raises {said(error)}, on this batch. Pass a batch the model accepts: model(batch) must work."
+        ) from error
+
+
+def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
+    """Return the output that is differentiated; where none is the usual one, all floats that the model returns."""
+    try:
+        return [select(made, output)]
+    except InputError:
+        if output is not None:
+            raise
+        return float_tensors(made)
+
+
+def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call: Call) -> Tensor:
+    """Return the loss of the user's function."""
+    labels = batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
+    try:
+        value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
+    except Exception as error:
+        raise InputError(
+            f"the loss raises {said(error)}: it is called with the model's output, and with the labels where the batch "
+            "is a pair of inputs and labels"
+        ) from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise InputError("the loss must return a tensor with one value")
+    return value
+
+
+class _Listener(CallWatcher):
+    """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.complete = False
+        self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
+        self._gradients: dict[int, Tensor] = {}
+        self._leaves: list[Tensor] = []
+        self._end: list[Tensor] = []
+        self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
+
+    def forward(self, call: Call) -> Any:
+        """Run the model on a call, its float inputs as the first rows."""
+        variables = call.variables
+        fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
+        for name, tensor in variables:
+            self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
+        self._held.clear()
+        args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
+        with self.watching():
+            made = self.model(*args, **kwargs)
+        self.complete = True
+        self._held.clear()
+        return made
+
+    def backward(self, objective: Sequence[Tensor], outputs: Sequence[Tensor], *, random: bool) -> str | None:
+        """Run one backward; return why there is none."""
+        objective = [value for value in objective if value.requires_grad]
+        leaves = self._leaves or [p for p in self.model.parameters() if p.requires_grad]
+        if not objective or not leaves:
+            return "the output does not depend on anything that has a gradient"
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: self._end.append(_norm(gradient)))
+        signs = [_signs(value) if random else torch.ones_like(value) for value in objective]
+        torch.autograd.grad(objective, leaves, signs, allow_unused=True)
+        return None
+
+    def forget_gradients(self) -> None:
+        """Drop what a backward that did not end has left."""
+        self._gradients, self._end = {}, []
+
+    def called(self, name: str, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
+        family = self._family(name, args, result)
+        if family is None:
+            return result
+        if family == "embedding" and torch.is_grad_enabled():
+            result = self._leaf(result)
+        made = result[0] if isinstance(result, tuple) else result
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        flat = _saturated(family, made.detach(), dim) if family in SATURATING else None
+        self._hear(self.site(family), made, flat)
+        return result
+
+    def _family(self, name: str, args: Any, result: Any) -> str | None:
+        """Return the family that a call's output is heard as; None for calls that are no layer."""
+        made = result[0] if isinstance(result, tuple) and result else result
+        if not isinstance(made, Tensor) or not made.is_floating_point() or not made.numel():
+            return None
+        weight = weight_family(name, args)
+        plain = name.rstrip("_") if not name.startswith("_") else name
+        if weight is not None or name in NORMALIZERS:
+            return weight or name
+        if name in RELUS:
+            return "relu" if made.ndim > 1 else None
+        if name in EMBEDDINGS:
+            return "embedding"
+        return plain if plain in ACTIVATIONS else OTHERS.get(name)
+
+    def left(self, path: str, made: Any) -> None:
+        """Hear what a module returns, unless a layer that was heard returned it."""
+        floats = float_tensors(made)
+        if floats and not self._is_held(floats[0]):
+            module = self.model.get_submodule(path)
+            self._hear(self.site(type(module).__name__, path), floats[0])
+
+    def _is_held(self, made: Tensor) -> bool:
+        """Whether these are the values of a row: in the same memory, and not written to since."""
+        held, version = self._held.get(made.data_ptr(), (None, -1))
+        return held is not None and made.numel() == held.numel() and made._version == version
+
+    def _leaf(self, tensor: Tensor) -> Tensor:
+        """Return a copy that has a gradient and may be written to."""
+        if not torch.is_grad_enabled():
+            return tensor.clone()
+        leaf = tensor.detach().requires_grad_(True)
+        self._leaves.append(leaf)
+        return leaf.clone()
+
+    def _hear(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> None:
+        self._heard.append((site, tuple(made.shape), made.dtype, _statistics(made.detach(), saturated)))
+        if not torch.is_grad_enabled():
+            self._held.clear()
+        self._held[made.data_ptr()] = made, made._version
+        if made.requires_grad:
+            made.register_hook(partial(self._returned, len(self._heard) - 1))
+
+    def _returned(self, index: int, gradient: Tensor) -> None:
+        self._gradients[index] = _norm(gradient)
+
+    def rows(self, units: Mapping[Site, UnitsSeen]) -> tuple[SignalRow, ...]:
+        """Fetch everything and return the rows."""
+        indices = list(self._gradients)
+        fetched = _fetched(
+            [statistics for *_, statistics in self._heard]
+            + [self._gradients[index].reshape(1) for index in indices]
+            + [norm.reshape(1) for norm in self._end]
+        )
+        count = len(self._heard)
+        end = math.hypot(*(norm for (norm,) in fetched[count + len(indices) :]))
+        gradients = {index: norm for index, (norm,) in zip(indices, fetched[count:])}
+        return tuple(
+            _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site))
+            for k, (site, shape, dtype, _) in enumerate(self._heard)
+        )
+
+
+def _relative(norm: float | None, end: float) -> float | None:
+    """Return log10 of a gradient's norm as a multiple of that at the output."""
+    if norm is None or not (math.isfinite(norm) and 0.0 < end < math.inf):
+        return None
+    return log10(norm) - log10(end)
+
+
+def _row(
+    site: Site,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    figures: Sequence[float],
+    gradient: float | None,
+    units: UnitsSeen | None,
+) -> SignalRow:
+    mean, variance, least, greatest, below_float16, below_bfloat16, saturated = figures
+    finite = all(map(math.isfinite, (least, greatest)))
+    measured = {
+        "mean": mean,
+        "deviation": math.sqrt(variance) if variance >= 0.0 else variance,
+        "least": least,
+        "greatest": greatest,
+        "below_float16": below_float16,
+        "below_bfloat16": below_bfloat16,
+        "saturated": None if math.isnan(saturated) else saturated,
+    }
+    return SignalRow(
+        path=site[0],
+        kind=site[1],
+        shape=shape,
+        dtype=str(dtype).removeprefix("torch."),
+        finite=finite,
+        log10_gradient=gradient,
+        dead=None if units is None else float(units.dead.double().mean()),
+        **(measured if finite else {}),
+    )
+
+
+@torch.no_grad()
+def _statistics(values: Tensor, saturated: Tensor | None) -> Tensor:
+    """Return mean, variance, range, the two shares below half precisions, and what is saturated (or NaN)."""
+    wide = values.double()
+    variance, mean = torch.var_mean(wide, correction=0)
+    least, greatest = torch.aminmax(wide)
+    sizes = wide.abs()
+    below = [((sizes < limit) & (sizes > 0)).double().mean() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
+    flat = torch.full_like(mean, math.nan) if saturated is None else saturated.double()
+    return torch.stack([mean, variance, least, greatest, *below, flat])
+
+
+@torch.no_grad()
+def _saturated(family: str, made: Tensor, dim: Any) -> Tensor | None:
+    """Return the share of values in the flat parts of a sigmoid or tanh, or of one-hot rows of a softmax."""
+    if family == "softmax":
+        dim = dim if isinstance(dim, int) else -1
+        return None if made.shape[dim] == 1 else (made.amax(dim) > 1.0 - FLAT).double().mean()
+    low, high = (-1.0, 1.0) if family == "tanh" else (0.0, 1.0)
+    edge = FLAT * (high - low)
+    return ((made < low + edge) | (made > high - edge)).double().mean()
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64)
+
+
+def _signs(value: Tensor) -> Tensor:
+    """Return random signs, the same for the same shape."""
+    generator = torch.Generator(value.device).manual_seed(0)
+    drawn = torch.empty(value.shape, device=value.device).bernoulli_(0.5, generator=generator)
+    return (2.0 * drawn - 1.0).to(value.dtype)
+
+
+def _fetched(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """Return small vectors as lists of floats, with one transfer from each device."""
+    found: list[list[float]] = [[] for _ in tensors]
+    for device in dict.fromkeys(tensor.device for tensor in tensors):
+        here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
+        values = iter(torch.cat([tensors[k] for k in here]).tolist())
+        for k in here:
+            found[k] = [next(values) for _ in range(tensors[k].numel())]
+    return found

@@ -1,0 +1,72 @@
+"""`normscope check`: what it prints and writes, and its exit codes."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+DEEP = """
+import torch
+from torch import nn
+
+
+def deep():
+    torch.manual_seed(0)
+    hidden = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.Sigmoid())]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
+"""
+
+
+def test_a_healthy_model(work: Path, run) -> None:
+    done = run("check", "net.py:build", "--data", "digits")
+    assert done.code == 0, done.err
+    assert "No problems found" in done.out
+    assert "9 forward passes and 1 backward pass" in done.out
+    assert "batch_norm" in done.out
+
+
+def test_a_deep_one_fails_where_it_shall(work: Path, run) -> None:
+    (work / "deep.py").write_text(DEEP)
+    done = run("check", "deep.py:deep", "--data", "digits", "--json", "c.json", "--html", "c.html")
+    assert done.code == 0, done.err
+    assert "gradient-vanishing" in done.out
+    assert "wrote c.html" in done.out
+    assert json.loads(Path("c.json").read_text())["findings"][0]["code"] == "gradient-vanishing"
+    assert "<svg" in Path("c.html").read_text()
+    shown = run("show", "c.json", "--html", "shown.html")
+    assert shown.code == 0, shown.err
+    assert "gradient-vanishing" in shown.out
+    assert "<svg" in Path("shown.html").read_text()
+    done = run("check", "deep.py:deep", "--data", "digits", "--fail-on", "warning", "--json", "c.json")
+    assert done.code == 1
+    assert "1 finding reaches --fail-on warning" in done.err
+    assert run("check", "deep.py:deep", "--data", "digits", "--fail-on", "error").code == 0
+
+
+def test_the_mode_and_the_output(work: Path, run) -> None:
+    done = run("check", "net.py:model", "--data", "net.py:loader", "--mode", "train", "--batch-size", "8")
+    assert "in train mode on 16 samples in 2 batches" in " ".join(done.out.split())
+    done = run("check", "net.py:Several", "--data", "net.py:vectors", "--output", "second")
+    assert done.code == 0, done.err
+
+
+def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:
+    save_file({"a.weight": torch.ones(3, 3)}, "w.safetensors")
+    for arguments, words in (
+        (("w.safetensors",), "holds weights and no model to run"),
+        (("net.py:build",), "give --data"),
+        (("net.py:Falls", "--data", "digits"), "this forward always falls"),
+        (("net.py:build", "--data", "digits", "--output", "other"), "no output 'other'"),
+        (("net.py:build", "--data", "digits", "--json", "net.py"), "it is read here"),
+    ):
+        done = run("check", *arguments)
+        assert done.code == 2
+        assert words in done.err
+        assert len(done.err.splitlines()) == 1
+
+
+def test_the_help_teaches(run) -> None:
+    done = run("check", "--help")
+    for words in ("forward over the first 8 batches", "How to read the column", "Exit codes", "normscope check net.py"):
+        assert words in " ".join(done.out.replace("│", " ").split())

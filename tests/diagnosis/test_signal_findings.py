@@ -1,0 +1,424 @@
+"""Findings of the signal: each with a model that has the fault and a healthy twin, checked and audited."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.finding import Finding
+from normscope.diagnosis.examined import DataSeen, Examined, WeightSeen
+from normscope.diagnosis.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
+from normscope.diagnosis.findings.saturated import saturated_units
+from normscope.diagnosis.findings.scale import half_precision, input_scale
+from normscope.diagnosis.signal import Signal, SignalRow
+
+from .healthy import HEALTHY
+from .seen import INFO, WARNING, randn
+
+SIGNAL = {"gradient-vanishing", "gradient-explosion", "no-gradient", "saturated-units", "half-precision", "input-scale"}
+Pair = tuple[nn.Module, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def chain(depth: int, activation: Callable[[], nn.Module], *, gain: float | None = None, width: int = 32) -> nn.Module:
+    """Linear layers with an activation each; with a gain, by He's initialisation times it."""
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        linear = nn.Linear(width, width)
+        if gain is not None:
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            nn.init.zeros_(linear.bias)
+            with torch.no_grad():
+                linear.weight *= gain
+        layers += [linear, activation()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+class Residual(nn.Module):
+    """Blocks x + scale * f(x)."""
+
+    def __init__(self, depth: int, scale: float) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(depth)
+        )
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + self.scale * block(x)
+        return x
+
+
+def found(model: nn.Module, batch: Tensor, **known) -> dict[str, Finding]:
+    """The findings about the signal, by code; there is at most one of each."""
+    check = ns.check(model, batch, **known)
+    mine = [finding for finding in check.findings if finding.code in SIGNAL]
+    assert len({finding.code for finding in mine}) == len(mine)
+    return {finding.code: finding for finding in mine}
+
+
+class TestVanishing:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda: chain(12, nn.Sigmoid),
+            lambda: chain(20, nn.ReLU),  # PyTorch's own initialisation has a gain of 0.4 for ReLU
+            lambda: chain(8, nn.ReLU, gain=0.1),
+            lambda: chain(30, nn.Tanh),
+            lambda: chain(60, nn.Sigmoid),  # beyond the range of float32: the first layers get exactly zero
+        ],
+        ids=["12 sigmoids", "20 ReLUs by default", "weights too small", "30 tanh", "60 sigmoids"],
+    )
+    def test_it_is_found(self, model) -> None:
+        finding = found(model(), randn(16, 32))
+        assert list(finding) == ["gradient-vanishing"]
+        assert finding["gradient-vanishing"].where == "0"
+        assert finding["gradient-vanishing"].severity is WARNING
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda: chain(12, nn.ReLU, gain=1.0),
+            lambda: chain(3, nn.Sigmoid),
+            lambda: chain(6, nn.ReLU),
+            lambda: Residual(20, 0.2),
+            lambda: nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(32, 32), nn.LayerNorm(32), nn.Tanh()))),
+        ],
+        ids=["He", "3 sigmoids", "6 ReLUs by default", "residual", "LayerNorm"],
+    )
+    def test_its_twin_is_silent(self, model) -> None:
+        assert not found(model(), randn(16, 32))
+
+    def test_twelve_sigmoids_in_figures(self) -> None:
+        finding = found(chain(12, nn.Sigmoid), randn(16, 32))["gradient-vanishing"]
+        assert finding.numbers["log10_gradient"] == pytest.approx(-10.3, abs=0.5)
+        assert finding.numbers["layers"] == 25
+        assert "in place of sigmoid" in finding.advice
+        assert "a random direction of the output" in finding.seen
+
+    def test_an_audit_finds_it_first(self) -> None:
+        audit = ns.audit(chain(12, nn.Sigmoid), randn(8, 32), max_seconds=0.2, rtol=0.1)
+        assert audit.findings[0].code == "gradient-vanishing"
+        assert ns.Audit.from_json(audit.to_json()) == audit
+        assert audit.signal.rows[0].kind == "input"
+
+    def test_one_steep_step_is_no_trend(self) -> None:
+        model = chain(12, nn.ReLU, gain=1.0)
+        with torch.no_grad():
+            model[12].weight *= 1e-8
+        assert "gradient-vanishing" not in found(model, randn(16, 32))
+
+
+class TestExploding:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda: chain(12, nn.ReLU, gain=3.0),
+            lambda: chain(8, nn.ReLU, gain=3.0),
+            lambda: chain(30, nn.ReLU, gain=1.6),
+            lambda: Residual(20, 4.0),
+            lambda: nn.Sequential(*(m for _ in range(80) for m in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()))),
+        ],
+        ids=["12 layers", "8 layers", "30 layers, a little", "residual", "80 BatchNorms without a skip"],
+    )
+    def test_it_is_found(self, model) -> None:
+        finding = found(model(), randn(64, 32))
+        assert "gradient-explosion" in finding
+        assert finding["gradient-explosion"].severity is WARNING
+        assert set(finding) <= {"gradient-explosion", "half-precision"}
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda: chain(12, nn.ReLU, gain=1.0),
+            lambda: chain(3, nn.ReLU, gain=3.0),
+            lambda: Residual(20, 0.2),
+            lambda: nn.Sequential(*(m for _ in range(20) for m in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()))),
+        ],
+        ids=["He", "3 layers", "residual", "20 BatchNorms"],
+    )
+    def test_its_twin_is_silent(self, model) -> None:
+        assert not found(model(), randn(64, 32))
+
+    def test_an_audit_says_it_once(self) -> None:
+        audit = ns.audit(chain(12, nn.ReLU, gain=3.0), randn(8, 32), max_seconds=0.2, rtol=0.1)
+        codes = [finding.code for finding in audit.findings]
+        assert "exploding-run" in codes
+        assert "gradient-explosion" not in codes
+
+    def test_normalizers_that_do_not_normalize_yet_are_another_finding(self) -> None:
+        layers = (m for _ in range(12) for m in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()))
+        model = nn.Sequential(*layers).eval()
+        with torch.no_grad():
+            for module in model:
+                if isinstance(module, nn.Linear):
+                    module.weight *= 8.0
+        codes = [finding.code for finding in ns.check(model, randn(64, 32)).findings]
+        assert "gradient-explosion" not in codes
+        assert "stale-statistics" in codes
+
+
+class TestNoGradient:
+    def blocked(self) -> nn.Module:
+        model = chain(4, nn.ReLU, gain=1.0)
+        nn.init.zeros_(model[4].weight)
+        return model
+
+    def test_weights_that_are_zero(self) -> None:
+        finding = found(self.blocked(), randn(16, 32))["no-gradient"]
+        assert (finding.where, finding.severity) == ("4", WARNING)
+        assert finding.numbers["layers"] == 4
+
+    def test_an_audit_names_the_dead_layer_alone(self) -> None:
+        codes = [f.code for f in ns.audit(self.blocked(), randn(8, 32), max_seconds=0.2, rtol=0.1).findings]
+        assert "dead-layer" in codes
+        assert "no-gradient" not in codes
+
+    def test_a_ReLU_that_is_never_on(self) -> None:
+        model = chain(4, nn.ReLU, gain=1.0)
+        nn.init.constant_(model[4].bias, -1e3)
+        assert found(model, randn(16, 32))["no-gradient"].where == "5"
+        with_enough = [f.code for f in ns.check(model, randn(64, 32)).findings]
+        assert "dead-relu" in with_enough
+        assert "no-gradient" not in with_enough
+
+    def test_rounding_on_the_only_path(self) -> None:
+        class Rounded(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return torch.round(x)
+
+        model = nn.Sequential(nn.Linear(32, 32), Rounded(), nn.Linear(32, 4))
+        assert found(model, randn(16, 32))["no-gradient"].where == "1"
+
+    def test_a_last_layer_at_zero_is_an_initialisation(self) -> None:
+        model = chain(4, nn.ReLU, gain=1.0)
+        nn.init.zeros_(model[-1].weight)
+        assert found(model, randn(16, 32))["no-gradient"].severity is INFO
+
+    def test_its_twins_are_silent(self) -> None:
+        assert not found(chain(4, nn.ReLU, gain=1.0), randn(16, 32))
+        branch = Residual(4, 1.0)
+        nn.init.zeros_(branch.blocks[2][2].weight)  # a residual branch that starts at zero
+        assert not found(branch, randn(16, 32))
+
+
+def images(*, scale: float = 1.0) -> Tensor:
+    return scale * torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class TestInputScale:
+    def trained(self, scale: float = 1.0) -> nn.Module:
+        """A network whose running statistics were taken over images."""
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Flatten(), nn.Linear(128, 10),
+        )  # fmt: skip
+        for _ in range(60):
+            model(images(scale=scale))
+        return model.eval()
+
+    def test_bytes_are_said_first_and_instead_of_update_bn(self) -> None:
+        model = self.trained()
+        for findings in (
+            ns.check(model, images(scale=255.0)).findings,
+            ns.audit(model, images(scale=255.0), max_seconds=0.2, rtol=0.1).findings,
+        ):
+            assert findings[0].code == "input-scale"
+            assert "look like bytes" in findings[0].seen
+            assert "255" in findings[0].advice
+            assert "stale-statistics" not in [finding.code for finding in findings]
+
+    def test_images_at_the_scale_of_training(self) -> None:
+        for model, batch in ((self.trained(), images()), (self.trained(255.0), images(scale=255.0))):
+            assert not found(model, batch)
+
+    def test_other_statistics_at_a_usual_scale_are_still_stale(self) -> None:
+        codes = [finding.code for finding in ns.check(self.trained(), images(scale=5.0)).findings]
+        assert "stale-statistics" in codes
+        assert "input-scale" not in codes
+
+    @pytest.mark.parametrize("scale", [1e-5, 1e3, 1e6])
+    def test_other_scales_on_a_network_without_normalizers(self, scale: float) -> None:
+        finding = found(chain(2, nn.ReLU), scale * randn(16, 32))["input-scale"]
+        assert "bytes" not in finding.seen
+        assert finding.where == "input"
+        assert finding.numbers["deviation"] == pytest.approx(scale, rel=0.1)
+
+    @pytest.mark.parametrize("scale", [0.01, 0.3, 1.0, 5.0])
+    def test_usual_scales(self, scale: float) -> None:
+        assert not found(chain(2, nn.ReLU), scale * randn(16, 32))
+
+    def test_a_model_that_scales_its_input_itself(self) -> None:
+        class Scales(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(32, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x / 255.0)
+
+        assert not found(Scales(), 255.0 * torch.rand(16, 32))
+        assert not found(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 4)), 255.0 * torch.rand(16, 32))
+        assert not found(nn.Sequential(nn.BatchNorm1d(32), nn.Linear(32, 4)), 255.0 * torch.rand(16, 32))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
+class TestHalfPrecision:
+    def scaled(self, factor: float, dtype: torch.dtype) -> Pair:
+        model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)).to(dtype)
+        with torch.no_grad():
+            model[0].weight *= factor
+        return model, randn(16, 32).to(dtype)
+
+    def test_close_to_overflow_in_float16(self) -> None:
+        finding = found(*self.scaled(3e4, torch.float16))["half-precision"]
+        assert (finding.where, finding.severity) == ("0", WARNING)
+        assert 0.0 < finding.numbers["log10_room"] < math.log10(4.0)
+
+    def test_float32_that_would_not_fit_is_a_remark(self) -> None:
+        finding = found(*self.scaled(1e6, torch.float32))["half-precision"]
+        assert finding.severity is INFO
+        assert "bfloat16" in finding.advice
+
+    def test_bfloat16_has_the_room(self) -> None:
+        assert "half-precision" not in found(*self.scaled(1e6, torch.bfloat16))
+
+    def test_mostly_below_the_smallest_normal_number(self) -> None:
+        assert "half-precision" not in found(*self.scaled(0.0, torch.float16))  # zeros are no small numbers
+        model, x = self.scaled(1.0, torch.float16)
+        with torch.no_grad():
+            for parameter in model[2].parameters():
+                parameter *= 1e-4
+        assert "below" in found(model, x)["half-precision"].seen
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_its_twins_are_silent(self, dtype: torch.dtype) -> None:
+        assert not found(*self.scaled(1.0, dtype))
+
+
+class TestSaturated:
+    class Attention(nn.Module):
+        """One head with a softmax of its own."""
+
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.query, self.value, self.scale = nn.Linear(32, 32), nn.Linear(32, 32), scale
+
+        def forward(self, x: Tensor) -> Tensor:
+            weights = torch.softmax(self.scale * self.query(x) @ x.transpose(1, 2), dim=-1)
+            return self.value(weights @ x)
+
+    @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
+    def test_sigmoid_and_tanh(self, activation) -> None:
+        for factor, silent in ((100.0, False), (1.0, True)):
+            model = chain(2, activation)
+            with torch.no_grad():
+                model[2].weight *= factor
+            finding = found(model, randn(16, 32))
+            assert ("saturated-units" not in finding) is silent
+            if not silent:
+                assert finding["saturated-units"].where == "3"
+                assert finding["saturated-units"].numbers["share"] > 0.5
+
+    def test_softmax_of_attention(self) -> None:
+        finding = found(self.Attention(100.0), randn(4, 7, 32))["saturated-units"]
+        assert "rows of the softmax" in finding.seen
+        assert not found(self.Attention(32.0**-0.5), randn(4, 7, 32))
+
+    @pytest.mark.parametrize("last", [nn.Sigmoid(), nn.Tanh(), nn.Softmax(dim=1)])
+    def test_a_certain_output_is_no_fault(self, last: nn.Module) -> None:
+        model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10), last)
+        with torch.no_grad():
+            model[2].weight *= 1e3
+        assert not found(model, randn(16, 32))
+
+
+LONG = {"trained_vit", "trained_gpt2", "trained_group_cnn", "trained_plain_mlp"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else []) for name in HEALTHY]
+)
+def test_healthy_models_are_silent(name: str) -> None:
+    case = HEALTHY[name](0)
+    check = ns.check(case.model, case.batch, loader=case.loader, mode=case.mode, output=case.output)
+    assert not SIGNAL & {finding.code for finding in check.findings}
+    assert "No problems found" in check.verdict
+
+
+class TestByHand:
+    """Thresholds, on rows written by hand."""
+
+    def examined(self, *rows: SignalRow, rms_input: float | None = None) -> Examined:
+        signal = Signal(rows=rows, gradient_of="the loss", samples=4, forwards=1, backwards=1)
+        site = ("0", "linear", 0)
+        shapes = {"input_shape": (4, 4), "output_shape": (4, 4)}
+        weights = {} if rms_input is None else {
+            site: WeightSeen(site=site, rms_input=rms_input, rms_output=1.0, **shapes)
+        }  # fmt: skip
+        data = DataSeen(samples=4, batches=1, order=tuple(weights), weights=weights)
+        return Examined(model=nn.Identity(), mode="eval", places=(), data=data, signal=signal)
+
+    def row(self, path: str, kind: str = "linear", **known) -> SignalRow:
+        usual = {"mean": 0.0, "deviation": 1.0, "least": -3.0, "greatest": 3.0, "below_float16": 0.0}
+        return SignalRow(path=path, kind=kind, shape=(4, 4), **{"dtype": "float32", **usual, **known})
+
+    def profile(self, *decades: float) -> Examined:
+        return self.examined(*(self.row(str(k), log10_gradient=value) for k, value in enumerate(decades)))
+
+    def test_a_fall_of_five_decades(self) -> None:
+        assert not list(gradient_vanishing(self.profile(*(0.98 * k - 4.9 for k in range(6)))))
+        assert list(gradient_vanishing(self.profile(*(1.01 * k - 5.05 for k in range(6)))))
+        assert not list(gradient_vanishing(self.profile(-9.0, -6.0, -3.0)))  # three layers are no depth
+        assert not list(gradient_vanishing(self.profile(0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0)))  # branches
+
+    def test_a_rise_of_five_decades(self) -> None:
+        assert not list(gradient_explosion(self.profile(*(4.9 - 0.98 * k for k in range(6)))))
+        assert list(gradient_explosion(self.profile(*(5.05 - 1.01 * k for k in range(6)))))
+
+    def test_what_was_not_measured_says_nothing(self) -> None:
+        nothing = self.examined(*(self.row(str(k), log10_gradient=None) for k in range(6)))
+        for look in (gradient_vanishing, gradient_explosion, no_gradient, saturated_units, half_precision, input_scale):
+            assert not list(look(nothing))
+            assert not list(look(self.examined()))
+            assert not list(look(Examined(model=nn.Identity(), mode="eval", places=(), data=nothing.data)))
+
+    def test_all_gradients_zero_or_none_is_not_a_place(self) -> None:
+        assert not list(no_gradient(self.profile(*[-math.inf] * 6)))
+        assert not list(no_gradient(self.profile(*[0.0] * 6)))
+        (finding,) = no_gradient(self.profile(-math.inf, -math.inf, 0.0, 0.0, 0.0))
+        assert finding.where == "2"
+
+    def test_shares_of_saturation(self) -> None:
+        last = self.row("9")
+        for kind, share, silent in (("sigmoid", 0.5, True), ("sigmoid", 0.51, False), ("softmax", 0.9, True),
+                                    ("softmax", 0.91, False), ("tanh", 0.6, False)):  # fmt: skip
+            rows = (self.row("0", kind, saturated=share), last)
+            assert bool(list(saturated_units(self.examined(*rows)))) is not silent, (kind, share)
+            assert not list(saturated_units(self.examined(last, rows[0])))
+
+    def test_a_quarter_of_the_range_is_close(self) -> None:
+        for dtype, largest, severity in (
+            ("float16", 65504 / 4.1, None), ("float16", 65504 / 3.9, WARNING), ("float32", 65504 / 3.9, INFO),
+            ("float32", 1e9, INFO), ("bfloat16", 1e9, None), ("bfloat16", 3e38, WARNING),
+        ):  # fmt: skip
+            row = self.row("0", dtype=dtype, greatest=largest)
+            told = [finding.severity for finding in half_precision(self.examined(row))]
+            assert told == ([] if severity is None else [severity]), (dtype, largest)
+
+    def test_the_first_layer_must_read_the_input_as_it_is(self) -> None:
+        row = self.row("input", "input", mean=0.0, deviation=100.0, least=-300.0, greatest=300.0)
+        assert list(input_scale(self.examined(row, rms_input=100.0)))
+        assert not list(input_scale(self.examined(row, rms_input=1.0)))
+        assert not list(input_scale(self.examined(row, rms_input=1e4)))  # some other input
+        assert not list(input_scale(self.examined(row)))
