@@ -16,7 +16,7 @@ from ..core.budget import Budget
 from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
-from ..graph.export import capture
+from ..graph.export import capture, warmed
 from ..graph.ir import Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import BOUNDING, upper
@@ -97,7 +97,7 @@ class Work:
         budget: Budget | None = None,
     ) -> None:
         check_option(on_missing)
-        self.budget = Budget(max_seconds=max_seconds, what="the measurement") if budget is None else budget
+        self.budget = Budget(max_seconds=warmed(max_seconds), what="the measurement") if budget is None else budget
         self.norms, self.chains = self.budget.search(BOUNDING), self.budget.search("the search for closed forms")
         self.below = self.budget
         self.model, self.batch, self.mode, self.output = model, batch, mode, output

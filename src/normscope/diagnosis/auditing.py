@@ -21,6 +21,7 @@ from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteErro
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode
 from ..graph.call import broken_tensors
+from ..graph.export import warmed
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
 from .examined import DataSeen, Examined
@@ -87,7 +88,7 @@ def audit(
 
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
-    budget = Budget(max_seconds=max_seconds, what="the audit")
+    budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
     check_option("inf", effort)
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
