@@ -3,4 +3,4 @@
 import torch
 
 with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights are drawn: leave the user's numbers alone
-    from . import activation, arithmetic, attention, convolution, linear, normalization, pooling, shape  # noqa: F401
+    from . import activation, arithmetic, attention, convolution, linear, normalization, pooling, scatter, shape  # noqa: F401
