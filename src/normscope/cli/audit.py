@@ -36,7 +36,8 @@ MODEL is one of
 
 DATA is one of
 
-- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`
+- `digits` (comes with scikit-learn, values from 0 to 1), `mnist:FOLDER`, `cifar10:FOLDER`: standardised by channel, as
+  networks for them usually take it; `mnist:raw:FOLDER`, `cifar10:raw:FOLDER`: values from 0 to 1
 - `npz:FILE` with the inputs in an array called x, images or data (bytes are divided by 255)
 - `package.module:loader`: a DataLoader, a Dataset, a list of batches, a tensor, or a function that returns one.
 
@@ -113,13 +114,12 @@ def audit(
             seed=seed,
             device=device,
         )
-    print_document(audit_document(found, brief=True))
     if html is not None:
         found.to_html(html)
-        say_written(html)
     if json is not None:
         found.to_json(json)
-        say_written(json)
+    print_document(audit_document(found, brief=True))
+    say_written(html, json)
     _judge(found, fail_on)
 
 

@@ -87,7 +87,7 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: x.diagonal(), (3, 3)), (lambda x: x.unfold(1, 2, 1), (2, 4)), (nn.Unfold(2), (1, 1, 3, 3)),
         (lambda x: x.as_strided((2, 2), (1, 1)) + x.take(torch.tensor([[5, 0], [0, 2]])), (2, 3)),
         (lambda x: aten.copy(x, x.relu()), (2, 3)), (lambda x: x.diagonal_scatter(2 * x[0]), (3, 3)),
-        (lambda x: x.gather(0, x.argsort(0)) + x[x.argmax(0)[0]], (2, 3)),
+        (lambda x: x.gather(0, x.argsort(0)) + x[x[:, 0].argsort()], (2, 3)),
         (lambda x: torch.select_scatter(x, 2 * x[:, 0], 1, 1), (2, 3)), (lambda x: torch.roll(x, 1, 1) + x, (2, 3)),
         (lambda x: torch.slice_scatter(x, 2 * x[:, :1], 1, 0, 1), (2, 3)),
         (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 3)),
