@@ -15,7 +15,6 @@ import normscope as ns
 from normscope.cli import lines
 from normscope.diagnosis.result import Audit
 
-
 AUDIT = (
     "audit",
     "net.py:model",
