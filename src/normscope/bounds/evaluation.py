@@ -61,6 +61,8 @@ EFFORTS = ("entries", "norms", "estimate")
 """How errors are carried: entry by entry; by operator norms too; limited by what shaken copies show."""
 WIDE = 2**18
 """Factors of a matrix product with more entries have their Frobenius norm taken."""
+RECURRENT = ("lstm", "gru", "rnn")
+"""Operators that run many steps, whose roundings travel through the later ones: they are given the margin too."""
 BILINEAR = {
     aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
     aten.conv_transpose2d.input, aten.conv_transpose3d.input, aten.convolution.default, aten.linear.default,
@@ -343,7 +345,8 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
     # known by its gains alone: as if all its operands were added up in every entry
     size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
     entries = float(sum(flat(operand).shape[1] for operand in values))
-    return gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
+    many = SAFETY if isinstance(primitive, Opaque) and primitive.node.operator.startswith(RECURRENT) else 1.0
+    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
 
 
 def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

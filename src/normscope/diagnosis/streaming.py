@@ -34,6 +34,7 @@ WEIGHTS = {
     "linear": "linear", "addmm": "linear", "conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution",
     "conv_transpose1d": "convolution", "conv_transpose2d": "convolution", "conv_transpose3d": "convolution",
 }  # fmt: skip
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
             "feature_dropout")  # fmt: skip
 PRODUCTS = ("matmul", "__matmul__", "mm")
@@ -49,6 +50,8 @@ def family(node: Node) -> str:
     """Return the family of a node, as a `Site` names it."""
     if "batch_norm" in node.operator:
         return "batch_norm"
+    if node.operator in RECURRENT:
+        return "recurrent"
     return "convolution" if node.operator.startswith("conv") else FAMILIES.get(node.operator, node.operator)
 
 
@@ -56,6 +59,15 @@ def first_names(model: nn.Module) -> dict[str, str]:
     """Return, for every name of a module, the first one it has."""
     first = {id(module): name for name, module in model.named_modules()}
     return {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def once(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes with one for each run of a recurrent layer, which hands out several values."""
+    found: dict[Any, Node] = {}
+    for node in nodes:
+        key = (node.path, node.operator, node.refs, node.call) if node.operator in RECURRENT else node.name
+        found.setdefault(key, node)
+    return list(found.values())
 
 
 def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict[str, Site]:
@@ -67,7 +79,7 @@ def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict
     known = first_names(model)
     ran = Counter(site[:2] for site in seen)
     placed: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
+    for node in once(nodes):
         placed.setdefault((known.get(node.path, node.path), family(node)), []).append(node.name)
     return {
         name: (*key, run) for key, group in placed.items() if len(group) == ran[key] for run, name in enumerate(group)
@@ -197,6 +209,9 @@ class _Watcher(TorchFunctionMode):
             given = args[1] if name == "addmm" and len(args) > 1 else given
             with self._tallying(WEIGHTS.get(name, "linear")) as site:
                 self._weight(site, given, result)
+        elif name in RECURRENT:
+            with self._tallying("recurrent") as site:
+                self._weight(site, given, result if isinstance(result, Tensor) else result[0])
         elif name in RELUS and isinstance(result, Tensor) and result.ndim > 1:
             with self._tallying("relu") as site:
                 self._relu(site, result)
@@ -245,7 +260,7 @@ class _Watcher(TorchFunctionMode):
             tally.add(x)
 
     def _weight(self, site: Site, given: Any, made: Any) -> None:
-        last = site[1] == "linear"
+        last = site[1] != "convolution"
         self._width = made.shape[-1 if last else 1] if isinstance(made, Tensor) and made.ndim > 1 else None
         self._channel_last = last
         if not (isinstance(given, Tensor) and isinstance(made, Tensor) and made.is_floating_point()):
