@@ -11,6 +11,8 @@ import typer
 
 from ..core.errors import InputError
 from ..core.finding import Severity
+from ..core.progress import Parts
+from ..diagnosis.auditing import PARTS
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
@@ -140,17 +142,18 @@ def _found(
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
     batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-    found = audit_model(
-        given.module,
-        batches.first,
-        loader=batches.loader,
-        mode=mode,
-        output=int(output) if output is not None and output.isdecimal() else output,
-        effort=effort,
-        max_seconds=max_seconds,
-        seed=seed,
-        name=given.name,
-    )
+    with Parts("auditing", PARTS):
+        found = audit_model(
+            given.module,
+            batches.first,
+            loader=batches.loader,
+            mode=mode,
+            output=int(output) if output is not None and output.isdecimal() else output,
+            effort=effort,
+            max_seconds=max_seconds,
+            seed=seed,
+            name=given.name,
+        )
     return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
 
 

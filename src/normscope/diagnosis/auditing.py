@@ -18,6 +18,7 @@ from ..bounds.work import Work, check_option
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
+from ..core.progress import begin
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode
 from ..graph.call import broken_tensors
@@ -31,6 +32,8 @@ from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
 from .streaming import first_names, watch_data
 
+PARTS = ("capture", "data", "Jacobians", "norms", "bounds", "radii", "sensitivity", "rows", "findings")
+"""What an audit does, in this order."""
 BOUNDS_SHARE = 0.6
 """Of the time, where it is limited, that the bounds of the network may take; radii and sensitivities have the rest."""
 OBSERVED_SAMPLES = 8
@@ -105,7 +108,9 @@ def audit(
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
     else:
         options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "budget": budget.share(BOUNDS_SHARE)}
+        begin("capture")
         work = _traced(model, batch, options, skipped)
+    begin("data")
     data = watch_data(model, [batch] if loader is None else loader, mode=asked, written=_written(work))
     if data.error is not None:
         if not broken:
@@ -115,19 +120,26 @@ def audit(
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
     observed: Bracket | None = None
     if not broken and data.not_finite is None:
+        begin("Jacobians")
         observed = _observed(work, model, batch, {"mode": asked, "output": output, "rtol": rtol, "seed": seed}, skipped)
     rungs = {} if observed is None else {"observed": observed}
     fed: tuple[Feed, ...] = ()
     radii: Radii | None = None
+    begin("norms")
     if work is None:
         places = from_data(model, data, rtol)
     else:
         norms = weight_norms(work)
+        begin("bounds")
         rungs = {name: replace(rung, proof=None) for name, rung in work.climb(observed, seed, effort).items()}
+        begin("radii")
         radii = None if data.not_finite is not None else audited_radii(work, budget=budget.share(0.5), seed=seed)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
+        begin("sensitivity")
         sensitivity = {} if data.not_finite is not None else sensitivities(work, budget, seed, skipped)
+        begin("rows")
         places = from_graph(work, data, fed, norms, observed, sensitivity)
+    begin("findings")
     examined = Examined(
         model=model,
         mode=mode,
