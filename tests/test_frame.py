@@ -5,10 +5,20 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
 
 import normscope as ns
+from normscope.core import budget
+from normscope.graph import export
 
-LATE = ("rich", "typer", "jinja2", "sklearn", "pandas", "transformers", "matplotlib")
+LATE = (
+    "rich", "typer", "jinja2", "sklearn", "pandas", "transformers", "matplotlib", "scipy", "sympy", "networkx",
+    "torch._dynamo", "torch._inductor", "torch.onnx",
+)  # fmt: skip
+"""What takes long to load and is not needed before something is measured."""
 
 
 def modules():
@@ -25,6 +35,28 @@ print([name for name in {LATE} if name in sys.modules], torch.equal(before, torc
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
+
+
+class _ClockRead(Exception):
+    """Ends a measurement as soon as its clock starts."""
+
+
+@pytest.mark.parametrize(
+    "measure", [ns.lipschitz, ns.ladder, ns.weight_sensitivity, ns.certified_radius, ns.audit], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize(("limit", "warm"), [(60.0, 1), (None, 0)])
+def test_torch_export_has_loaded_before_the_clock_of_a_limit_starts(monkeypatch, measure, limit, warm):
+    """Its first call in a process takes seconds, which no limit is spent on."""
+    warmed = []
+
+    def started():
+        raise _ClockRead
+
+    monkeypatch.setattr(export, "_warm_up", lambda: warmed.append(1))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=started))
+    with pytest.raises(_ClockRead):
+        measure(torch.nn.Linear(2, 3).eval(), torch.ones(2, 2), max_seconds=limit)
+    assert len(warmed) == warm
 
 
 def test_every_public_name_has_a_docstring():

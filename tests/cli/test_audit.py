@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normscope.cli import compare, data_forms, huggingface, model_forms
+from normscope.cli.targets import read_from
 from normscope.core.errors import InputError
 from normscope.diagnosis.result import Audit
+from normscope.experiments import data as data_sets
 
 QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
 
@@ -27,7 +29,7 @@ def test_a_function_in_the_current_folder_audited_with_digits_prints_and_writes_
     audit = Audit.from_json(work / "a.json")
     assert (audit.name, audit.mode, audit.batches, audit.samples) == ("net:model", "eval", 64, 512)
     assert [row.kind for row in audit.layers] == ["Linear", "BatchNorm1d", "Linear"]
-    assert audit.notes[0] == "data: scikit-learn's digits, the training part, 64 batches of 8"
+    assert audit.notes[0] == "data: scikit-learn's digits, the training part, values from 0 to 1, 64 batches of 8"
     assert audit.lipschitz is not None
     page = (work / "r.html").read_text()
     assert page.lower().startswith("<!doctype html>")
@@ -234,3 +236,50 @@ def test_a_device_that_is_not_there_is_refused(work, run):
     answer = run("audit", "net.py:build", "--data", "digits", "--device", "nowhere")
     assert answer.code == 2
     assert "--device nowhere" in answer.err
+
+
+def write_cifar(folder: Path) -> None:
+    """Write CIFAR-10's binary batches, of random images."""
+    folder.mkdir()
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        records = np.random.default_rng(0).integers(0, 256, (4, data_sets.CIFAR_RECORD), np.uint8)
+        records[:, 0] = 3
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+
+
+def test_named_data_sets_say_what_was_done_to_their_values(work):
+    write_cifar(work / "images")
+    usual, raw = opened("cifar10:images", batch_size=4), opened("cifar10:raw:images", batch_size=4)
+    mean = torch.tensor(data_sets.CIFAR_SCALE.mean).reshape(-1, 1, 1)
+    deviation = torch.tensor(data_sets.CIFAR_SCALE.deviation).reshape(-1, 1, 1)
+    assert torch.allclose(usual.first * deviation + mean, raw.first, atol=1e-6)
+    assert 0.0 <= float(raw.first.min()) < float(raw.first.max()) <= 1.0
+    assert "standardised (less the mean 0.4914, 0.4822, 0.4465, divided by the deviation" in usual.notes[0]
+    assert "cifar10:raw:FOLDER leaves the values from 0 to 1" in usual.notes[0]
+    assert "values from 0 to 1, not standardised" in raw.notes[0]
+    assert "values from 0 to 1" in opened("digits").notes[0]
+
+
+def test_the_scale_is_in_the_json_and_on_the_terminal(work, run):
+    write_cifar(work / "images")
+    (work / "wide.py").write_text(
+        "from torch import nn\nmodel = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)).eval()\n"
+    )
+    for data, word in (("cifar10:images", "standardised (less the mean"), ("cifar10:raw:images", "not standardised")):
+        done = run("audit", "wide.py:model", "--data", data, "--json", "a.json", "--max-seconds", 1, "--batch-size", 4)
+        assert done.code == 0
+        assert word in " ".join(done.out.split())
+        assert any(word in note for note in json.loads((work / "a.json").read_text())["notes"])
+
+
+def test_raw_needs_a_folder_and_a_folder_may_be_called_raw(work):
+    with pytest.raises(InputError, match="lacks what follows the colon"):
+        opened("cifar10:raw:")
+    write_cifar(work / "raw")
+    assert "standardised (less" in opened("cifar10:raw", batch_size=4).notes[0]
+    assert "not standardised" in opened("cifar10:raw:raw", batch_size=4).notes[0]
+
+
+def test_a_folder_of_raw_images_is_not_written_into(work):
+    write_cifar(work / "images")
+    assert Path("images") in read_from("net.py:model", "cifar10:raw:images")

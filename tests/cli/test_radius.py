@@ -23,7 +23,7 @@ def test_radii_of_digits_are_printed_and_written(work, shell):
     assert done.out.endswith("wrote r.html\nwrote r.json\n")
     radii = Radii.from_json(work / "r.json")
     assert (radii.name, len(radii), radii.classes, radii.input_shape) == ("net:build", 10, 10, (1, 8, 8))
-    assert radii.notes[0] == "data: scikit-learn's digits, the part kept for testing, 10 samples"
+    assert radii.notes[0] == "data: scikit-learn's digits, the part kept for testing, values from 0 to 1, 10 samples"
     page = (work / "r.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert "net:build" in page

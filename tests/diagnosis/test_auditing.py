@@ -231,7 +231,7 @@ def test_a_model_that_cannot_be_traced_is_audited_from_the_data():
     assert ns.Audit.from_json(audit.to_json()) == audit
 
 
-def test_layers_beside_the_path_are_listed():
+def test_layers_beside_the_path_have_rows_that_say_so():
     class Beside(nn.Module):
         def __init__(self):
             super().__init__()
@@ -241,8 +241,11 @@ def test_layers_beside_the_path_are_listed():
             return {"logits": self.body(x), "extra": self.extra(x)}
 
     audit = ns.audit(seeded(Beside), data(False), output="logits")
-    assert [row.path for row in audit.layers] == ["body"]
-    assert ("extra", "not on the path from the input to the output") in audit.skipped
+    assert [row.path for row in audit.layers] == ["body", "extra"]
+    assert audit.layers[1].norm.upper > 0.0
+    assert audit.layers[1].log10_cumulative is None
+    assert audit.layers[1].notes[0].startswith("not on the path from the measured input to the output")
+    assert not audit.skipped
 
 
 def test_missing_rules_make_the_bound_infinite_and_are_named():

@@ -55,6 +55,13 @@ MIXING = {
     "gather": lambda x: x + tiny(x.gather(0, x.argsort(0))),
     "index": lambda x: x + tiny(x[torch.arange(len(x) - 1, -1, -1)]),
     "not in the table": lambda x: x + tiny(x.renorm(2, 1, 1.0)),
+    "index_add": lambda x: x.index_add(0, torch.tensor([1, 2]), tiny(x[:2])),
+    "scatter_add": lambda x: x.scatter_add(0, torch.tensor([[0, 1, 0, 0]]), tiny(x)),
+    "scatter to another sample": lambda x: x.scatter(0, torch.tensor([[0, 1, 0, 0]]), x + 1),
+    "index_copy": lambda x: x.index_copy(0, torch.tensor([0, 1]), x[:2].flip(0)),
+    "assigned": lambda x: x.index_put((torch.tensor([0]), torch.tensor([0])), x[1, 1]),
+    "scatter_reduce": lambda x: x.scatter_reduce(0, torch.tensor([[0, 0, 0, 1]]), x, "amax"),
+    "places of another sample": lambda x: x.scatter_add(1, x.roll(1, 0).argsort(1), x),
     "cancels": lambda x: x + (x.sum(0) - x.sum(0)),
     "large batches alone": branching,
     "nan_to_num": lambda x: x + torch.nan_to_num(tiny(x.mean(0))),
@@ -103,6 +110,12 @@ class Recurrent(nn.Module):
         return (values if self.batch_first else values.transpose(0, 1)).mean(1) + states[-1]
 
 
+def _assigned(x: Tensor, places, values: Tensor) -> Tensor:
+    x = x.clone()
+    x[places] = values
+    return x
+
+
 def in_place(x: Tensor) -> Tensor:
     y = x * 2
     y[:, 0] = 0
@@ -124,6 +137,14 @@ APART = {
     "choices": (Function(lambda x: torch.where(x > x.mean(1, keepdim=True), x.sort(1).values, x.cumsum(1))), (5, 4)),
     "written out": (Function(lambda x: (x - x.mean(1, True)) / (x.var(1, keepdim=True) + 1).sqrt()), (5, 4)),
     "in place": (Function(in_place), (5, 4)),
+    "index_add": (Function(lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2])), (5, 4)),
+    "scatter_add to zeros": (
+        Function(lambda x: torch.zeros(len(x), 3).index_add(1, torch.tensor([0, 2, 0, 1]), x)),
+        (5, 4),
+    ),
+    "scatter": (Function(lambda x: x.scatter(1, torch.tensor([[0, 2]]).expand(len(x), 2), x)), (5, 4)),
+    "assigned": (Function(lambda x: _assigned(x, (slice(None), torch.tensor([1, 3])), x[:, :2])), (5, 4)),
+    "filled": (Function(lambda x: x.index_fill(1, torch.tensor([1, 3]), 2.0)), (5, 4)),
     "there and back": (Function(lambda x: x.flip(0).relu().flip(0) + x.T.contiguous().T), (5, 4)),
     "folded away": (Function(lambda x: F.linear(x.reshape(-1, 2), torch.ones(3, 2)).reshape(len(x), -1)), (5, 4)),
     "einsum": (Function(lambda x: torch.einsum("bij,jk,bk->bi", x, torch.ones(4, 4), x[:, 0])), (3, 2, 4)),

@@ -37,11 +37,11 @@ from ..rules.local.local import Affine, Step, flat, times, wide
 from ..rules.registry import effect_of
 from .balls.enclosure import applied
 from .balls.unrolled import Steps, evaluate
-from .certain import TINY, UP, Certain, behind
+from .certain import SAFETY, TINY, UP, Certain, behind
 from .folded import Norm as NormOf
 
-SHAKE, COPIES, SAFETY = 16.0, 3, 2.0**14
-"""Estimates: how hard copies are shaken, how many there are, and the margin on what they show."""
+SHAKE, COPIES = 16.0, 3
+"""Estimates: how hard copies are shaken, and how many there are."""
 ESTIMATED = "the rounding errors of the lower side are estimated, with a large margin, and not bounded"
 """What a bracket says of a lower side whose errors no bound was small enough for."""
 CARRIED = ("entries", "norms", "estimate")

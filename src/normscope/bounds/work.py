@@ -16,7 +16,7 @@ from ..core.budget import Budget
 from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
-from ..graph.export import capture
+from ..graph.export import capture, warmed
 from ..graph.ir import Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import BOUNDING, upper
@@ -115,7 +115,7 @@ class Work:
         budget: Budget | None = None,
     ) -> None:
         check_option(on_missing)
-        self.limit(Budget(max_seconds=max_seconds, what="the measurement") if budget is None else budget)
+        self.limit(Budget(max_seconds=warmed(max_seconds), what="the measurement") if budget is None else budget)
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
         captured = capture(model, batch, mode=mode, output=output)
         self.graph = fill(captured, known or {})

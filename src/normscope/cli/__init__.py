@@ -9,7 +9,7 @@ import typer
 from .. import __version__
 from ..core.errors import NormscopeError, said
 from . import audit, check, compare, demo, ops, radius, show, verify
-from .lines import fail, print_anything
+from .lines import fail, print_anything, readers_may_leave
 
 app = typer.Typer(
     name="normscope",
@@ -50,6 +50,11 @@ def normscope(
 def main() -> None:
     """Run the command; an error is one sentence on standard error and exit code 2."""
     print_anything()
+    with readers_may_leave():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except NormscopeError as error:

@@ -11,6 +11,8 @@ import typer
 
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
+from ..core.progress import Parts
+from ..diagnosis.auditing import PARTS
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
@@ -36,7 +38,8 @@ MODEL is one of
 
 DATA is one of
 
-- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`
+- `digits` (comes with scikit-learn, values from 0 to 1), `mnist:FOLDER`, `cifar10:FOLDER`: standardised by channel, as
+  networks for them usually take it; `mnist:raw:FOLDER`, `cifar10:raw:FOLDER`: values from 0 to 1
 - `npz:FILE` with the inputs in an array called x, images or data (bytes are divided by 255)
 - `package.module:loader`: a DataLoader, a Dataset, a list of batches, a tensor, or a function that returns one.
 
@@ -119,13 +122,12 @@ def audit(
             seed=seed,
             device=device,
         )
-    print_document(audit_document(found, brief=True))
     if html is not None:
         found.to_html(html)
-        say_written(html)
     if json is not None:
         found.to_json(json)
-        say_written(json)
+    print_document(audit_document(found, brief=True))
+    say_written(html, json)
     judge(found.findings, fail_on)
 
 
@@ -146,17 +148,19 @@ def _found(
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
     batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-    found = audit_model(
-        given.module,
-        batches.first,
-        loader=batches.loader,
-        mode=mode,
-        output=int(output) if output is not None and output.isdecimal() else output,
-        effort=effort,
-        max_seconds=max_seconds,
-        seed=seed,
-        name=given.name,
-    )
+    parts = [part for part in PARTS if effort == "thorough" or part not in ("radii", "sensitivity")]
+    with Parts("auditing", parts):
+        found = audit_model(
+            given.module,
+            batches.first,
+            loader=batches.loader,
+            mode=mode,
+            output=int(output) if output is not None and output.isdecimal() else output,
+            effort=effort,
+            max_seconds=max_seconds,
+            seed=seed,
+            name=given.name,
+        )
     return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
 
 

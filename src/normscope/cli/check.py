@@ -104,7 +104,5 @@ def check(
     if json is not None:
         found.to_json(json)
     print_document(found.document(brief=True))
-    for written in (html, json):
-        if written is not None:
-            say_written(written)
+    say_written(html, json)
     judge(found.findings, fail_on)

@@ -54,10 +54,10 @@ def compare(
         raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
     check_targets(html, inputs=files)
     compared = _runs(files) if folders else _audits(files)
-    print_document(compared(brief=True))
     if html is not None:
         write_text(html, to_html(compared(brief=False)))
-        say_written(html)
+    print_document(compared(brief=True))
+    say_written(html)
 
 
 class _Compared(Protocol):

@@ -26,7 +26,10 @@ NOISE_SAMPLES = 8
 BATCHES = 64
 """Of a named data set: 2,048 samples in batches of 32 settle every statistic an audit shows. Loaders are read whole."""
 INPUTS = ("x", "images", "data")
+UNIT = "values from 0 to 1"
 FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
+RAW = "raw:"
+"""Stands before a folder whose images are wanted as they are, from 0 to 1, and not standardised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +70,15 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
     name, colon, place = text.partition(":")
     if text == "digits":
         images = data_sets.digits(generator=generator).train_images
-        return _in_batches(images, given.model, size, "scikit-learn's digits, the training part")
-    if name in ("mnist", "cifar10", "npz") and colon and not place:
+        return _in_batches(images, given.model, size, f"scikit-learn's digits, the training part, {UNIT}")
+    if name in (*_FOLDERS, "npz") and colon and place in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
         limit = BATCHES * (size or BATCH_SIZE)
-        images = folder_split(name, at_home(place), limit).train_images
-        return _in_batches(images, given.model, size, f"the first {len(images):,} training images of {name}")
+        split, values = folder_split(name, place, limit)
+        count = len(split.train_images)
+        source = f"the first {count:,} training images of {name}, {values}"
+        return _in_batches(split.train_images, given.model, size, source)
     if name == "npz" and colon:
         return _in_batches(npz_inputs(at_home(place)), given.model, size, f"{place}")
     if colon and place:
@@ -81,15 +86,34 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
 
-_FOLDERS: dict[str, Callable[..., data_sets.Split]] = {"mnist": data_sets.mnist, "cifar10": data_sets.cifar10}
+_FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.Scale]] = {
+    "mnist": (data_sets.mnist, data_sets.MNIST_SCALE),
+    "cifar10": (data_sets.cifar10, data_sets.CIFAR_SCALE),
+}
 
 
-def folder_split(name: str, folder: Path, limit: int) -> data_sets.Split:
-    """Read a data set from the user's folder, at most `limit` images of either part."""
+def folder_split(name: str, place: str, limit: int) -> tuple[data_sets.Split, str]:
+    """Read a data set from the user's folder, at most `limit` images of either part; say what was done to the values.
+
+    Args:
+        name: of the data set.
+        place: what follows it on the command line: the folder, with `raw:` before it for values from 0 to 1.
+        limit: at most this many images of either part.
+    """
+    raw, folder = place.startswith(RAW), at_home(place.removeprefix(RAW))
+    read, scale = _FOLDERS[name]
     try:
-        return _FOLDERS[name](folder, limit=limit)
+        split = read(folder, limit=limit, standardise=not raw)
     except OSError as error:
         raise InputError(f"cannot read {folder}: {error.strerror or error}") from error
+    if raw:
+        return split, f"{UNIT}, not standardised"
+    mean, deviation = (", ".join(f"{value:g}" for value in values) for values in (scale.mean, scale.deviation))
+    each = " of each channel" if len(scale.mean) > 1 else ""
+    return split, (
+        f"standardised (less the mean {mean}, divided by the deviation {deviation}{each}; {name}:{RAW}FOLDER leaves "
+        "the values from 0 to 1)"
+    )
 
 
 def _noise(given: Given, samples: int, generator: torch.Generator) -> Batches:

@@ -87,12 +87,12 @@ def demo(
         raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
     console = Console()
     measured = measure(seed=seed, console=console)
-    print_document(_comparison(measured, brief=True), console=console)
-    print_document(Document(blocks=(_certified(measured),)), console=console)
     for name, found in measured.items():
         found.audit.to_json(out / f"{name}.json")
     report = out / "report.html"
     write_text(report, to_html(_report(measured)))
+    print_document(_comparison(measured, brief=True), console=console)
+    print_document(Document(blocks=(_certified(measured),)), console=console)
     typer.echo(one_line(f"report: {report}"))
 
 

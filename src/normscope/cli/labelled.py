@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..experiments import data as data_sets
-from .data_forms import at_home, converted, dtype_of, folder_split, npz_array, npz_inputs, open_data
+from .data_forms import UNIT, at_home, converted, dtype_of, folder_split, npz_array, npz_inputs, open_data
 from .model_forms import Given
 
 LABELS = ("y", "labels", "targets")
@@ -43,10 +43,10 @@ def open_labelled(text: str | None, given: Given, *, samples: int, seed: int) ->
     name, colon, place = (text or "").partition(":")
     if text == "digits":
         split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
-        return _of_split(split, given, samples, "scikit-learn's digits, the part kept for testing")
+        return _of_split(split, given, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
     if name in ("mnist", "cifar10") and colon and place:
-        split = folder_split(name, at_home(place), samples)
-        return _of_split(split, given, samples, f"test images of {name}")
+        split, values = folder_split(name, place, samples)
+        return _of_split(split, given, samples, f"test images of {name}, {values}")
     if name == "npz" and colon and place:
         return _npz(at_home(place), given, samples)
     found = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)

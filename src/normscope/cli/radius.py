@@ -29,12 +29,13 @@ MODEL is a classifier, in any form that `normscope audit` takes but weights alon
 
 DATA is one of
 
-- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`: images kept for testing, with their classes
+- `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`: images kept for testing, with their classes;
+  `mnist:raw:FOLDER`, `cifar10:raw:FOLDER`: with values from 0 to 1
 - `npz:FILE` with the inputs in an array called x, images or data, and the classes in y, labels or targets
 - `package.module:loader`: a DataLoader, a Dataset or a list of `(x, y)` batches; without y the predicted classes count.
 
 Radii are l2 distances in the units of what the data hold: MNIST and CIFAR-10 are standardised, so a distance of 1 is
-one deviation of the pixels there.
+one deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
 """
 
 EXAMPLES = """**Examples**
@@ -95,13 +96,12 @@ def radius(
             seed=seed,
             device=device,
         )
-    print_document(radii_document(found, brief=True, at=at))
     if html is not None:
         found.to_html(html)
-        say_written(html)
     if json is not None:
         found.to_json(json)
-        say_written(json)
+    print_document(radii_document(found, brief=True, at=at))
+    say_written(html, json)
 
 
 def _found(

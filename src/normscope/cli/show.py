@@ -43,7 +43,7 @@ def show(
     """Show a saved result or a run (its help is HELP)."""
     check_targets(html, inputs=[file])
     found = open_saved(file)
-    print_document(found.document(brief=True))
     if html is not None:
         found.to_html(html)
-        say_written(html)
+    print_document(found.document(brief=True))
+    say_written(html)

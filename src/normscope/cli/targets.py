@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..core.errors import InputError
+from .data_forms import RAW
 from .stored import INDEX
 
 WRITTEN = ('"type": "audit"', '"type": "check"', '"type": "radii"')
@@ -55,7 +56,7 @@ def _named(text: str) -> Iterator[Path]:
         yield from (Path(place), module, Path(f"{module}.py"))
     _, colon, place = text.partition(":")
     if colon and place:
-        yield Path(os.path.expanduser(place))
+        yield Path(os.path.expanduser(place.removeprefix(RAW)))
     if text.endswith(INDEX):
         yield from Path(text).parent.glob("*.safetensors")
 

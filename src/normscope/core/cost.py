@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .budget import Budget
+from .progress import begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +72,10 @@ class Meter:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what runs inside under a name."""
+        """Count what runs inside under a name, and show it where a bar shows the parts."""
         began, before, self._part = self._budget.elapsed, self._part, name
         token = _meter.set(self)
+        begin(name)
         try:
             yield
         finally:

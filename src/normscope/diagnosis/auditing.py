@@ -22,8 +22,10 @@ from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteErro
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import broken_tensors, prepare
+from ..graph.export import warmed
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
+from ..linalg.norms import BOUNDING, bracket
 from .examined import DataSeen, Examined
 from .findings import look
 from .result import Audit
@@ -33,6 +35,8 @@ from .signal import Signal
 from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
 
+PARTS = ("capture", "data", "signal", "Jacobians", "norms", "bounds", "radii", "sensitivity", "rows", "findings")
+"""What an audit does, in this order; radii and sensitivity only where it is thorough."""
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
 DEPTHS = ("fast", "thorough")
@@ -99,7 +103,7 @@ def audit(
 
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
-    budget = Budget(max_seconds=max_seconds, what="the audit")
+    budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
     if effort not in DEPTHS:
         raise InputError(
             f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight" and "exact"'
@@ -150,7 +154,7 @@ def audit(
     radii: Radii | None = None
     if work is None:
         with meter.part("norms"):
-            places = from_data(model, data, rtol, budget)
+            places = from_data(model, data, lambda m: bracket(m, rtol=rtol, budget=budget.search(BOUNDING)))
     else:
         work.limit(budget.share(BOUNDS_SHARE if thorough else 0.9))
         with meter.part("norms"):

@@ -26,6 +26,7 @@ WEIGHTS = {
     "linear": "linear", "addmm": "linear", "conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution",
     "conv_transpose1d": "convolution", "conv_transpose2d": "convolution", "conv_transpose3d": "convolution",
 }  # fmt: skip
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
             "feature_dropout")  # fmt: skip
 PRODUCTS = ("matmul", "__matmul__", "mm")

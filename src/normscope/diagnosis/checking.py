@@ -88,7 +88,7 @@ def check(
     else:
         signal = watch_signal(model, batch, mode=asked, output=output, loss=loss, units=data.units)
         skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
-    places = from_data(model, data, None)
+    places = from_data(model, data)
     examined = Examined(model=model, mode=mode, places=places, data=data, signal=signal)
     return Check(
         name=name or type(model).__name__,

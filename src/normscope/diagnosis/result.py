@@ -63,7 +63,8 @@ class Row:
     """One weight layer or normalizer of the audited model. `None` always means not measured.
 
     Attributes:
-        path: the module, e.g. `layer1.0.conv1`; a module that runs several times has one row per call.
+        path: the module, e.g. `layer1.0.conv1`; a module that runs several times has one row per call. A recurrent
+            layer has one more row for each of its matrices, `rnn.weight_ih_l0`.
         kind: its class.
         operator: what it runs (`conv2d`, `layer_norm`, ...).
         role: `"weight"` or `"normalizer"`.

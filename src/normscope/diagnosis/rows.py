@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,22 +12,25 @@ from torch import Tensor, nn
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
 from ..bounds.work import Work
 from ..core.bracket import Bracket
-from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.progress import Progress
 from ..graph.invariance import Feed
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layers import linear_map
+from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.norms import BOUNDING, bracket
-from ..rules.effects import Linear
+from ..report.words import factor
+from ..rules.effects import Effect, Gain, Linear, Unbounded
 from .channels import constant_inputs, dead_filters, dead_scales
-from .examined import DataSeen, NormalizerSeen, Place
+from .examined import DataSeen, NormalizerSeen, Place, Site
 from .gains import alone_gain, at_data, folded_gain
 from .result import Row
-from .streaming import family, set_count, set_positions, sites
+from .streaming import family, first_names, once, set_count, set_positions, sites
 from .tallies import SetTally
 
+Norm = Callable[[LinearMap], Bracket]
+"""Brackets the norm of one linear map."""
 STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
 
@@ -37,6 +40,7 @@ FOLDING = "the search for folded gains"
 NOWHERE = ("", "", -1)
 BATCH_ONLY = "its runs could not be told apart: variances are those of the batch, from the graph"
 WRITTEN = "written out in operators: its figures are without the scale, which the next operator applies"
+BESIDE = "not on the path from the measured input to the output: no gains from the input to here"
 NOT_TRACED = "not traced: folded and cumulative gains are unknown"
 
 SMALL = 4_000_000
@@ -70,14 +74,15 @@ def from_graph(
     sensitivity: Mapping[str, Bracket],
 ) -> tuple[Place, ...]:
     """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
-    nodes = [node for node in work.double if is_weight(node) or is_normalizer(node)]
+    nodes = [node for node in once(work.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
     where = sites(work.model, work.double, data.order)
     gains = _gains_along(work, observed)
     feeding = {feed.normalizer.name: feed for feed in fed}
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
-    places = []
+    measured: set[str] = set()  # recurrent modules whose matrices have rows
+    places: list[Place] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node in nodes:
             progress.step(node.path)
@@ -95,50 +100,112 @@ def from_graph(
                 found = {"notes": tuple(notes), **_normalizer(work, node, seen, feeding.get(node.name))}
                 row = Row(role="normalizer", **common, **found)
                 places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
+            elif _is_recurrent(node):
+                module = work.model.get_submodule(node.path)
+                common["parameters"] = sum(p.numel() for p in module.parameters(recurse=False))
+                row = Row(role="weight", **common, notes=(_over_steps(effect),))
+                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
+                places += [] if node.path in measured else _matrices(module, node.path, _within(work))
+                measured.add(node.path)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-    return tuple(places)
+    return _with_beside(work, data, places, where)
+
+
+def _within(work: Work) -> Norm:
+    """Return how norms are bracketed within the tolerance and the budget of an audit."""
+    return lambda linear: bracket(linear, rtol=work.rtol, budget=work.budget.search(BOUNDING))
+
+
+def _with_beside(work: Work, data: DataSeen, places: Sequence[Place], where: Mapping[str, Site]) -> tuple[Place, ...]:
+    """Add rows for layers that ran but do not depend on the measured input (time embeddings), in the order they ran."""
+    if any(not place.row.path for place in places):  # torch.export lost a name: which layer is which cannot be told
+        return tuple(places)
+    known, order = first_names(work.model), {site: number for number, site in enumerate(data.order)}
+    rows = {known.get(place.row.path, place.row.path) for place in places}
+    keyed: list[tuple[int, Place]] = []
+    for place in places:  # what cannot be told apart stays behind the row before it
+        last = keyed[-1][0] if keyed else -1
+        keyed.append((last if place.node is None else order.get(where.get(place.node.name, NOWHERE), last), place))
+    for site in data.order:
+        if site[0] not in rows:
+            keyed += [(order[site], place) for place in _seen_alone(work.model, data, site, _within(work), BESIDE)]
+    return tuple(place for _, place in sorted(keyed, key=lambda pair: pair[0]))
 
 
 @torch.no_grad()
-def from_data(model: nn.Module, data: DataSeen, rtol: float | None, budget: Budget | None = None) -> tuple[Place, ...]:
-    """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides.
+def from_data(model: nn.Module, data: DataSeen, norm: Norm | None = None) -> tuple[Place, ...]:
+    """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides, if any."""
+    return tuple(place for site in data.order for place in _seen_alone(model, data, site, norm, NOT_TRACED))
 
-    Without an `rtol` no norm is taken.
-    """
-    places = []
-    for site in data.order:
-        path, operator, _ = site
-        module = model.get_submodule(path)
-        weight, normalizer = data.weights.get(site), data.normalizers.get(site)
-        found: dict[str, Any] = {"notes": (NOT_TRACED,)}
-        if weight is not None:
-            found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
-            found |= {} if rtol is None else _norm_of(module, weight.input_shape, rtol, budget or Budget())
-        elif normalizer is not None:
-            found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
-        else:
-            found["notes"] = (NOT_TRACED, "its input holds NaN or infinite values")
-        row = Row(
-            path=path,
-            kind=type(module).__name__,
-            operator=operator,
-            role="weight" if weight is not None else "normalizer",
-            parameters=sum(p.numel() for p in module.parameters(recurse=False)),
-            **found,
+
+def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None, note: str) -> list[Place]:
+    """Return the row of a layer that only the data tell about, with a note that says why; those of its matrices."""
+    path, operator, run = site
+    module = model.get_submodule(path)
+    weight, normalizer = data.weights.get(site), data.normalizers.get(site)
+    found: dict[str, Any] = {"notes": (note,)}
+    if weight is not None:
+        found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
+        if norm is not None and operator != "recurrent":
+            found |= _norm_of(module, weight.input_shape, norm, note)
+    elif normalizer is not None:
+        found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
+    else:
+        found["notes"] = (note, "its input holds NaN or infinite values")
+    row = Row(
+        path=path,
+        kind=type(module).__name__,
+        operator=operator,
+        role="weight" if weight is not None else "normalizer",
+        parameters=sum(p.numel() for p in module.parameters(recurse=False)),
+        **found,
+    )
+    opened = norm is not None and operator == "recurrent" and run == 0
+    matrices = _matrices(module, path, norm) if opened and norm is not None else []
+    return [Place(row=row, weight=weight, normalizer=normalizer), *matrices]
+
+
+def _is_recurrent(node: Node) -> bool:
+    return family(node) == "recurrent"
+
+
+def _over_steps(effect: Effect) -> str:
+    """Say what a recurrent layer does to a change, over all inputs of the captured length."""
+    if isinstance(effect, Gain):
+        return (
+            f"over the captured steps it amplifies a change of its input at most {factor(effect.gains[0].log10)} times"
         )
-        places.append(Place(row=row, weight=weight, normalizer=normalizer))
-    return tuple(places)
+    return f"no bound: {effect.reason}" if isinstance(effect, Unbounded) else ""
 
 
-def _norm_of(module: nn.Module, input_shape: tuple[int, ...], rtol: float, budget: Budget) -> dict[str, Any]:
+def _matrices(module: nn.Module, path: str, norm: Norm) -> list[Place]:
+    """Return one row for each matrix of a recurrent module: its norm, whatever the number of steps."""
+    places = []
+    for name, weight in module.named_parameters(recurse=False):
+        if weight.ndim == 2:
+            row = Row(
+                path=f"{path}.{name}" if path else name,
+                kind=type(module).__name__,
+                operator="matrix",
+                role="weight",
+                parameters=weight.numel(),
+                input_shape=(weight.shape[1],),
+                output_shape=(weight.shape[0],),
+                norm=norm(Matrix(weight)),
+            )
+            places.append(Place(row=row))
+    return places
+
+
+def _norm_of(module: nn.Module, input_shape: tuple[int, ...], norm: Norm, note: str) -> dict[str, Any]:
     """Return the operator norm of a layer, or a note that says why there is none."""
     try:
-        return {"norm": bracket(linear_map(module, input_shape), rtol=rtol, budget=budget.search(BOUNDING))}
+        return {"norm": norm(linear_map(module, input_shape))}
     except InputError as error:
-        return {"notes": (NOT_TRACED, str(error))}
+        return {"notes": (note, str(error))}
 
 
 def _described(model: nn.Module, node: Node) -> dict[str, Any]:

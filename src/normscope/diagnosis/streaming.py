@@ -23,7 +23,7 @@ from ..core.untouched import untouched
 from ..graph.call import arguments
 from ..graph.ir import Node
 from ..theory.normalizers import rms_epsilon
-from .calls import NORMALIZERS, RELUS, CallWatcher, bound_arguments, float_tensors, weight_family
+from .calls import NORMALIZERS, RECURRENT, RELUS, CallWatcher, bound_arguments, float_tensors, weight_family
 from .examined import DataSeen, Site
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
@@ -38,6 +38,8 @@ def family(node: Node) -> str:
     """Return the family of a node, as a `Site` names it."""
     if "batch_norm" in node.operator:
         return "batch_norm"
+    if node.operator in RECURRENT:
+        return "recurrent"
     return "convolution" if node.operator.startswith("conv") else FAMILIES.get(node.operator, node.operator)
 
 
@@ -45,6 +47,15 @@ def first_names(model: nn.Module) -> dict[str, str]:
     """Return, for every name of a module, the first one it has."""
     first = {id(module): name for name, module in model.named_modules()}
     return {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def once(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes with one for each run of a recurrent layer, which hands out several values."""
+    found: dict[Any, Node] = {}
+    for node in nodes:
+        key = (node.path, node.operator, node.refs, node.call) if node.operator in RECURRENT else node.name
+        found.setdefault(key, node)
+    return list(found.values())
 
 
 def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict[str, Site]:
@@ -56,7 +67,7 @@ def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict
     known = first_names(model)
     ran = Counter(site[:2] for site in seen)
     placed: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
+    for node in once(nodes):
         placed.setdefault((known.get(node.path, node.path), family(node)), []).append(node.name)
     return {
         name: (*key, run) for key, group in placed.items() if len(group) == ran[key] for run, name in enumerate(group)
@@ -169,6 +180,10 @@ class _Watcher(CallWatcher):
             given = args[1] if name == "addmm" and len(args) > 1 else given
             with self._tallying(family) as site:
                 self._weight(site, given, result)
+        elif name in RECURRENT:
+            given = args[0] if args else kwargs.get("input")
+            with self._tallying("recurrent") as site:
+                self._weight(site, given, result if isinstance(result, Tensor) else result[0])
         elif name in RELUS and isinstance(result, Tensor) and result.ndim > 1:
             with self._tallying("relu") as site:
                 self._relu(site, result)
@@ -211,7 +226,7 @@ class _Watcher(CallWatcher):
             tally.add(x)
 
     def _weight(self, site: Site, given: Any, made: Any) -> None:
-        last = site[1] == "linear"
+        last = site[1] != "convolution"
         self._width = made.shape[-1 if last else 1] if isinstance(made, Tensor) and made.ndim > 1 else None
         self._channel_last = last
         if not (isinstance(given, Tensor) and isinstance(made, Tensor) and made.is_floating_point()):

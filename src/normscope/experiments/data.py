@@ -52,19 +52,28 @@ def digits(*, generator: torch.Generator, test_share: float = 0.2) -> Split:
     )
 
 
-MNIST_MEAN, MNIST_STD = (0.1307,), (0.3081,)
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Mean and deviation of each channel of a data set, of values from 0 to 1."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+MNIST_SCALE = Scale((0.1307,), (0.3081,))
+CIFAR_SCALE = Scale((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR_RECORD = 1 + 3 * 32 * 32
 """Bytes of a record of the binary version: the label, then the image."""
 
 
-def mnist(folder: str | Path, *, limit: int | None = None) -> Split:
+def mnist(folder: str | Path, *, limit: int | None = None, standardise: bool = True) -> Split:
     """Return MNIST as float32 images of shape (1, 28, 28), standardised.
 
     Args:
         folder: holds the four idx files (`train-images-idx3-ubyte`, ..., also as `.gz`), or a folder `raw` or
             `MNIST/raw` with them.
         limit: at most this many images of either part.
+        standardise: False leaves the values in [0, 1].
 
     Returns:
         The two parts, in the order of the files.
@@ -80,11 +89,14 @@ def mnist(folder: str | Path, *, limit: int | None = None) -> Split:
         labels = _idx(_idx_path(root, f"{part}-labels", 1), axes=1)[:limit]
         if len(images) != len(labels):
             raise InputError(f"{root} holds {len(images)} {part} images and {len(labels)} labels: a damaged MNIST")
-        parts += [_standardised(images[:, None], MNIST_MEAN, MNIST_STD), torch.from_numpy(labels.astype(np.int64))]
+        parts += [
+            _floats(images[:, None], MNIST_SCALE if standardise else None),
+            torch.from_numpy(labels.astype(np.int64)),
+        ]
     return Split(train_images=parts[0], train_labels=parts[1], test_images=parts[2], test_labels=parts[3])
 
 
-def cifar10(folder: str | Path, *, limit: int | None = None) -> Split:
+def cifar10(folder: str | Path, *, limit: int | None = None, standardise: bool = True) -> Split:
     """Return CIFAR-10 as float32 images of shape (3, 32, 32), each channel standardised.
 
     Args:
@@ -92,6 +104,7 @@ def cifar10(folder: str | Path, *, limit: int | None = None) -> Split:
             (`data_batch_1.bin`, ...), or a folder `cifar-10-batches-py` or `cifar-10-batches-bin` with them. Python
             batches are pickles and are read without running any code they may hold.
         limit: at most this many images of either part; files beyond it are not read.
+        standardise: False leaves the values in [0, 1].
 
     Returns:
         The two parts, in the order of the files.
@@ -102,15 +115,18 @@ def cifar10(folder: str | Path, *, limit: int | None = None) -> Split:
     root = Path(folder)
     inner = ("cifar-10-batches-py", "cifar-10-batches-bin")
     root = next((root / name for name in inner if (root / name).is_dir()), root)
-    train_images, train_labels = _cifar_part(root, [f"data_batch_{k}" for k in range(1, 6)], limit)
-    test_images, test_labels = _cifar_part(root, ["test_batch"], limit)
+    scale = CIFAR_SCALE if standardise else None
+    train_images, train_labels = _cifar_part(root, [f"data_batch_{k}" for k in range(1, 6)], limit, scale)
+    test_images, test_labels = _cifar_part(root, ["test_batch"], limit, scale)
     return Split(train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels)
 
 
-def _standardised(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Return uint8 images `[n, c, h, w]` in units of each channel's deviation."""
+def _floats(images: np.ndarray, scale: Scale | None) -> Tensor:
+    """Return uint8 images `[n, c, h, w]` in units of each channel's deviation, or from 0 to 1 without a scale."""
     values = torch.from_numpy(np.array(images)).float() / 255.0
-    return (values - torch.tensor(mean).reshape(-1, 1, 1)) / torch.tensor(std).reshape(-1, 1, 1)
+    if scale is None:
+        return values
+    return (values - torch.tensor(scale.mean).reshape(-1, 1, 1)) / torch.tensor(scale.deviation).reshape(-1, 1, 1)
 
 
 def _idx_path(root: Path, name: str, axes: int) -> Path:
@@ -133,7 +149,7 @@ def _idx(path: Path, *, axes: int) -> np.ndarray:
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(sizes)
 
 
-def _cifar_part(root: Path, names: Sequence[str], limit: int | None) -> tuple[Tensor, Tensor]:
+def _cifar_part(root: Path, names: Sequence[str], limit: int | None, scale: Scale | None) -> tuple[Tensor, Tensor]:
     images: list[np.ndarray] = []
     labels: list[np.ndarray] = []
     for name in names:
@@ -144,7 +160,7 @@ def _cifar_part(root: Path, names: Sequence[str], limit: int | None) -> tuple[Te
         images.append(found[0])
         labels.append(found[1])
     pixels = np.concatenate(images)[:limit].reshape(-1, 3, 32, 32)
-    return _standardised(pixels, CIFAR_MEAN, CIFAR_STD), torch.from_numpy(np.concatenate(labels)[:limit])
+    return _floats(pixels, scale), torch.from_numpy(np.concatenate(labels)[:limit])
 
 
 def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:

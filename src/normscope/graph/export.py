@@ -6,6 +6,7 @@ That library is known here, in `translate.py`, `state.py` and `exported.py` alon
 from __future__ import annotations
 
 import dataclasses
+import functools
 from contextlib import nullcontext
 from typing import Any
 
@@ -74,6 +75,21 @@ def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, outp
     with untouched(model, forced):
         call = prepare(model, batch, output)
     return _captured(model, call, forced, mode)[0]
+
+
+def warmed(max_seconds: float | None) -> float | None:
+    """Return a limit of time; where there is one, torch.export has loaded before its clock starts.
+
+    The first call of torch.export in a process takes seconds, whatever the model: a limit must not be spent on them.
+    """
+    if max_seconds is not None:
+        _warm_up()
+    return max_seconds
+
+
+@functools.cache
+def _warm_up() -> None:
+    capture(nn.ReLU(), torch.zeros(1, 1))
 
 
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:

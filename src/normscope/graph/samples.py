@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from .ir import Graph, Node, Ref, map_leaves
+from .places import PLACES, entries_written, places_vary, source_of_writing, values_written
 
 aten = torch.ops.aten
 
 Meeting = Callable[[Node, Sequence[Tensor]], Tensor]
 MOST_SAMPLES = 2**24
 """Sample numbers are kept as float32, which counts exactly up to here."""
-
-PLACES = ("index", "indices")
-"""Arguments of moving operators that say where entries go."""
 
 
 class Mixed(Exception):
@@ -131,7 +129,7 @@ def everything(node: Node, values: Sequence[Tensor]) -> Tensor:
 def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
     """Entries move, unchanged; constants among them belong to no sample."""
     arguments = node.bound()
-    if any(_refers(arguments.get(name)) for name in PLACES):  # where they go depends on the input
+    if places_vary(node):  # where they go depends on the input
         return everything(node, values)
     blank = {name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES}
     places = {name: arguments[name] for name in PLACES if name in arguments}
@@ -143,6 +141,21 @@ def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
 def _nothing(leaf: Any) -> Any:
     """Return a constant tensor as entries that belong to no sample."""
     return torch.zeros_like(leaf, dtype=torch.float32) if isinstance(leaf, Tensor) else leaf
+
+
+def written(node: Node, values: Sequence[Tensor]) -> Tensor:
+    """Values that are written or added to one place meet, with what was there."""
+    if places_vary(node):
+        return everything(node, values)
+    owners, places = iter(values), entries_written(node)
+    base = next(owners).reshape(-1) if _first(node) else torch.zeros(math.prod(node.shape), device=node.device)
+    source = torch.zeros(places.shape, device=node.device)
+    if isinstance(source_of_writing(node), Ref):
+        source = values_written(node, next(owners), places)
+    owner = base.scatter_reduce(0, places.reshape(-1), source.reshape(-1), "amax")
+    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[places]) & (source != 0)).any()):
+        raise Mixed
+    return owner.reshape(node.shape)
 
 
 def overwrite(node: Node, values: Sequence[Tensor]) -> Tensor:
@@ -290,7 +303,9 @@ TABLE = _table({
         slice_scatter.default select_scatter.default tril.default triu.default diagonal.default
         upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec _upsample_nearest_exact1d.vec
         _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec unfold.default im2col.default view_as.default
-        reshape_as.default atleast_1d.default""",
+        reshape_as.default atleast_1d.default diagonal_scatter.default""",
+    written: """index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default
+        index_fill.int_Scalar index_fill.int_Tensor index_put.default""",
     overwrite: "copy.default fill.Tensor",
     along: """softmax.int _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
         mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default

@@ -3,4 +3,15 @@
 import torch
 
 with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights are drawn: leave the user's numbers alone
-    from . import activation, arithmetic, attention, convolution, linear, normalization, pooling, shape  # noqa: F401
+    from . import (  # noqa: F401
+        activation,
+        arithmetic,
+        attention,
+        convolution,
+        linear,
+        normalization,
+        pooling,
+        recurrent,
+        scatter,
+        shape,
+    )

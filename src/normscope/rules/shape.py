@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..graph.ir import Node
+from ..graph.places import places_vary
 from ..linalg.linear_map import Identity, LinearMap, Reindex
 from .effects import Effect, Linear, Range, Unbounded
 from .registry import rule
@@ -64,7 +65,7 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
     aten.slice_scatter.default, aten.select_scatter.default, aten.tril.default, aten.triu.default,
     aten.diagonal.default, aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec,
     aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec,
-    aten.unfold.default, aten.im2col.default, aten.take.default, aten.copy.default,
+    aten.unfold.default, aten.im2col.default, aten.take.default, aten.copy.default, aten.diagonal_scatter.default,
     examples=[
         (lambda x: x.permute(0, 2, 1)[:, 1:], (2, 3, 4)), (lambda x: torch.cat([x, x.flip(1)], 1), (2, 3)),
         (lambda x: x.transpose(0, 1) + x.t(), (3, 3)), (lambda x: torch.cat([x.relu(), x.tanh(), x], 1), (2, 3)),
@@ -85,7 +86,8 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: x.gather(1, torch.tensor([[0, 0], [1, 2]])), (2, 3)), (lambda x: x.tril() + 2 * x.triu(), (3, 3)),
         (lambda x: x.diagonal(), (3, 3)), (lambda x: x.unfold(1, 2, 1), (2, 4)), (nn.Unfold(2), (1, 1, 3, 3)),
         (lambda x: x.as_strided((2, 2), (1, 1)) + x.take(torch.tensor([[5, 0], [0, 2]])), (2, 3)),
-        (lambda x: aten.copy(x, x.relu()), (2, 3)),
+        (lambda x: aten.copy(x, x.relu()), (2, 3)), (lambda x: x.diagonal_scatter(2 * x[0]), (3, 3)),
+        (lambda x: x.gather(0, x.argsort(0)) + x[x[:, 0].argsort()], (2, 3)),
         (lambda x: torch.select_scatter(x, 2 * x[:, 0], 1, 1), (2, 3)), (lambda x: torch.roll(x, 1, 1) + x, (2, 3)),
         (lambda x: torch.slice_scatter(x, 2 * x[:, :1], 1, 0, 1), (2, 3)),
         (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 3)),
@@ -99,4 +101,7 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
 )  # fmt: skip
 def moves(node: Node, operands: Sequence[Range]) -> Effect:
     """Read the entries' new places off the operator itself."""
+    if places_vary(node):
+        reason = f"the places that {node.op} reads from depend on the input in {node.where}: not continuous"
+        return Unbounded(reason=reason)
     return Linear(maps=moved(node), disjoint=len(node.operands) > 1)  # every entry comes from one operand

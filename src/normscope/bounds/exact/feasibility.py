@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from ...core.budget import Budget
@@ -174,6 +172,9 @@ class Feasibility:
 
     def _solve(self, signs: np.ndarray, budget: Budget) -> Answer:
         """Find the input that is furthest inside all inequalities, or furthest from them if there is none."""
+        from scipy.optimize import linprog  # most of the time that importing this package would take
+        from scipy.sparse import csr_array
+
         if not budget.spend(PROGRAM):
             return Answer()
         system = self.system(signs)

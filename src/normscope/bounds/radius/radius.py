@@ -16,6 +16,7 @@ from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.export import warmed
 from ..work import Work
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
@@ -100,7 +101,7 @@ def certified_radius(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
             'call model.eval() first, or pass mode="eval"'
         )
-    budget = Budget(max_seconds=max_seconds, what="the measurement")
+    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
     options = {"mode": mode, "output": output, "known": known}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = _batches(x, y)

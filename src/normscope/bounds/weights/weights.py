@@ -18,6 +18,7 @@ from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
+from ...graph.export import warmed
 from ...theory.losses import Loss, named
 from ..passes import passes
 from ..work import Work
@@ -95,7 +96,7 @@ def weight_sensitivity(
     chosen = None if loss is None else named(loss)
     if chosen is None and targets is not None:
         raise InputError("targets were given without a loss: pass loss= too")
-    budget = Budget(max_seconds=max_seconds, what="the measurement")
+    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
     work = Work(model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, budget=budget)
     if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
         taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels

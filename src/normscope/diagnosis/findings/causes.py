@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ...core.finding import Finding, Severity
+from ..calls import RELUS
 from ..examined import Examined, Place
+from ..streaming import family
 
 SAME = {
     "dead-layer": ("tiny-sets", "eps-scale"),
@@ -30,7 +32,7 @@ NEXT = {
 }
 """A finding is dropped if one of these stands directly before it."""
 
-_TOTAL = ("dead-layer", "tiny-sets")
+_TOTAL = ("dead-layer", "tiny-sets", "dead-relu")
 BEYOND = {
     "dead-layer": _TOTAL,
     "dead-channels": _TOTAL,
@@ -39,7 +41,7 @@ BEYOND = {
     "expanding-normalizer": _TOTAL,
     "stale-statistics": _TOTAL,
 }
-"""A finding is dropped if everything that reaches it came through one of these."""
+"""A finding is dropped if everything that reaches it came through one of these: a ReLU counts with all units off."""
 
 ANYWHERE = {"stale-statistics": ("input-scale",)}
 """A warning is dropped if one of these, a warning too, stands anywhere."""
@@ -59,12 +61,15 @@ class Flow:
         for node in graph or ():
             others[node.path].append(node.name)
         self._at: dict[str, list[str]] = {**others, **placed}
+        relus = [node for node in graph or () if family(node) in RELUS]
+        alone = Counter(node.path for node in relus)
+        self._relus = {node.path: node.name for node in relus if alone[node.path] == 1}
         self._gates = self._common()
         self._before: dict[str, frozenset[str]] = {}
 
     def _common(self) -> dict[str, int]:
-        """Return, by node and as bits, the places that lie on every path from the inputs to it, itself included."""
-        bits = {name: 1 << position for position, name in enumerate(self._placed)}
+        """Return, by node and as bits, the places and ReLUs that lie on every path from the inputs to it."""
+        bits = {name: 1 << position for position, name in enumerate((*self._placed, *self._relus.values()))}
         gates: dict[str, int] = {}
         for name, refs in self._refs.items():  # in order, so that what a node reads is known
             common = functools.reduce(operator.and_, (gates.get(ref, 0) for ref in refs)) if refs else 0
@@ -91,8 +96,9 @@ class Flow:
         return self._before[path]
 
     def behind(self, path: str, other: str) -> bool:
-        """Whether everything that reaches a module came through another one."""
-        gates = functools.reduce(operator.or_, (self._bits.get(name, 0) for name in self._at.get(other, ())), 0)
+        """Whether everything that reaches a module came through another one: its layers, or its only ReLU."""
+        own = [name for name in self._at.get(other, ()) if name in self._placed] or [self._relus.get(other, "")]
+        gates = functools.reduce(operator.or_, (self._bits.get(name, 0) for name in own), 0)
         return path != other and any(self._gates.get(name, 0) & gates for name in self._at.get(path, ()))
 
     def cuts(self, place: Place) -> bool:
@@ -115,7 +121,8 @@ def _explains(cause: Finding, finding: Finding, flow: Flow) -> bool:
         return True
     if cause.code in ANYWHERE.get(finding.code, ()) and Severity.INFO < finding.severity <= cause.severity:
         return True
-    if cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):
+    total = cause.code != "dead-relu" or cause.numbers.get("share") == 1.0
+    if total and cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):
         return True
     return cause.code in NEXT.get(finding.code, ()) and cause.where in flow.before(finding.where)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
+from ...graph.ir import Unit
 from ...report.words import counted
 from ..channels import constant_inputs, dead_filters, dead_scales
 from ..examined import Examined, NormalizerSeen, Place
@@ -33,6 +35,8 @@ ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that, and chance, it is a fault."""
+FAR_BELOW = 3.0
+"""Deviations: a bias further below zero than that keeps its channel off for nearly every input."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
@@ -213,16 +217,67 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         before = flow.before(where)
         chance = ERRORS * math.sqrt(0.25 / size)
         many = count / size > (CENTRED_OFF if before and before <= centred else HALF_OFF + chance)
+        cause = _bias_below(examined, before, units.dead) if many else None
         yield Finding(
             code="dead-relu",
             severity=Severity.WARNING if many else Severity.INFO,
             where=where,
             seen=f"{counted(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
-            f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {data.samples:,} samples.",
+            f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {data.samples:,} samples."
+            + ("" if cause is None else f" {cause.said}"),
             why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
             "learning.",
-            advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
+            advice=f"Set the bias of `{cause.path}` back to zero in these channels and train on, with a lower learning "
+            "rate for it: what pushed it down was most likely a step that was too large."
+            if cause is not None
+            else "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
             if many
             else "Some are normal, above all where samples are much alike; watch that they do not become more.",
-            numbers=figures(dead=count, channels=size, share=count / size, samples=data.samples),
+            numbers=figures(
+                dead=count,
+                channels=size,
+                share=count / size,
+                samples=data.samples,
+                bias=None if cause is None else cause.bias,
+            ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """A bias that holds a ReLU off: of which layer, its median over the channels that are off, and what to say."""
+
+    path: str
+    bias: float
+    said: str
+
+
+def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bias | None:
+    """Return the bias of the one layer before a ReLU if it lies far below zero in most channels that are off."""
+    places = [place for place in examined.places if place.path in before]
+    if len(places) != 1 or places[0].node is None:
+        return None
+    place, node = places[0], places[0].node
+    given = {} if isinstance(node.op, Unit) else node.bound()
+    bias, spread = given.get("bias"), _spread(place, given.get("weight"))
+    if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
+        return None
+    bias, spread = bias.detach().double().cpu()[dead], spread[dead]
+    if float((bias < -FAR_BELOW * spread).double().mean()) <= HALF_OFF:
+        return None
+    middle, usual = float(bias.median()), float(spread.median())
+    what = "its scale there is" if place.normalizer is not None else "a typical input moves them by"
+    where = f"The bias of `{place.path}`, just before it, is {figure(middle)} in these channels (median)"
+    return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
+
+
+def _spread(place: Place, weight: object) -> Tensor | None:
+    """Return by how much the channels of a layer typically vary around their bias, on the CPU."""
+    if not isinstance(weight, Tensor):
+        return None
+    size = weight.detach().double().cpu()
+    if place.normalizer is not None:
+        return size.abs()
+    if place.weight is None or place.node is None or "transpose" in str(place.node.op):
+        return None
+    return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input

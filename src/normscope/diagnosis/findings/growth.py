@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...bounds.printed import is_normalizer
@@ -16,6 +18,8 @@ RUN = 4
 """Layers: fewer are no trend."""
 RUN_STEP = 1.5
 """Growth per layer: He's initialisation gives 1, and layers add up to 1.5^20 = 3,000 over twenty."""
+RESIDUAL = 2
+"""Residual blocks in a run: with one, depth is not the cause."""
 RUN_TOTAL = 30.0
 """Growth in all, so that a short run with a lively layer is left alone."""
 EXPANDING_SETS = 0.5
@@ -27,21 +31,65 @@ HUGE_GAIN = 3.0
 def exploding_run(examined: Examined) -> Iterator[Finding]:
     """Chains of weight layers without a normalizer through which the signal grows exponentially."""
     paths = {place.node.name: place.path for place in examined.places if place.node is not None}
+    ends = _branch_ends(examined)
     for chain, log_growth in _runs(examined):
         first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
         step = math.exp(log_growth / len(chain))
+        branches = [paths[name] for name in chain if name in ends]
+        residual = len(branches) >= RESIDUAL
         yield Finding(
             code="exploding-run",
             severity=Severity.WARNING,
             where=first,
             seen=f"From {first} to {last} the signal grows {power(total)} times over {len(chain)} weight layers with "
-            f"no normalizer between them: {figure(step)} times per layer.",
-            why="A factor above 1 per layer is exponential in depth: activations and gradients overflow or saturate, "
-            "and the Lipschitz constant grows alike.",
-            advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), or put a "
+            f"no normalizer between them: {figure(step)} times per layer"
+            + (f", {figure(math.exp(log_growth / len(branches)))} times per residual block." if residual else "."),
+            why=(
+                "Every block adds its branch to what it was given, so the signal grows from block to block even where "
+                "each layer keeps its size"
+                if residual
+                else "A factor above 1 per layer is exponential in depth"
+            )
+            + ": activations and gradients overflow or saturate, and the Lipschitz constant grows alike.",
+            advice=_scaled_branches(branches)
+            if residual
+            else "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), or put a "
             "normalizer between these layers.",
-            numbers=figures(log10_growth=total, growth_per_layer=step, layers=len(chain)),
+            numbers=figures(
+                log10_growth=total, growth_per_layer=step, layers=len(chain), blocks=len(branches) if residual else None
+            ),
         )
+
+
+def _scaled_branches(branches: Sequence[str]) -> str:
+    """Say how to tame residual branches that end in the given layers."""
+    shown = ", ".join(f"`{path}`" for path in branches[:3]) + (", ..." if len(branches) > 3 else "")
+    return (
+        f"Scale each branch by 1/sqrt({len(branches)}) = {figure(1.0 / math.sqrt(len(branches)))} or less before it is "
+        f"added, start the last layer of each branch at zero (torch.nn.init.zeros_ on the weights of {shown}), or "
+        "begin each branch with a normalizer. Another initialisation of the layers alone leaves one addition per block."
+    )
+
+
+def _branch_ends(examined: Examined) -> frozenset[str]:
+    """Return the last weight layers of residual branches: a branch is added to the value that it starts from."""
+    if examined.graph is None:
+        return frozenset()
+    weights = {p.node.name for p in examined.places if p.node is not None and p.row.role == "weight"}
+    above: dict[str, int] = {}  # as bits: what a node depends on, itself included
+    own = {item.name: 1 << position for position, item in enumerate((*examined.graph.inputs, *examined.graph))}
+    nearest: dict[str, frozenset[str]] = {}
+    ends: set[str] = set()
+    for node in examined.graph:
+        refs = (above.get(ref, own[ref]) for ref in node.refs)
+        above[node.name] = functools.reduce(operator.or_, refs, own[node.name])
+        reached = frozenset[str]().union(*(nearest.get(ref, frozenset()) for ref in node.refs))
+        nearest[node.name] = frozenset((node.name,)) if node.name in weights else reached
+        if node.operator != "add" or len(node.refs) != 2:
+            continue
+        for start, branch in (node.refs, node.refs[::-1]):
+            ends.update(name for name in nearest.get(branch, ()) if above[name] & own[start])
+    return frozenset(ends)
 
 
 def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:

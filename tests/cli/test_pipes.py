@@ -1,0 +1,108 @@
+"""A reader that leaves: `normscope audit ... | head` writes every file, says nothing, and keeps its exit code."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.cli import lines
+from normscope.diagnosis.result import Audit
+
+AUDIT = (
+    "audit",
+    "net.py:model",
+    "--data",
+    "net.py:loader",
+    "--max-seconds",
+    0.5,
+    "--html",
+    "r.html",
+    "--json",
+    "a.json",
+)
+BROKEN = ("audit", "net.py:broken", "--data", "net.py:loader", "--json", "b.json", "--fail-on", "error")
+
+
+@contextmanager
+def closed_pipe() -> Iterator[int]:
+    """The end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+def test_a_process_whose_reader_left_keeps_its_files_and_its_exit_code(work):
+    """Standard output and standard error both go to nobody, to the last flush of the interpreter."""
+    environment = os.environ | {"PYTHONPATH": str(Path(ns.__file__).parents[1])}
+    command = [sys.executable, "-m", "normscope", *map(str, BROKEN)]
+    with closed_pipe() as writer:
+        assert subprocess.run(command, stdout=writer, stderr=writer, cwd=work, env=environment).returncode == 1
+    assert Audit.from_json(work / "b.json").findings
+    with closed_pipe() as writer:
+        done = subprocess.run([*command[:3], "ops"], stdout=writer, stderr=subprocess.PIPE, cwd=work, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def into_nobody(run, monkeypatch):
+    """Run the command in this process with its standard output going to nobody."""
+
+    def invoke(*arguments):
+        with closed_pipe() as writer, open(os.dup(writer), "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            done = run(*arguments)
+            assert sys.stdout is stream
+        monkeypatch.undo()
+        return done.code, done.err
+
+    return invoke
+
+
+def test_an_audit_writes_its_files_and_ends_quietly(work, into_nobody, monkeypatch):
+    assert into_nobody(*AUDIT) == (0, "")
+    monkeypatch.chdir(work)
+    assert Audit.from_json(work / "a.json").batches == 2
+    assert (work / "r.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("verb", ["show", "compare", "fail on", "error"])
+def test_the_other_verbs_too(work, into_nobody, verb):
+    ns.audit(nn.Linear(2, 2), torch.randn(4, 2), max_seconds=0.1).to_json(work / "a.json")
+    given = {
+        "show": (("show", work / "a.json", "--html", work / "x.html"), (0, "")),
+        "compare": (("compare", work / "a.json", work / "a.json", "--html", work / "x.html"), (0, "")),
+        "fail on": (BROKEN, (1, "normscope: 1 finding reaches --fail-on error\n")),
+        "error": (("show", "nothing.json"), (2, "normscope: cannot read nothing.json: No such file or directory\n")),
+    }
+    arguments, expected = given[verb]
+    assert into_nobody(*arguments) == expected
+    assert (work / "x.html").exists() == (verb in ("show", "compare"))
+
+
+def test_the_files_are_there_before_anything_is_printed(work, run, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "normscope.cli.audit.print_document", lambda _: seen.append(sorted(p.name for p in work.glob("*.*")))
+    )
+    assert run(*AUDIT).code == 0
+    assert {"a.json", "r.html"} <= set(seen[0])
+
+
+def test_the_streams_are_as_they_were(capfd):
+    before = sys.stdout, sys.stderr
+    with suppress(ZeroDivisionError), lines.readers_may_leave():
+        assert sys.stdout is not before[0]
+        print("said")
+        raise ZeroDivisionError
+    assert (sys.stdout, sys.stderr) == before
+    assert capfd.readouterr().out == "said\n"

@@ -1,0 +1,159 @@
+"""Recurrent layers: the bound over the captured steps holds, grows with them, and says where there is none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import SoundnessError
+from normscope.rules import recurrent
+from normscope.rules.recurrent import _Taken, travel
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def scaled(layer: nn.Module, factor: float) -> nn.Module:
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(factor)
+    return layer
+
+
+LAYERS = {
+    "lstm": lambda: nn.LSTM(3, 4),
+    "lstm of two layers, both ways": lambda: nn.LSTM(3, 2, num_layers=2, bidirectional=True),
+    "gru": lambda: nn.GRU(3, 4),
+    "gru of three layers": lambda: nn.GRU(3, 2, num_layers=3),
+    "gru without biases, both ways": lambda: nn.GRU(3, 2, bias=False, bidirectional=True),
+    "tanh": lambda: nn.RNN(3, 4),
+    "relu": lambda: nn.RNN(3, 4, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("factor", [0.3, 4.0])
+def test_no_jacobian_at_random_inputs_is_above_the_bound(name, factor):
+    layer = scaled(LAYERS[name](), factor).double()
+    parts = 3 if isinstance(layer, nn.LSTM) else 2
+    for index in range(parts):
+        model = _Taken(layer, index).eval()
+        bound = ns.lipschitz(model, torch.randn(4, 1, 3).double(), max_seconds=0.0).upper
+        for size in (0.01, 1.0, 10.0):
+            x = size * torch.randn(4, 1, 3).double()
+            matrix = torch.autograd.functional.jacobian(model, x).reshape(-1, 12)
+            assert float(torch.linalg.matrix_norm(matrix, 2)) <= bound < math.inf
+
+
+def test_a_linear_recurrence_is_met_up_to_the_schur_test():
+    """A ReLU network with positive weights and inputs is linear: one number each, h' = 0.5 h + 2 x."""
+    layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_ih_l0.fill_(2.0)
+        layer.weight_hh_l0.fill_(0.5)
+    found = ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1))
+    matrix = torch.tensor([[2 * 0.5 ** (t - s) if s <= t else 0.0 for s in range(5)] for t in range(5)])
+    exact = float(torch.linalg.matrix_norm(matrix.double(), 2))
+    assert exact <= found.upper <= 2 * sum(0.5**k for k in range(5)) * (1 + 1e-9)
+    assert found.lower == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_more_steps_are_a_larger_bound(kind):
+    layer = kind(2, 2)
+    uppers = [ns.lipschitz(_Taken(layer), torch.randn(n, 1, 2), max_seconds=0.0).upper for n in (1, 3, 9)]
+    assert uppers[0] < uppers[1] < uppers[2] < math.inf
+
+
+def test_the_recursion_is_that_of_its_matrix():
+    """The columns of `travel` are those of the matrix written out."""
+    rng = np.random.default_rng(0)
+    coefficients = [(rng.random((2, 2)), rng.random(2)) for _ in range(6)]
+    found = travel(lambda t: coefficients[t], 6)
+    rows = np.zeros((6, 6))
+    last = np.zeros((2, 6))
+    for s in range(6):
+        state = np.zeros(2)
+        for t in range(6):
+            state = coefficients[t][0] @ state + coefficients[t][1] * (s == t)
+            rows[t, s] = state[0]
+        last[:, s] = state
+    exact = np.linalg.norm(rows, 2)
+    assert exact <= found.sequence[0] <= math.sqrt(rows.sum(0).max() * rows.sum(1).max()) * (1 + 1e-9)
+    assert np.allclose(found.last[0], np.linalg.norm(last, axis=1))
+
+
+class Decoder(nn.Module):
+    """The first state of a layer depends on the input."""
+
+    def __init__(self, layer: nn.Module, bounded: bool) -> None:
+        super().__init__()
+        self.layer, self.bounded = layer, bounded
+
+    def forward(self, x: Tensor) -> Tensor:
+        start = x[:1].tanh() if self.bounded else x[:1]
+        return self.layer(x, (start, start) if isinstance(self.layer, nn.LSTM) else start)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_first_state_that_depends_on_the_input_must_be_bounded(kind):
+    x = torch.randn(3, 1, 2).double()
+    layer = kind(2, 2).double()
+    found = ns.lipschitz(Decoder(layer, True), x, max_seconds=0.0)
+    matrix = torch.autograd.functional.jacobian(Decoder(layer, True), x).reshape(-1, 6)
+    assert float(torch.linalg.matrix_norm(matrix, 2)) <= found.upper < math.inf
+    loose = ns.lipschitz(Decoder(layer, False), x, max_seconds=0.0)
+    assert loose.upper == math.inf
+    assert "first state" in loose.reason
+    assert "unbounded" in loose.reason
+
+
+def test_a_tanh_network_takes_any_first_state():
+    assert ns.lipschitz(Decoder(nn.RNN(2, 2), False), torch.randn(3, 1, 2), max_seconds=0.0).upper < math.inf
+
+
+def test_projections_have_no_bound_and_a_reason():
+    found = ns.lipschitz(_Taken(nn.LSTM(2, 3, proj_size=2)), torch.randn(3, 1, 2), max_seconds=0.0)
+    assert found.upper == math.inf
+    assert "projection" in found.reason
+
+
+def test_a_bound_beyond_every_float_is_infinite_with_a_reason():
+    found = ns.lipschitz(_Taken(scaled(nn.LSTM(2, 4), 1e3)), torch.randn(200, 1, 2), max_seconds=0.0)
+    assert found.upper == math.inf
+    assert "200 steps" in found.reason
+
+
+def test_a_ball_is_bounded_too():
+    model, x = _Taken(nn.GRU(2, 2, batch_first=True)).double().eval(), torch.randn(1, 3, 2).double()
+    ball = ns.lipschitz(model, x, scope="ball", radius=0.1, max_seconds=1)
+    point = ns.lipschitz(model, x, scope="point")
+    assert point.lower <= ball.upper < math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("rnn_relu", lambda weights, first: lambda t: (np.zeros((1, 1)), np.array([1.0]))),
+        ("rnn_relu", lambda weights, first: lambda t: (np.array([[0.1]]), np.array([2.0]))),
+    ],
+)
+def test_planted_bugs_are_seen(monkeypatch, name, bug):
+    """The recursion without its weights, or with too small a share of the state."""
+    layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_ih_l0.fill_(2.0)
+        layer.weight_hh_l0.fill_(1.5)
+    assert ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1)).upper > 10
+    monkeypatch.setitem(recurrent.STEPS, name, bug)
+    with pytest.raises(SoundnessError):
+        ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1))

@@ -1,0 +1,162 @@
+"""Values written or added to indexed entries: the maps are exact, and what is not a map has no bound."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds.work import Work
+from normscope.core.errors import SoundnessError
+from normscope.core.rounding import ONE
+from normscope.linalg import norms
+from normscope.rules import scatter
+from normscope.rules.effects import Unbounded
+
+
+class Function(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def random_places(seed: int, rows: int, most: int) -> Tensor:
+    return torch.randint(0, most, (rows,), generator=torch.Generator().manual_seed(seed))
+
+
+def linear_cases():
+    for seed in range(2):
+        rows, entries = random_places(seed, 5, 4), random_places(seed, 15, 4).reshape(5, 3)
+        once = torch.randperm(6, generator=torch.Generator().manual_seed(seed))[:5]
+        yield f"index_add {seed}", lambda x, rows=rows: torch.ones(4, 3).index_add(0, rows, x)
+        yield f"alpha {seed}", lambda x, rows=rows, alpha=seed - 2.5: (3 * x[:4]).index_add(0, rows, x, alpha=alpha)
+        yield f"scatter_add {seed}", lambda x, entries=entries: x[:4].scatter_add(0, entries, 2 * x)
+        yield f"fewer indices {seed}", lambda x, entries=entries: torch.zeros(4, 3).scatter_add(0, entries[:3, :2], x)
+        yield f"index_copy {seed}", lambda x, once=once: torch.zeros(6, 3).index_copy(0, once, x - 2 * x.flip(0))
+        yield f"accumulate {seed}", lambda x, rows=rows: x.index_put((rows,), x.flip(1), accumulate=True)
+        yield f"broadcast {seed}", lambda x, rows=rows: x.index_put((rows,), x[:1], accumulate=True)
+        yield f"mean {seed}", lambda x, e=entries: x[:4].scatter_reduce(0, e, 2 * x, "mean", include_self=False)
+
+
+LINEAR = dict(linear_cases())
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_bound_of_a_linear_case_is_the_norm_of_its_matrix(name):
+    model, x = Function(LINEAR[name]), torch.randn(5, 3)
+    matrix = torch.func.jacfwd(model)(x).double().reshape(-1, 15)
+    found = ns.lipschitz(model, x)
+    assert found.upper == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=2e-3)
+    assert found.lower <= found.upper
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.zeros(5, 3).index_add(0, x[:, 0].argsort(), x),
+        lambda x: torch.zeros(5, 3).scatter_add(0, x.argsort(0), x),
+        lambda x: x.scatter(0, x.argsort(0), x),
+        lambda x: x.index_copy(0, x[:2].argmax(1), x[:2]),
+        lambda x: x.index_put((x[:, 0] > 0,), torch.tensor(1.0)),
+        lambda x: x.scatter_reduce(0, x.argsort(0), x, "sum"),
+        lambda x: x.gather(0, x.argsort(0)),
+        lambda x: x[x[:, 0].argsort()],
+    ],
+)
+def test_places_that_depend_on_the_input_have_no_bound_and_a_reason(function):
+    found = ns.lipschitz(Function(function), torch.randn(5, 3))
+    assert found.upper == math.inf
+    assert "depend on the input" in found.reason
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.scatter(0, torch.zeros(2, 3, dtype=torch.long), x),
+        lambda x: x.index_copy(0, torch.tensor([1, 1]), x[:2]),
+        lambda x: x.index_put((torch.tensor([0, 0]),), x[:2]),
+        lambda x: x.index_put((torch.tensor([0, 0]),), x[:1, :1].expand(2, 3) * torch.ones(2, 3)),
+        lambda x: torch.zeros(5, 3).scatter(1, torch.tensor([[0, 0], [1, 2]]), x),
+    ],
+)
+def test_two_values_for_one_entry_have_no_bound_and_a_reason(function):
+    found = ns.lipschitz(Function(function), torch.randn(5, 3))
+    assert found.upper == math.inf
+    assert "two values to one entry" in found.reason
+
+
+def test_one_constant_or_one_number_for_several_entries_is_fine():
+    twice = torch.tensor([0, 0, 2])
+    assert ns.lipschitz(Function(lambda x: x.index_fill(0, twice, 7.0)), torch.randn(5, 3)).upper == 1.0
+    assert ns.lipschitz(Function(lambda x: x.index_put((twice,), torch.ones(3, 3))), torch.randn(5, 3)).upper == 1.0
+    spread = ns.lipschitz(Function(lambda x: torch.zeros(5).index_fill(0, twice, x[0, 0])), torch.randn(5, 3))
+    assert spread.upper == pytest.approx(math.sqrt(2))
+
+
+def test_infinite_constants_are_written_without_harm():
+    masked = Function(lambda x: x.index_fill(1, torch.tensor([1]), -math.inf).softmax(1))
+    assert ns.lipschitz(masked, torch.randn(5, 3)).upper == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", ["amax", "amin"])
+def test_extremes_move_no_further_than_their_values(kind):
+    entries = torch.tensor([[0, 1, 0], [0, 0, 0], [2, 2, 2]])
+    model = Function(lambda x: torch.zeros(3, 3).scatter_reduce(0, entries, 4 * x, kind, include_self=False))
+    found = ns.lipschitz(model, torch.randn(3, 3))
+    assert found.upper == pytest.approx(4.0)
+    assert found.lower == pytest.approx(4.0, rel=1e-3)
+
+
+class Messages(nn.Module):
+    """Two rounds of messages along the edges of a graph."""
+
+    def __init__(self, edges: Tensor) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.register_buffer("edges", edges)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.first, self.second):
+            sent = layer(x)[self.edges[0]]
+            x = x.new_zeros(len(x), sent.shape[1]).index_add_(0, self.edges[1], sent).relu()
+        return x
+
+
+def test_a_graph_network_is_bounded_over_all_inputs_and_over_a_ball():
+    torch.manual_seed(0)
+    model, x = Messages(torch.tensor([[0, 1, 2, 3, 0], [1, 2, 1, 0, 3]])).double().eval(), torch.randn(4, 4).double()
+    over_all = ns.lipschitz(model, x)
+    ball = ns.lipschitz(model, x, scope="ball", radius=0.05)
+    point = ns.lipschitz(model, x, scope="point")
+    assert point.lower <= ball.upper * (1 + 1e-9) <= over_all.upper * (1 + 1e-6) < math.inf
+    assert over_all.lower <= over_all.upper
+
+
+def test_its_audit_has_rows_and_a_finite_bound():
+    torch.manual_seed(0)
+    audit = ns.audit(Messages(torch.tensor([[0, 1, 2, 3], [1, 2, 1, 0]])).eval(), torch.randn(4, 4))
+    assert [row.path for row in audit.layers] == ["first", "second"]
+    assert math.isfinite(audit.lipschitz.log10_upper)
+
+
+def test_a_planted_bug_is_seen(monkeypatch):
+    """Values that meet count as one: the bound falls below the norm of the matrix."""
+    model, x = Function(lambda x: torch.zeros(2, 3).index_add(0, torch.tensor([0, 0, 0, 1, 0]), x)), torch.randn(5, 3)
+    work = Work(model, x)
+    assert not isinstance(next(iter(work.segments.effects.values())), Unbounded)
+    assert ns.lipschitz(model, x).upper == pytest.approx(2.0)
+    monkeypatch.setattr(norms, "_schur", lambda linear: norms.Bound(ONE))
+    with pytest.raises(SoundnessError):
+        ns.lipschitz(model, x)
+    monkeypatch.undo()
+    monkeypatch.setattr(scatter, "places_vary", lambda node: False)
+    varying = ns.lipschitz(Function(lambda x: x.scatter(0, x.argsort(0), x)), torch.randn(5, 3))
+    assert varying.upper == math.inf  # the second line of defence: indices that are no numbers make the rule fail
