@@ -17,6 +17,7 @@ from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
 from .conv_norm import ConvolutionNorm, matrix_bound
 from .convolution import Convolution
+from .gram import NARROW_RTOL
 from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
@@ -298,7 +299,7 @@ def _lower(
     start = found.start if found.start is not None and bool(found.start.norm() > 0.0) else None
     if start is not None:
         value, witness = attained(linear, start)
-        if value >= found.upper.log10 - math.log10(1.0 + min(rtol, 1e-6)):
+        if value >= found.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= NARROW_RTOL else min(rtol, 1e-6))):
             return value, witness, True
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(linear.in_shape, dtype=torch.float64, generator=generator).to(linear.device)
