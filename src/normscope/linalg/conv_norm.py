@@ -183,6 +183,18 @@ class ConvolutionNorm:
         return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
 
 
+def bounding_cost(linear: Matrix | Convolution) -> float:
+    """Return about how many multiplications the certificate of a matrix or convolution takes."""
+    weight = linear.weight
+    if isinstance(linear, Matrix):
+        return 2.0 / 3.0 * float(weight.numel()) * min(weight.shape)
+    order = float(min(weight.shape[0] // linear.groups, weight.shape[1]))
+    taps, frequencies = weight[0, 0].numel(), math.prod(axis.outputs for axis in linear.axes) / 2.0
+    correlations = float(weight.numel()) * order * (taps + 1) / 2.0
+    each = linear.groups * (4.0 / 3.0 * order + taps) * order * order
+    return correlations + (frequencies * each if taps > 1 else each)
+
+
 def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper, Tensor | None]:
     """Return a certified bound on the norm of a matrix, and its leading right singular vector."""
     norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, budget=budget)
