@@ -288,7 +288,7 @@ def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]
             grids.append(grid)
             yield gram
 
-    delta = rtol / 50.0 if symbol.frequencies > 1 else rtol / 10.0 if symbol.narrow else 1e-9
+    delta = rtol / 50.0 if symbol.frequencies > 1 else rtol / 5.0 if symbol.narrow else 1e-9
     certificate = certify(blocks(), delta=min(delta, 0.1))
     value = symbol.factor * math.sqrt(certificate.bound + symbol.error)
     method = "torus + Cholesky" if symbol.kernel.axes else "Gram matrix + Cholesky"
