@@ -63,7 +63,7 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
             rows = piece.double().contiguous().numpy()
             blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
     upper = torch.from_numpy(total.T).triu_()  # stored by columns: read by rows it is the upper triangle
-    return upper + upper.triu(1).T
+    return upper.add_(upper.triu(1).T)
 
 
 def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
