@@ -20,8 +20,9 @@ from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
 from normscope.linalg import conv_norm, folding, norms
 from normscope.linalg.convolution import Convolution
+from normscope.linalg.kernel import Kernel
 from normscope.linalg.linear_map import Diagonal
-from normscope.linalg.symbol import Symbol
+from normscope.linalg.symbol import Ring, Symbol
 from normscope.rules import convolution as convolution_rules
 from normscope.rules import normalization, pooling, registry
 from normscope.rules.effects import Gain, Linear, Range
@@ -107,11 +108,11 @@ def number(value: float) -> Upper:
 def crops_the_kernel(patch: Patch) -> None:
     real = conv_norm.Kernel
 
-    def cropped(conv: Convolution, strides: Any) -> Any:
+    def cropped(conv: Convolution, strides: Any, **options: bool) -> Any:
         weight = conv.weight.clone()
         for dim, axis in enumerate(conv.axes, start=2):
             weight.narrow(dim, min(axis.size, axis.kernel), max(axis.kernel - axis.size, 0)).zero_()
-        return real(conv._with_weight(weight, 0.0), strides)
+        return real(conv._with_weight(weight, 0.0), strides, **options)
 
     patch.setattr(conv_norm, "Kernel", cropped)
 
@@ -290,7 +291,30 @@ def skip() -> nn.Module:
 
 
 layer_norm, attend = aten.layer_norm.default, aten.scaled_dot_product_attention.default
+
+
+def float32_grams() -> None:
+    """Largest eigenvalues of float32 Gram matrices, with their allowance, against those of the exact matrices."""
+    generator = torch.Generator().manual_seed(0)
+    for terms in (100, 1000, 3000):
+        for weight in (
+            *(torch.full((100, terms), value) for value in (0.1, 0.3, 0.7)),
+            torch.rand(100, terms, generator=generator),
+        ):
+            weight = weight.double() * math.sqrt(0.5)  # no float32 number
+            symbol = Symbol(Kernel(Convolution(weight[:, :, None], (1,)), [1], narrow=True), [Ring(1, 1)])
+            assert symbol.narrow
+            found = float(torch.linalg.eigvalsh(symbol.gram(symbol.grid))[0, -1]) + symbol.error
+            assert found >= float(torch.linalg.matrix_norm(weight, 2)) ** 2 * (1 - 1e-12)
+
+
 BUGS = [
+    Bug(
+        "float32 Gram matrix without its allowance",
+        lambda patch: patch.setattr("normscope.linalg.symbol.narrow_share", lambda terms: 0.0),
+        float32_grams,
+        quick=True,
+    ),
     Bug("FFT crops the kernel", crops_the_kernel, small_circular, quick=True),
     Bug("stride counted twice, 1/sqrt(stride)", stride_counted_twice, convolutions, on_torus),
     Bug("padding forgotten: the torus is too small", padding_forgotten, convolutions, on_torus),

@@ -57,8 +57,9 @@ def folded_gain(
     """Return log10 of norm(diag(gamma/s) P W): the weight layer, its normalizer's centring P and scale.
 
     For BatchNorm in eval mode s is each channel's deviation over the data (where stored statistics disagree with it, a
-    finding says so); otherwise the smallest deviation seen of each channel, group or set. The norm is a Lanczos
-    estimate: the figure speaks of the data alone, so it needs no certificate.
+    finding says so); otherwise the smallest deviation seen of each channel, group or set. The norm is an
+    estimate from below: the figure speaks of the data alone, so it needs no certificate. A convolution with its
+    BatchNorm is folded into one convolution, and one sample of it is measured.
 
     Args:
         seen: what the normalizer saw.

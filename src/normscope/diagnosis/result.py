@@ -76,7 +76,7 @@ class Row:
         log10_at_data: its largest constant at the data seen; with running statistics it is the same everywhere.
         variance: its input variance over the data.
         log10_folded: the gain of the normalizer together with the linear map before it, with the variance of the data,
-            also for BatchNorm in eval mode (a Lanczos estimate, about 1 % from below); rescaling those weights does
+            also for BatchNorm in eval mode (an estimate, about 1 % from below); rescaling those weights does
             not move it.
         folded_with: the path of that linear map; `None` if a normalizer stands alone.
         log10_cumulative: the bound on the map from the input to here.

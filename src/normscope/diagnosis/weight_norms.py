@@ -12,8 +12,9 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
-from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, smallest, total
+from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, narrow_underflow, smallest, total
 from ..linalg.certify import certify
+from ..linalg.gram import NARROW_RTOL, PIECE, gram_of_rows, narrow_share
 from ..linalg.lanczos import largest_singular_vector
 from ..linalg.linear_map import Matrix
 from ..linalg.norms import BOUNDING, bracket, upper
@@ -28,7 +29,7 @@ _SMALL = 1 << 20
 """Matrices with more entries than this are read in pieces."""
 _PIECE = 1 << 20
 """Entries of a piece, in float64."""
-_AFFORDABLE = 3e11
+_AFFORDABLE = 6e11
 """Multiplications for a Gram matrix: some ten seconds on two cores. Above it only cheap upper sides are taken."""
 _STEPS = 60
 
@@ -37,7 +38,8 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     """Return the spectral norm of a matrix as a bracket, in memory that stays near the matrix itself.
 
     Large matrices are read in pieces: G = sum of P^T P over pieces P, and a Cholesky factorization of t I - G proves
-    norm <= sqrt(t), with the rounding of G on top. Matrices that would take longer than some ten seconds get the
+    norm <= sqrt(t), with the rounding of G on top; at tolerances of half a percent and more, P^T P is taken in float32
+    on a CPU. Matrices that would take longer than some ten seconds get the
     smaller of the Frobenius norm and sqrt(largest row sum * largest column sum) as upper side.
 
     Args:
@@ -138,18 +140,17 @@ def _upper(matrix: Tensor, rtol: float, budget: Budget) -> Upper:
 
 
 class _Large:
-    """A matrix of float32 or less, long side first, that is only ever converted to float64 in pieces.
+    """A matrix of float32 or less, long side first, that is only ever converted in pieces.
 
-    Squares of such numbers stay far from the ends of float64's range, so nothing needs scaling.
+    Squares of such numbers stay far from the ends of float64's range, so nothing needs scaling there; the float32
+    Gram matrix is that of the matrix divided by a power of two, so that its largest entry is at most 1.
     """
 
     def __init__(self, weight: Tensor, budget: Budget) -> None:
         self.tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
         self.rows, self.columns = self.tall.shape
         cost = float(self.rows) * self.columns * self.columns
-        self.gram: Tensor | None = None
-        if cost <= _AFFORDABLE and not budget.over:
-            self.gram = torch.zeros(self.columns, self.columns, dtype=torch.float64, device=weight.device)
+        self.affordable = cost <= _AFFORDABLE and not budget.over
         self._read()
 
     def pieces(self) -> Iterator[Tensor]:
@@ -159,21 +160,20 @@ class _Large:
             yield self.tall[first : first + step].double()
 
     def _read(self) -> None:
-        """Take the Frobenius norm, the row and column sums and, where affordable, the Gram matrix in one pass."""
-        squares, longest = 0.0, 0.0
+        """Take the Frobenius norm, the row and column sums and the largest entry in one pass."""
+        squares, longest, self.largest = 0.0, 0.0, 0.0
         columns = torch.zeros(self.columns, dtype=torch.float64, device=self.tall.device)
         for piece in self.pieces():
-            if self.gram is not None:
-                self.gram.addmm_(piece.T, piece)
-            squares += float(piece.square().sum())
+            squares += float(torch.linalg.vector_norm(piece)) ** 2
             piece.abs_()
+            self.largest = max(self.largest, float(piece.max()))
             longest = max(longest, float(piece.sum(dim=1).max()))
             columns += piece.sum(dim=0)
         if not math.isfinite(squares):
             raise InputError("a weight is NaN or infinite: the map has no norm")
         self.slack = gamma(float(self.rows) * self.columns + 32.0)
         self.frobenius = math.sqrt(squares) * (1.0 + self.slack)
-        self.schur = math.sqrt(longest * float(columns.max()))
+        self.schur = math.sqrt(longest * float(columns.max())) * (1.0 + self.slack)
 
     def certified(self, rtol: float) -> tuple[Upper, Tensor | None]:
         """Return a proven upper bound, and the vector that nearly attains it if there is a Gram matrix."""
@@ -183,13 +183,34 @@ class _Large:
             Upper.of(self.frobenius, Evidence.PROVEN, "Frobenius norm", allowance=4.0 * self.slack),
             Upper.of(self.schur, Evidence.PROVEN, "row and column sums", allowance=4.0 * self.slack),
         ]
-        if self.gram is None:
+        if not self.affordable:
             return smallest(cheap), None
-        certificate = certify([self.gram[None]], delta=rtol / 50.0)
-        error = gram_allowance(self.rows, 1, 0) * self.frobenius**2
-        value = math.sqrt(certificate.bound + error)
-        sharp = Upper.of(value, Evidence.PROVEN, "Gram matrix + Cholesky", allowance=2.0**-48)
-        return smallest([sharp, *cheap]), certificate.vector
+        square, vector = self._largest_eigenvalue(rtol)
+        sharp = Upper.of(math.sqrt(square), Evidence.PROVEN, "Gram matrix + Cholesky", allowance=2.0**-48)
+        return smallest([sharp, *cheap]), vector
+
+    def _largest_eigenvalue(self, rtol: float) -> tuple[float, Tensor | None]:
+        """Return a bound on the largest eigenvalue of the Gram matrix, and its vector."""
+        size = min(self.frobenius, self.schur) ** 2  # bounds the norm of the Gram matrix of absolute values
+        if rtol >= NARROW_RTOL and self.tall.device.type == "cpu":
+            unit = 2.0 ** math.frexp(self.largest)[1]
+            steps = range(0, self.rows, PIECE)
+            rows = (self.tall[first : first + PIECE].float() / unit for first in steps)
+            found = certify([gram_of_rows(rows, self.columns, narrow=True)[None]], delta=rtol / 5.0)
+            error = narrow_share(self.rows) * size + narrow_underflow(self.columns, self.rows) * unit**2
+            if error <= rtol * found.bound * unit**2:  # half the tolerance of the norm
+                return found.bound * unit**2 + error, found.vector
+        found = certify([self._gram()[None]], delta=rtol / 50.0)
+        return found.bound + gram_allowance(self.rows, 1, 0) * size, found.vector
+
+    def _gram(self) -> Tensor:
+        """Return the Gram matrix in float64."""
+        if self.tall.device.type == "cpu":
+            return gram_of_rows(self.pieces(), self.columns)
+        gram = torch.zeros(self.columns, self.columns, dtype=torch.float64, device=self.tall.device)
+        for piece in self.pieces():
+            gram.addmm_(piece.T, piece)
+        return gram
 
     def searched(self, rtol: float, budget: Budget) -> Tensor:
         """Return a vector that is stretched much, found by Lanczos in float32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from .findings.broken import RESTORE
 from .findings.dead import MANY_CHANNELS
 from .findings.words import figures
 from .result import Audit, Row
+from .roles import EMBEDDING, NORMALIZER, ORDER, OTHER, role_of
 from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norm
 
 Stored = Mapping[str, Callable[[], Tensor]]
@@ -40,11 +42,10 @@ FLOATS = (
     *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_")),
 )
 """What a weight is stored as; float8 comes in several forms."""
+SCALE = "normalizer scale"
+"""The operator of a row that shows a normalizer's scale and nothing else."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
-_EMBEDDING = re.compile(
-    r"(^|[._])(wte|wpe|emb|embed|embeddings?|embed_tokens|embed_positions|embed_in|embd)(\.weight)?$"
-)
 _INDIRECT = re.compile(r"(weight_v|weight_orig|weight_u|original\d*)$")
 """Halves of weight_norm and spectral_norm: the weight is computed from them."""
 
@@ -66,8 +67,8 @@ def audit_weights(
         max_seconds: when this is spent, the remaining norms get cheap upper sides.
 
     Returns:
-        An audit with one row per matrix, kernel and stored batch normalization; `skipped` lists all that weights alone
-        cannot show.
+        An audit with one row per matrix, kernel and normalizer, grouped by what they do as far as names and shapes tell
+        (`roles.role_of`); `skipped` lists all that weights alone cannot show.
 
     Example:
         >>> audit = audit_weights({"head.weight": lambda: torch.eye(3)})
@@ -86,7 +87,7 @@ def audit_weights(
         parameters=ledger.parameters,
         samples=0,
         batches=0,
-        layers=tuple(ledger.rows),
+        layers=ledger.grouped(),
         findings=tuple(sorted(ledger.findings, key=lambda finding: -finding.severity.rank)),
         skipped=ledger.skipped(),
         notes=(*ledger.notes(), *budget.cuts),
@@ -102,7 +103,8 @@ class _Ledger:
     tensors: Stored
     rtol: float
     budget: Budget
-    rows: list[Row] = field(default_factory=list)
+    rows: list[tuple[str, Row]] = field(default_factory=list)
+    """By what they do (`roles.ORDER`), in the order of the file."""
     findings: list[Finding] = field(default_factory=list)
     parameters: int = 0
     vectors: int = 0
@@ -125,10 +127,33 @@ class _Ledger:
             if tensor.numel():
                 self._batch_norm(key, tensor)
         elif tensor.ndim < 2:
-            self.vectors += not self._belongs_to_batch_norm(key)
+            self._vector(key, tensor)
         elif tensor.numel():
-            self.rows.append(_row(key, tensor, self.rtol, self.budget, finite))
-            self.findings.extend(_zeros(key, tensor, self.rows[-1]))
+            row = _row(key, tensor, self.rtol, self.budget, finite)
+            self.rows.append((_group(key, tensor), row))
+            self.findings.extend(_zeros(key, tensor, row))
+
+    def _vector(self, key: str, vector: Tensor) -> None:
+        """Add the row of a normalizer that is known by its scale; count what is no part of one."""
+        stem, _, last = key.rpartition(".")
+        if self._belongs_to_batch_norm(key):
+            return
+        if vector.numel() and role_of(key, vector.shape) == NORMALIZER:
+            shift = self._sibling(stem, "bias")
+            row = _scale_row(stem, vector, shift)
+            self.rows.append((NORMALIZER, row))
+            if row.dead_channels:
+                self.findings.append(_dead(stem, row.dead_channels, vector.numel(), "scales (gamma) are zero"))
+        else:
+            shifts = last == "bias" and any(
+                f"{stem}.{name}" in self.tensors and role_of(f"{stem}.{name}", vector.shape) == NORMALIZER
+                for name in ("weight", "scale", "gamma")
+            )
+            self.vectors += not shifts
+
+    def grouped(self) -> tuple[Row, ...]:
+        """Return the rows by what they do, each group in the order of the file."""
+        return tuple(row for _, row in sorted(self.rows, key=lambda pair: ORDER.index(pair[0])))
 
     def _unusable(self, key: str, tensor: Tensor) -> str | None:
         """Return why a tensor's values are not the weights, or None."""
@@ -177,7 +202,7 @@ class _Ledger:
             dead_channels=None if scale is None else int((scale == 0).sum()),
             notes=tuple(notes),
         )
-        self.rows.append(row)
+        self.rows.append((NORMALIZER, row))
         if row.dead_channels:
             self.findings.append(_dead(path, row.dead_channels, variance.numel(), "scales (gamma) are zero"))
 
@@ -200,11 +225,21 @@ class _Ledger:
     def notes(self) -> tuple[str, ...]:
         """Say how to read the rows."""
         found = [
-            "an audit of weights alone: rows stand in the order of the file, and no two of them are known to be chained"
+            "an audit of weights alone: rows are grouped by what they do, as far as names and shapes tell, and stand "
+            "in the order of the file within a group; no two of them are known to be chained"
         ]
-        if any(row.operator == "convolution" for row in self.rows):
+        groups = Counter(group for group, _ in self.rows)
+        if groups:
+            found.append("groups: " + ", ".join(f"{groups[name]:,} {name}" for name in ORDER if groups[name]))
+        rows = [row for _, row in self.rows]
+        if any(row.operator == "convolution" for row in rows):
             found.append(f"kernels: {KERNEL_NOTE}")
-        if any(row.operator == "batch_norm" for row in self.rows):
+        if any(row.operator == SCALE for row in rows):
+            found.append(
+                "normalizers without stored statistics are known by the names of their scales; their constants depend "
+                "on eps and on the data, which are not in the file"
+            )
+        if any(row.operator == "batch_norm" for row in rows):
             found.append(
                 f"batch normalization: constants of eval mode with the stored variances and eps = {ASSUMED_EPS:g}"
             )
@@ -231,6 +266,29 @@ def _no_numbers(variance: Tensor, scale: Tensor | None) -> str | None:
     return "a stored variance or scale is negative, NaN or infinite"
 
 
+def _group(key: str, tensor: Tensor) -> str:
+    """Return the group of a tensor of two or more dimensions; halves of a reparametrised weight are no map."""
+    return OTHER if _INDIRECT.search(key) else role_of(key, tensor.shape)
+
+
+def _scale_row(path: str, scale: Tensor, shift: Tensor | None) -> Row:
+    """Return the row of a normalizer of which only the scale is known, and perhaps the shift."""
+    size = scale.abs()
+    notes = ["it is taken for a normalizer by its name"]
+    if _finite(scale):
+        notes.append(f"scales (gamma) from {float(size.min()):.3g} to {float(size.max()):.3g} in absolute value")
+    return Row(
+        path=path,
+        kind=f"normalizer, {'scale and shift' if shift is not None else 'scale'} {scale.numel()}",
+        operator=SCALE,
+        role="normalizer",
+        parameters=scale.numel() + (0 if shift is None else shift.numel()),
+        channels=scale.numel(),
+        dead_channels=int((scale == 0).sum()),
+        notes=tuple(notes),
+    )
+
+
 def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) -> Row:
     """Return the row of a matrix or kernel."""
     kind, note = _kind(key, tensor)
@@ -245,7 +303,7 @@ def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) ->
     counts = kind in ("matrix", "convolution")
     return Row(
         path=key.removesuffix(".weight") if key != "weight" else key,
-        kind=f"{kind} {'x'.join(map(str, tensor.shape))}",
+        kind=_described(_group(key, tensor), kind, tensor),
         operator=kind,
         role="weight",
         parameters=tensor.numel(),
@@ -256,12 +314,17 @@ def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) ->
     )
 
 
+def _described(group: str, kind: str, tensor: Tensor) -> str:
+    """Say in a few words what a tensor is: its group, its form and its shape."""
+    return f"{', '.join(dict.fromkeys((group, kind)))} {'x'.join(map(str, tensor.shape))}"
+
+
 def _kind(key: str, tensor: Tensor) -> tuple[str, str]:
     """Say what a tensor of two or more dimensions is, from its name and shape, and what to note."""
     if _INDIRECT.search(key):
         return "part", "part of a reparametrised weight (weight_norm, spectral_norm): not a map by itself"
     if tensor.ndim == 2:
-        if _EMBEDDING.search(key):
+        if role_of(key, tensor.shape) == EMBEDDING:
             return "embedding", "a table that ids pick rows from: this is its norm as a matrix"
         return "matrix", ""
     if tensor.ndim <= 5 and key.rsplit(".", 1)[-1] in ("weight", "kernel"):

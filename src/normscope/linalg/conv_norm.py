@@ -16,7 +16,9 @@ from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
 from .certify import Certificate, below, certify
 from .convolution import Convolution
+from .gram import NARROW_RTOL
 from .kernel import Kernel
+from .lanczos import lanczos
 from .linear_map import Matrix
 from .strip import written_axis
 from .symbol import Ring, Symbol, rings
@@ -29,8 +31,12 @@ _FAST, _AFFORDABLE = 2e9, 1e11
 
 _STRIP, _WRITTEN = 1e10, "some axes written out, "
 """Operations to certify a convolution with one axis written out (more on a GPU), and how the method is named."""
-_REACHABLE = 2.5
+_REACHABLE = 1.5
 """Other tori take a third off a gap at best: gaps above this many tolerances are left as they are."""
+
+
+_LOOK = 8
+"""Lanczos steps that tell whether another torus promises more."""
 
 
 class ConvolutionNorm:
@@ -52,7 +58,7 @@ class ConvolutionNorm:
         self.start: Tensor | None = None
         self._symbol: Symbol | None = None
         weight = conv.weight.double()
-        largest = float(weight.abs().max()) if weight.numel() else 0.0
+        largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
         if not math.isfinite(largest):
             raise InputError("a weight is NaN or infinite: the map has no norm")
         options = [rings(axis, conv.padding_mode) for axis in conv.axes]
@@ -64,12 +70,15 @@ class ConvolutionNorm:
         if min(conv.weight.shape[0] // conv.groups, conv.weight.shape[1]) > _SIDE_LIMIT or self.budget.over:
             return
         torus = [ring[0] for ring in options]
-        self._kernel = Kernel(self._plain, [ring.stride for ring in torus])
+        self._kernel = self._taps(torus, narrow=rtol >= NARROW_RTOL)
         symbol = Symbol(self._kernel, torus)
         if not symbol.exact and self._cost <= _FAST:
             self._write_out()
             return
         self._on_torus(symbol, cheap)
+
+    def _taps(self, torus: Sequence[Ring], *, narrow: bool) -> Kernel:
+        return Kernel(self._plain, [ring.stride for ring in torus], narrow=narrow)
 
     @property
     def _cost(self) -> float:
@@ -100,12 +109,18 @@ class ConvolutionNorm:
     def _on_torus(self, symbol: Symbol, cheap: Upper) -> None:
         """Certify the convolution on the least torus, and on its twisted twin where that promises more."""
         found, certificate, peak = _certified(symbol, self.rtol)
+        if symbol.narrow and symbol.error > self.rtol * certificate.bound:  # half the tolerance of the norm
+            self._kernel = self._taps(symbol.torus, narrow=False)
+            symbol = Symbol(self._kernel, symbol.torus)
+            found, certificate, peak = _certified(symbol, self.rtol)
         twisted = [_twist(symbol, peak, a, ring) for a, ring in enumerate(symbol.torus)]
         if twisted != list(symbol.torus) and not self.budget.over:
             other = Symbol(self._kernel, twisted)
-            again, second, its_peak = _certified(other, self.rtol)
-            if again.log10 < found.log10:
-                found, certificate, peak, symbol = again, second, its_peak, other
+            promised = _promised(other, symbol.turns_of(peak[None]), certificate)
+            if promised < found.log10 - math.log10(1.0 + 0.5 * self.rtol):
+                again, second, its_peak = _certified(other, self.rtol)
+                if again.log10 < found.log10:
+                    found, certificate, peak, symbol = again, second, its_peak, other
         self._symbol, self._peak, self._torus = symbol, peak, symbol.torus
         start = plane_wave(self._plain, symbol, certificate, peak)
         if self._kernel.inputs == self.conv.transposed:
@@ -122,6 +137,8 @@ class ConvolutionNorm:
         which = self._strip_axis()
         if which is not None:
             self._write_axis(which, log10_lower)
+            return self.upper
+        if self.rtol >= NARROW_RTOL:
             return self.upper
         lower = 10.0 ** (log10_lower - self._exponent * math.log10(2.0))
         high = 10.0 ** (self.upper.log10 - self._exponent * math.log10(2.0))
@@ -166,6 +183,18 @@ class ConvolutionNorm:
             choices.append([r for r in more if r.stride == ring.stride and r.rigid == ring.rigid])
         tori = [torus for torus in itertools.product(*choices) if torus != self._torus]
         return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
+
+
+def bounding_cost(linear: Matrix | Convolution) -> float:
+    """Return about how many multiplications the certificate of a matrix or convolution takes."""
+    weight = linear.weight
+    if isinstance(linear, Matrix):
+        return 2.0 / 3.0 * float(weight.numel()) * min(weight.shape)
+    order = float(min(weight.shape[0] // linear.groups, weight.shape[1]))
+    taps, frequencies = weight[0, 0].numel(), math.prod(axis.outputs for axis in linear.axes) / 2.0
+    correlations = float(weight.numel()) * order * (taps + 1) / 2.0
+    each = linear.groups * (4.0 / 3.0 * order + taps) * order * order
+    return correlations + (frequencies * each if taps > 1 else each)
 
 
 def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper, Tensor | None]:
@@ -238,7 +267,7 @@ def _normalized(conv: Convolution, weight: Tensor, largest: float) -> tuple[Conv
     _, exponent = math.frexp(largest)
     half = -exponent // 2
     plain = Convolution.__new__(Convolution)
-    scaled = weight * 2.0**half * 2.0 ** (-exponent - half)
+    scaled = (weight * 2.0**half).mul_(2.0 ** (-exponent - half))
     plain._set(scaled, conv.axes, conv.groups, conv.padding_mode, False)
     return plain, exponent
 
@@ -261,13 +290,25 @@ def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]
             grids.append(grid)
             yield gram
 
-    certificate = certify(blocks(), delta=min(1e-9 if symbol.frequencies == 1 else rtol / 50.0, 0.1))
+    delta = rtol / 50.0 if symbol.frequencies > 1 else rtol / 5.0 if symbol.narrow else 1e-9
+    certificate = certify(blocks(), delta=min(delta, 0.1))
     value = symbol.factor * math.sqrt(certificate.bound + symbol.error)
     method = "torus + Cholesky" if symbol.kernel.axes else "Gram matrix + Cholesky"
     assert certificate.label is not None
     chunk, index = certificate.label
     bound = Upper.of(value, Evidence.PROVEN, method, allowance=16.0 * UNIT)
     return bound, certificate, grids[chunk][index // symbol.kernel.groups]
+
+
+def _promised(other: Symbol, turns: Tensor, certificate: Certificate) -> float:
+    """Return log10 of a value that another torus' bound is not below: a few Lanczos steps next to a known peak."""
+    assert certificate.vector is not None
+    assert certificate.label is not None
+    group = certificate.label[1] % other.kernel.groups
+    gram = other.gram(other.near(turns))[group :: other.kernel.groups]
+    start = certificate.vector.to(gram.dtype).expand(gram.shape[0], -1)
+    values, _, _ = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=_LOOK)
+    return math.log10(other.factor * math.sqrt(max(float(values.max()), 0.0) + other.error))
 
 
 def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from .convolution import Convolution
+from .gram import narrow_products
+
+_WORTH_IT = 96
+"""Taps with fewer rows and columns are multiplied in float64 in no time."""
 
 
 class Kernel:
@@ -18,20 +22,23 @@ class Kernel:
     axes along which all taps fall on one entry.
 
     Args:
-        conv: the plain (not transposed) convolution.
+        conv: the plain (not transposed) convolution; in float32 its weights shall be near 1 at most.
         strides: the stride to take out of each axis (a divisor of the convolution's own).
+        narrow: whether taps are multiplied in float32 (CPU only; not every kernel does so, see `narrow`).
 
     Attributes:
         parts: tap positions `[t, axes]` and matrices `[t, groups, m, inner]`; the Gram matrix is the sum over parts.
         axes: the axes that frequencies live on.
         inputs: whether the Gram matrices act on the (phased) input channels, not on the output channels.
         size: order m of the Gram matrices.
-        tap_sum: sum over taps of the Frobenius norm of the tap's matrix, largest over groups.
+        square: sum over parts of S^2, S the sum over the part's taps of a norm of the tap's absolute weights; largest
+            over groups. What rounding adds to a Gram matrix is a share of it.
+        narrow: whether products of taps are taken in float32: asked for, and there is enough to multiply.
         phases: the phases that taps read, `[p, all axes]`.
         origin: least entry that taps read, per axis.
     """
 
-    def __init__(self, conv: Convolution, strides: Sequence[int]) -> None:
+    def __init__(self, conv: Convolution, strides: Sequence[int], *, narrow: bool = False) -> None:
         self.groups, self.device = conv.groups, conv.weight.device
         weight = conv.weight.double()
         rows, inner = weight.shape[0] // conv.groups, weight.shape[1]
@@ -44,18 +51,20 @@ class Kernel:
         self.origin = whole.amin(dim=0)
         self.taps = len(position)
         self.inputs = rows > len(self.phases) * inner
-        self.tap_sum = float(taps.flatten(2).norm(dim=2).sum(dim=0).max()) * (1.0 + 1e-9)
         if self.inputs:
             entries, entry_id = torch.unique(whole, dim=0, return_inverse=True)
             full = taps.new_zeros(len(entries), len(self.phases), *taps.shape[1:])
             full[entry_id.to(self.device), phase_id.to(self.device)] = taps
             full = full.permute(0, 2, 1, 4, 3).reshape(len(entries), conv.groups, -1, rows)
-            self.parts = [(-entries[:, self.axes].flip(0), full.flip(0))]
+            self.parts = [(-entries[:, self.axes].flip(0), full.flip(0) if len(full) > 1 else full)]
         else:
             chosen = [torch.nonzero(phase_id == index)[:, 0] for index in range(len(self.phases))]
             self.parts = _merge((whole[c][:, self.axes], taps[c.to(self.device)]) for c in chosen)
         self.size = self.parts[0][1].shape[2]
         self.inner = sum(part.shape[3] for _, part in self.parts)
+        squares = torch.stack([_sizes(part).sum(dim=0).square() for _, part in self.parts])
+        self.square = float(squares.sum(dim=0).max()) * (1.0 + 1e-9)
+        self.narrow = narrow and self.groups == 1 and self.size >= _WORTH_IT and self.device.type == "cpu"
         self._lags: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -78,14 +87,12 @@ class Kernel:
         sums: list[Tensor] = [self.parts[0][1].new_zeros(self.groups, self.size, self.size)]
         for position, part in self.parts:
             places = [tuple(row) for row in position.tolist()]
-            columns = part.permute(1, 3, 0, 2).flatten(2)
-            for a, place in enumerate(places):
-                product = part[a] @ columns[:, :, : (a + 1) * self.size]
+            for place, product in zip(places, self._products(part), strict=True):
                 for b, block in enumerate(product.split(self.size, dim=2)):
                     lag = tuple(x - y for x, y in zip(place, places[b], strict=True))
                     if lag not in index:
                         index[lag] = len(sums)
-                        sums.append(block.clone())
+                        sums.append(block.double())
                     else:
                         sums[index[lag]] += block
         correlation = torch.stack(sums)
@@ -93,6 +100,25 @@ class Kernel:
         even[0] *= 0.5
         self._lags = torch.tensor(list(index), dtype=torch.int64).reshape(len(sums), -1), even, odd
         return self._lags
+
+    def _products(self, part: Tensor) -> Iterator[Tensor]:
+        """Yield, for every tap, its products with the transposes of all taps up to itself, `[groups, m, taps m]`."""
+        if self.narrow:
+            yield from (product[None] for product in narrow_products(part[:, 0]))
+            return
+        columns = part.permute(1, 3, 0, 2).flatten(2)
+        for a in range(len(part)):
+            yield part[a] @ columns[:, :, : (a + 1) * self.size]
+
+
+def _sizes(taps: Tensor) -> Tensor:
+    """Return, for every tap and group, a bound on the spectral norm of its absolute weights, up to rounding.
+
+    The smaller of the Frobenius norm and of the root of largest row sum times largest column sum.
+    """
+    absolute = taps.abs()
+    sums = absolute.sum(dim=3).amax(dim=2) * absolute.sum(dim=2).amax(dim=2)
+    return torch.minimum(taps.flatten(2).norm(dim=2), sums.sqrt())
 
 
 def _merge(parts: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

@@ -59,17 +59,20 @@ def lanczos(
     alpha = torch.zeros(count, steps, dtype=real, device=start.device)
     beta = torch.zeros_like(alpha)
     vector = start / start.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    least = torch.zeros(count, dtype=real, device=start.device)
     for step in range(steps):
         basis[:, step] = vector
         image = operator(vector)
-        alpha[:, step] = (vector.conj() * image).sum(dim=1).real
         known = basis[:, : step + 1]
-        for _ in range(2):
-            image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
-        beta[:, step] = image.norm(dim=1)
-        ended = beta[:, step] <= 1e-14 * alpha[:, : step + 1].abs().amax(dim=1)  # an invariant subspace: stay at zero
-        beta[:, step] = beta[:, step].masked_fill(ended, 0.0)
-        vector = image / beta[:, step : step + 1].masked_fill(ended[:, None], math.inf)
+        inner = known.conj() @ image[:, :, None]
+        alpha[:, step] = inner[:, step, 0].real
+        image = image - (known.mT @ inner)[:, :, 0]
+        image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
+        size = image.norm(dim=1)
+        least = torch.maximum(least, 1e-14 * alpha[:, step].abs())
+        ended = size <= least  # an invariant subspace: stay at zero
+        beta[:, step] = size.masked_fill(ended, 0.0)
+        vector = image / size.masked_fill(ended, math.inf)[:, None]
         if step + 1 == steps or step % 8 == 7:
             values, coordinates, errors = _ritz(alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu())
             if float(errors.max()) <= rtol:

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.rounding import gram_allowance
+from ..core.rounding import gram_allowance, narrow_underflow
 from .convolution import Axis
+from .gram import gram_matrix, narrow_share
 from .kernel import Kernel
 
 
@@ -105,10 +106,13 @@ class Symbol:
     def __init__(self, kernel: Kernel, torus: Sequence[Ring]) -> None:
         self.kernel, self.torus = kernel, tuple(torus)
         self.factor = math.prod(ring.factor for ring in torus)
-        self.error = gram_allowance(kernel.inner, kernel.taps, len(kernel.axes)) * kernel.tap_sum**2
         used = [torus[a] for a in kernel.axes]
         self.sizes = torch.tensor([ring.size // ring.stride for ring in used], dtype=torch.int64)
         self.twist = torch.tensor([int(ring.twisted) for ring in used], dtype=torch.int64)
+        self.error = gram_allowance(kernel.inner, kernel.taps, len(kernel.axes)) * kernel.square
+        if self.narrow:
+            self.error += narrow_share(kernel.inner) * kernel.square
+            self.error += narrow_underflow(kernel.size, float(kernel.inner) * kernel.taps**2)
 
     @functools.cached_property
     def grid(self) -> Tensor:
@@ -154,6 +158,8 @@ class Symbol:
             lags, even, odd = kernel.correlations()
             angle = self._angles(grid, lags)
             return torch.complex(angle.cos() @ even, angle.sin() @ odd).reshape(-1, kernel.size, kernel.size)
+        if not kernel.axes and kernel.groups == 1 and kernel.device.type == "cpu":
+            return gram_matrix(kernel.parts[0][1][0, 0], narrow=self.narrow)[None]
         out: Tensor | None = None
         for position, part in kernel.parts:
             block = part
@@ -164,6 +170,11 @@ class Symbol:
             out = product if out is None else out + product
         assert out is not None
         return out.flatten(0, 1)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the Gram matrices are multiplied in float32, which `error` then accounts for."""
+        return self.kernel.narrow and (self._lags_pay or not self.kernel.axes)
 
     @functools.cached_property
     def _lags_pay(self) -> bool:
