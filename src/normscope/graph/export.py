@@ -68,11 +68,14 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
 @outside_inference_mode
 def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
-    """Turn a model into the graph of the whole batch as one input, whether its samples are independent or not."""
+    """Turn a model into the graph of the whole batch as one input, operator by operator, unverified.
+
+    That its values are the model's is for the caller to check.
+    """
     forced, mode = mode, mode_of(model, mode)
     with untouched(model, forced):
         call = prepare(model, batch, output)
-    return _captured(model, call, forced, mode)[0]
+    return _traced(model, call, forced, mode, True)[1]
 
 
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
