@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..graph.call import Call, drawn, fresh, prepare, settle
-from ..graph.export import capture, capture_whole
+from ..graph.export import Traces, capture
 from ..graph.ir import Graph, Node
+from ..graph.samples import independent
 from ..rules.arithmetic import JUMPING
 from .backward import differentiable, located, paths, substituted
 
@@ -65,18 +66,25 @@ def captured(model: nn.Module, batch: Any, mode: str | None, output: str | int |
 
 
 def candidates(
-    model: nn.Module, batch: Any, mode: str, forced: str | None, output: str | int | None, graph: Graph | None
+    model: nn.Module,
+    batch: Any,
+    mode: str,
+    forced: str | None,
+    output: str | int | None,
+    graph: Graph | None,
+    traces: Traces | None = None,
 ) -> Iterator[Local]:
     """Yield what to differentiate, the best first: the graph of the whole batch, then the model itself.
 
     The samples of a batch go through one graph together: a graph of one sample holds the masks and other constant
     inputs of the first, and must be run once for each. A graph counts if it gives what the model gives, at the batch
     and at random inputs. Models of token ids start at the embeddings, which the graph of the whole batch holds.
+    `traces` are those taken of other batches: they serve this one, too, where its shapes are the same.
     """
     call = prepare(model, batch, output)
     if graph is not None:
         samples = call.count if graph.per_sample else 1
-        for whole in _wholes(model, batch, forced, output, graph, call):
+        for whole in _wholes(batch, graph, call, traces or Traces(model, mode=forced, output=output)):
             local = _replayed(whole, graph, samples, call.notes)
             if _gives(model, call, local):
                 yield local
@@ -88,9 +96,7 @@ def candidates(
     yield local if graph is None else replace(local, notes=(*local.notes, *graph.notes))
 
 
-def _wholes(
-    model: nn.Module, batch: Any, forced: str | None, output: str | int | None, graph: Graph, call: Call
-) -> Iterator[Graph]:
+def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Graph]:
     """Yield graphs of all samples of a batch: the one that is there, and one captured for it."""
     if not graph.per_sample:
         yield graph
@@ -98,8 +104,13 @@ def _wholes(
     held = graph.batched
     if held is not None and held.output_shape[0] == call.count and _of(held, call):
         yield held
-    with suppress(CaptureError):  # the graph may be that of more samples
-        yield capture_whole(model, batch, mode=forced, output=output)
+    with suppress(CaptureError):  # the graph may be that of more samples, or of others
+        whole = traces.at(batch)
+        tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]
+        settled = not traces.fresh and len(tensors) == len(call.variables)  # the same operators with the same constants
+        if not settled and not independent(whole, call.count):
+            raise InputError("the samples of this batch are not independent, while those of the first batch are")
+        yield whole
 
 
 def _untraced(model: nn.Module, call: Call, why: str) -> Local:

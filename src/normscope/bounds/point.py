@@ -21,6 +21,7 @@ from ..core.errors import JacobianError, said
 from ..core.log10 import log10
 from ..core.sizes import norm
 from ..core.untouched import mode_of, outside_inference_mode, untouched
+from ..graph.export import Traces
 from ..graph.ir import Graph
 from ..linalg.lanczos import MISSED, Ritz, lanczos
 from .backward import MOVED, disagrees, reach_of
@@ -100,18 +101,7 @@ def jacobian_norms(
         JacobianError: there is no derivative, or what autograd gives is not the derivative of the model, or values on
             the way vanish or overflow in float64.
     """
-    forced, mode = mode, mode_of(model, mode)
-    graph = graph or captured(model, batch, forced, output)
-    with untouched(model, forced), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        for local in candidates(model, batch, mode, forced, output, graph):
-            try:
-                found = norms_at(local, rtol=rtol, steps=steps, seed=seed)
-            except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
-                unfit = error
-                continue
-            break
-        else:
-            raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit
+    found = batch_norms(model, batch, mode=mode, output=output, rtol=rtol, steps=steps, seed=seed, graph=graph)
     brackets = [
         Bracket(
             log10_lower=log10(low),
@@ -119,11 +109,11 @@ def jacobian_norms(
             evidence=found.evidence,
             method=found.method,
             scope=Scope.POINT,
-            mode=mode,
+            mode=mode_of(model, mode),
             witness=direction,
             converged=settled,
             advice=None if settled else "raise rtol, or pass fewer samples",
-            input_shape=(local.point.shape[1],),
+            input_shape=(found.directions.shape[1],),
         )
         for low, high, settled, direction in zip(
             found.lower.tolist(), found.upper.tolist(), found.settled.tolist(), found.directions, strict=True
@@ -139,6 +129,30 @@ def jacobian_norms(
         notes=found.notes,
         products=found.products,
     )
+
+
+def batch_norms(
+    model: nn.Module,
+    batch: Any,
+    *,
+    mode: str | None,
+    output: str | int | None,
+    rtol: float,
+    steps: int = STEPS,
+    seed: int = 0,
+    graph: Graph | None = None,
+    traces: Traces | None = None,
+) -> Norms:
+    """Return the Jacobian norms at the samples of a batch as tensors: what `jacobian_norms` makes brackets of."""
+    forced, mode = mode, mode_of(model, mode)
+    graph = graph or captured(model, batch, forced, output)
+    with untouched(model, forced), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        for local in candidates(model, batch, mode, forced, output, graph, traces):
+            try:
+                return norms_at(local, rtol=rtol, steps=steps, seed=seed)
+            except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
+                unfit = error
+    raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit
 
 
 def first_samples(batch: Any, samples: int) -> Any:

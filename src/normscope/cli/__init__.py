@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, compare, demo, ops, radius, show, verify
+from . import audit, compare, demo, lipschitz, ops, radius, show, verify
 from .lines import fail, print_anything
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command()(demo.demo)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)
 app.command(help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command(help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
+app.command(help=lipschitz.HELP, epilog=lipschitz.EXAMPLES)(lipschitz.lipschitz)
 app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
 app.command()(ops.ops)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.result import Audit
@@ -18,19 +19,21 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Radii | Run:
+def open_saved(path: Path) -> Audit | DataBracket | Radii | Run:
     """Read a saved audit, saved radii or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json` or `normscope radius --json` wrote, or a folder that `ns.watch` wrote
-            a log to. A pipe is taken for an audit: it can be read once only.
+        path: a file that `normscope audit --json`, `normscope radius --json` or `normscope lipschitz --scope data
+            --json` wrote, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can be read once
+            only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    return Radii.from_json(path) if _type(path) == "radii" else Audit.from_json(path)
+    kinds: dict[object, type[Radii] | type[DataBracket]] = {"radii": Radii, "data_bracket": DataBracket}
+    return kinds.get(_type(path), Audit).from_json(path)
 
 
 def open_audit(path: Path) -> Audit:

@@ -29,6 +29,7 @@ class Scope(enum.StrEnum):
     """Over which inputs a Lipschitz constant speaks."""
 
     GLOBAL = "global"
+    DATA = "data"
     POINT = "point"
     BALL = "ball"
 
