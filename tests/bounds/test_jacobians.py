@@ -160,6 +160,12 @@ def test_in_train_mode_the_batch_is_one_input() -> None:
     assert bracket.gap <= 2e-3
 
 
+def test_dropout_that_is_off_is_no_note() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)).eval()
+    assert not ns.lipschitz(model, torch.randn(4, 6), scope="point").notes
+    assert "dropout counts as off" in ns.lipschitz(model.train(), torch.randn(4, 6), scope="point").notes
+
+
 def test_a_witness_attains_the_lower_side() -> None:
     for model, batch in (
         (network(50, 40, 60), torch.randn(3, 50, dtype=F64)),

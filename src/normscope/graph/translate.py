@@ -107,7 +107,7 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
         depends = any(isinstance(leaf, Ref) for leaf in leaves((args, kwargs)))
         if node.target in DROPOUT:
             if depends:
-                notes.append(DROPPED)
+                notes += [] if _switched_off(node) else [DROPPED]
                 if node.target is aten.dropout.default:
                     made[name] = _identity(node, args[0])
                 else:
