@@ -358,7 +358,7 @@ class TestTeeth:
     def test_trust_in_float32_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         inner = point.Products
         monkeypatch.setattr(point, "Products", lambda local: inner(local))
-        monkeypatch.setattr(point, "MISSED", 1e30)  # no slack, and so no second try in float64
+        monkeypatch.setattr(point, "HIDDEN", 1e30)  # no slack, and so no second try in float64
         with pytest.raises((AssertionError, JacobianError)):
             TestRange().test_a_float32_model_whose_products_leave_its_range(
                 "out of range in one direction only", FEW + 8

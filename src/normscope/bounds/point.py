@@ -23,7 +23,7 @@ from ..core.sizes import norm
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.export import Traces
 from ..graph.ir import Graph
-from ..linalg.lanczos import MISSED, Ritz, lanczos
+from ..linalg.lanczos import Ritz, lanczos
 from .backward import MOVED, disagrees, reach_of
 from .derivative import Local, candidates, captured
 from .products import Products
@@ -44,6 +44,8 @@ VANISHED = (
     "slopes vanish, overflow or cancel between the input and the output at this input, beyond what floats can tell: "
     "the Jacobian that is left is not the model's. Scale the weights so that no layer is that small or that large."
 )
+HIDDEN = 1e-2
+"""How likely an error of products in the model's own precision is to hide from the one product that is compared."""
 NOISES = 8.0
 """By how much of the difference of two products, rounded in different ways, a norm is widened."""
 
@@ -255,7 +257,7 @@ def _iterated(local: Local, rtol: float, steps: int, seed: int) -> Norms:
     """Lanczos on J^T J of all samples at once, in the model's own precision if that is enough.
 
     A product along the random start, in float64 and lifted, says how far other products are off:
-    rounding, cancellation, and what vanishes on the way. With probability `MISSED` at most an error that stretches some
+    rounding, cancellation, and what vanishes on the way. With probability `HIDDEN` at most an error that stretches some
     direction by more than `slack` hides from a random direction.
     """
     own = Products(local)
@@ -274,7 +276,7 @@ def _iterated(local: Local, rtol: float, steps: int, seed: int) -> Norms:
         off = norm(first - lifted, 1)
         if products is exact:
             _refuse_vanished(off, norm(lifted, 1), exact)
-        slack = off / (MISSED * math.sqrt(math.pi / (2 * start.shape[1])))
+        slack = off / (HIDDEN * math.sqrt(math.pi / (2 * start.shape[1])))
         found = _searched(products, start, first, scale, steps, rtol)
         if found is not None and bool((slack <= rtol * found.values).all()):
             break
