@@ -345,7 +345,7 @@ class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
     def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def planted(model, batch, mode, forced, output, graph):
+        def planted(model, batch, mode, forced, output, graph, traces):
             call = derivative.settle(model, derivative.prepare(model, batch, output), mode)
             yield dataclasses.replace(derivative._untraced(model, call, ""), doubted=None)
 
