@@ -1,5 +1,6 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
+from .bounds.data.quantile import DataBracket
 from .bounds.ladder import Ladder, ladder
 from .bounds.lipschitz import lipschitz
 from .bounds.radius.radii import Radii
@@ -25,6 +26,7 @@ __all__ = [
     "Audit",
     "Bracket",
     "Check",
+    "DataBracket",
     "Evidence",
     "Finding",
     "Graph",

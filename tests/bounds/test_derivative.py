@@ -253,7 +253,8 @@ def test_a_model_that_is_another_when_traced_is_differentiated_itself() -> None:
     bracket = ns.lipschitz(
         Layer(lambda x: x if torch.compiler.is_exporting() else 100 * x).eval(), batch(), scope="point"
     )
-    assert bracket.upper == pytest.approx(100)
+    assert bracket.lower < 100 < bracket.upper < 100 * (1 + 1e-4)  # there is no float64 copy
+    assert any("measured in float32" in note for note in bracket.notes)
     assert bracket.evidence is Evidence.SAMPLED
     lying = made(lambda x: 100 * x, lambda x, g: g)
     with pytest.raises(JacobianError, match="not the derivative"):
@@ -344,11 +345,12 @@ class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
     def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def planted(model, batch, mode, forced, output, graph):
+        def planted(model, batch, mode, forced, output, graph, traces):
             call = derivative.settle(model, derivative.prepare(model, batch, output), mode)
             yield dataclasses.replace(derivative._untraced(model, call, ""), doubted=None)
 
         monkeypatch.setattr(point, "candidates", planted)
+        monkeypatch.setattr(point, "ROUNDINGS", 0.0)
         test_a_jacobian_is_that_of_the_forward("a true Function")
         for name in ("backward of one", "tensor hook", "gradient reversal", "wrong by a share", "no_grad"):
             with pytest.raises(AssertionError):
@@ -364,11 +366,11 @@ class TestTeeth:
         """`vmap` of `select_scatter` has the right values and the wrong gradient."""
         inner = derivative._replayed
 
-        def planted(graph, samples, notes):
-            local = inner(graph, samples, notes)
-            graph = backward.differentiable(graph)
+        def planted(whole, graph, samples, notes):
+            local = inner(whole, graph, samples, notes)
+            graph = backward.differentiable(graph).double()
             run = torch.vmap(lambda row: graph.run(*graph.split(row)).reshape(-1))
-            return dataclasses.replace(local, function=run) if graph.per_sample and samples > 1 else local
+            return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
 
         monkeypatch.setattr(derivative, "_replayed", planted)
         test_a_jacobian_is_that_of_the_forward("backward of one")
@@ -376,10 +378,20 @@ class TestTeeth:
             test_a_jacobian_is_that_of_the_forward("in place")
 
     def test_the_first_mask_for_all_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        leaves = derivative.tree_leaves
-        monkeypatch.setattr(derivative, "tree_leaves", lambda tree: leaves(tree)[:1])
-        test_every_sample_has_its_own_mask()  # the values still tell
-        monkeypatch.setattr(derivative, "_gives", lambda local, expected: True)
+        inner = derivative._replayed
+
+        def planted(whole, graph, samples, notes):
+            local, graph = inner(whole, graph, samples, notes), graph.double()
+
+            def run(points):
+                return torch.stack([graph.run(*graph.split(row)).reshape(-1) for row in points])
+
+            return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
+
+        monkeypatch.setattr(derivative, "_replayed", planted)
+        monkeypatch.setattr(point, "ROUNDINGS", 0.0)
+        test_every_sample_has_its_own_mask()  # the values still tell, and the model itself is differentiated
+        monkeypatch.setattr(derivative, "_gives", lambda model, call, local: True)
         with pytest.raises(AssertionError):
             test_every_sample_has_its_own_mask()
 

@@ -95,3 +95,19 @@ def test_the_generator_of_the_device_is_left_alone() -> None:
     before = torch.cuda.get_rng_state()
     ns.lipschitz(model, batch)
     assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+@pytest.mark.parametrize("outputs", [3, 50])
+def test_jacobians_agree_with_the_cpu(outputs: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, outputs)).eval()
+    batches = [torch.randn(8, 40) for _ in range(3)]
+    there = copy.deepcopy(model).cuda()
+    one, other = ns.lipschitz(model, batches[0], scope="point"), ns.lipschitz(there, batches[0].cuda(), scope="point")
+    for here, away in zip(one.per_sample, other.per_sample, strict=True):
+        assert away.log10_lower == pytest.approx(here.log10_lower, abs=1e-4)
+        assert max(away.log10_lower, here.log10_lower) <= min(away.log10_upper, here.log10_upper)
+    streamed = ns.lipschitz(there, batches, scope="data", share=0.9, samples=24)
+    assert streamed.log10_norms == pytest.approx(
+        ns.lipschitz(model, batches, scope="data", share=0.9, samples=24).log10_norms, abs=1e-3
+    )

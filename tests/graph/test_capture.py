@@ -454,5 +454,5 @@ class TestRefused:
         model = Function(lambda x: 2 * x if x.sum() > 0 else 3 * x)
         with pytest.raises(CaptureError, match=r"cannot trace this model.*scope=\"point\""):
             ns.lipschitz(model, torch.ones(2, 3))
-        assert ns.lipschitz(model, torch.ones(2, 3), scope="point").upper == pytest.approx(2)
-        assert ns.lipschitz(model, -torch.ones(2, 3), scope="point").upper == pytest.approx(3)
+        assert ns.lipschitz(model, torch.ones(2, 3), scope="point").upper == pytest.approx(2, rel=1e-4)
+        assert ns.lipschitz(model, -torch.ones(2, 3), scope="point").upper == pytest.approx(3, rel=1e-4)

@@ -197,16 +197,17 @@ def test_lanczos_finds_the_top_of_a_batch() -> None:
     factor = torch.randn(4, 150, 160, dtype=F64, generator=generator)
     gram = factor @ factor.mT
     start = torch.randn(4, 150, dtype=F64, generator=generator)
-    values, vectors, errors = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=150, rtol=1e-10)
+    found = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=150, rtol=1e-10)
+    values, vectors, errors = found.values, found.vectors, found.errors
     assert torch.allclose(values, torch.linalg.eigvalsh(gram)[:, -1], rtol=1e-8)
     assert torch.allclose((gram @ vectors[:, :, None])[:, :, 0], values[:, None] * vectors, atol=1e-2)
     assert float(errors.max()) <= 1e-6
 
 
 def test_lanczos_stops_in_an_invariant_subspace() -> None:
-    values, _, _ = lanczos(lambda x: 3.0 * x, torch.ones(2, 9, dtype=F64), steps=9)
+    values = lanczos(lambda x: 3.0 * x, torch.ones(2, 9, dtype=F64), steps=9).values
     assert torch.allclose(values, torch.full((2,), 3.0, dtype=F64))
-    zero, _, _ = lanczos(lambda x: 0.0 * x, torch.ones(2, 9, dtype=F64), steps=9)
+    zero = lanczos(lambda x: 0.0 * x, torch.ones(2, 9, dtype=F64), steps=9).values
     assert torch.equal(zero, torch.zeros(2, dtype=F64))
 
 

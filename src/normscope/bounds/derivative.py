@@ -6,6 +6,7 @@ operators of a graph have torch's own derivatives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,20 +14,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
-from ..graph.call import Call, fresh, prepare, settle
-from ..graph.export import capture, capture_whole
+from ..graph.call import Call, drawn, fresh, prepare, settle
+from ..graph.export import Traces, capture
 from ..graph.ir import Graph, Node
+from ..graph.samples import independent
 from ..rules.arithmetic import JUMPING
 from .backward import differentiable, located, paths, substituted
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-ONE_BY_ONE = 16
-"""Up to this many samples a graph of one is run on each; for more the whole batch is captured, which takes a while.
-Not `torch.vmap`: it gives wrong gradients of some operators (`select_scatter` in torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +34,25 @@ class Local:
     Attributes:
         function: of the rows.
         point: the rows.
-        samples: how many.
+        outputs: the entries of the function at each row.
         notes: what the reader must know.
+        wide: makes the same in float64; None where there is none.
         doubted: why the derivative may not be the function's, and must be compared; None if it is.
         blame: names the modules at fault, when asked.
     """
 
     function: Callable[[Tensor], Tensor]
     point: Tensor
-    samples: int
+    outputs: int
     notes: tuple[str, ...]
+    wide: Callable[[], Local] | None = None
     doubted: str | None = None
     blame: Callable[[], str] = lambda: ""
+
+    @property
+    def samples(self) -> int:
+        """How many rows there are."""
+        return self.point.shape[0]
 
 
 def captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> Graph | None:
@@ -61,36 +66,51 @@ def captured(model: nn.Module, batch: Any, mode: str | None, output: str | int |
 
 
 def candidates(
-    model: nn.Module, batch: Any, mode: str, forced: str | None, output: str | int | None, graph: Graph | None
+    model: nn.Module,
+    batch: Any,
+    mode: str,
+    forced: str | None,
+    output: str | int | None,
+    graph: Graph | None,
+    traces: Traces | None = None,
 ) -> Iterator[Local]:
-    """Yield what to differentiate, the best first: the captured graph, the graph of the whole batch, the model itself.
+    """Yield what to differentiate, the best first: the graph of the whole batch, then the model itself.
 
-    A graph counts if it gives at the batch what the model gives. A graph of one sample holds the masks and other
-    constant inputs of the first: where there are any, and for many samples, the whole batch is captured.
+    The samples of a batch go through one graph together: a graph of one sample holds the masks and other constant
+    inputs of the first, and must be run once for each. A graph counts if it gives what the model gives, at the batch
+    and at random inputs. Models of token ids start at the embeddings, which the graph of the whole batch holds.
+    `traces` are those taken of other batches: they serve this one, too, where its shapes are the same.
     """
     call = prepare(model, batch, output)
-    if graph is not None and not call.variables:
-        notes = ("measured at the first sample, from the token embeddings",) if graph.per_sample else ()
-        yield _replayed(graph, 1, notes)
-        return
     if graph is not None:
-        samples = call.variables[0][1].shape[0] if graph.per_sample else 1
-        with torch.no_grad():
-            expected = fresh(model, call).reshape(samples, -1)
-        tensors = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-        if samples == 1 or (samples <= ONE_BY_ONE and len(tensors) == len(call.variables)):
-            local = _replayed(graph, samples, call.notes)
-            if _gives(local, expected):
+        samples = call.count if graph.per_sample else 1
+        for whole in _wholes(batch, graph, call, traces or Traces(model, mode=forced, output=output)):
+            local = _replayed(whole, graph, samples, call.notes)
+            if _gives(model, call, local):
                 yield local
-        if samples > 1:
-            with suppress(CaptureError):
-                local = _replayed(capture_whole(model, batch, mode=forced, output=output), samples, call.notes)
-                if _gives(local, expected):
-                    yield local
+                break
     why = "the model cannot be traced" if graph is None else "the traced model cannot be differentiated in its stead"
     # without a graph nobody knows whether samples are independent
     alone = graph is not None and graph.per_sample
-    yield _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
+    local = _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
+    yield local if graph is None else replace(local, notes=(*local.notes, *graph.notes))
+
+
+def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Graph]:
+    """Yield graphs of all samples of a batch: the one that is there, and one captured for it."""
+    if not graph.per_sample:
+        yield graph
+        return
+    held = graph.batched
+    if held is not None and held.output_shape[0] == call.count and _of(held, call):
+        yield held
+    with suppress(CaptureError):  # the graph may be that of more samples, or of others
+        whole = traces.at(batch)
+        tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]
+        settled = not traces.fresh and len(tensors) == len(call.variables)  # the same operators with the same constants
+        if not settled and not independent(whole, call.count):
+            raise InputError("the samples of this batch are not independent, while those of the first batch are")
+        yield whole
 
 
 def _untraced(model: nn.Module, call: Call, why: str) -> Local:
@@ -109,47 +129,78 @@ def _untraced(model: nn.Module, call: Call, why: str) -> Local:
         return ", ".join(paths(located(model, call))) or "the model"
 
     point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
-    return Local(function, point, samples, call.notes, why, blame)
+    with torch.no_grad():
+        outputs = function(point).shape[1]
+    return Local(function, point, outputs, call.notes, None, why, blame)
 
 
-def _replayed(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
-    """A graph, of one sample or of all, as a function of rows, and what its operators say about its derivative."""
+def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
+    """The graph of all samples as a function of rows, and what the operators of a graph say about its derivative."""
+    notes = (*notes, *whole.notes)
     jumping = dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in graph if _jumps(node))
     if jumping:
         seen = f"the function can jump ({', '.join(list(jumping)[:4])})"
         notes = (*notes, f"{seen}: its derivative says nothing about inputs beside a jump")
     foreign = dict.fromkeys(f"{node.op} in `{node.path or 'the model'}`" for node in graph if _foreign(node))
     blame = ", ".join(foreign)
-    if any(item.value.dtype in HALVES for item in graph.inputs):  # its own precision would drown the derivatives
-        graph, notes = graph.double(), (*notes, "half precision, measured in float64")
-    graph = differentiable(graph)
-    if graph.per_sample and samples > 1 and graph.samples is not None:
-        rows = graph.samples[:samples].to(graph.inputs[0].value.dtype)
+    if any(item.value.dtype in HALVES for item in whole.inputs):  # its own precision would drown the derivatives
+        whole, notes = whole.double(), (*notes, "half precision, measured in float64")
+    local = _as_rows(differentiable(whole), samples, notes)
+    if foreign:  # nobody knows whether it takes float64
+        return replace(local, wide=None, doubted=f"{blame} has a backward of its own", blame=lambda: blame)
+    return local
 
-        def function(points: Tensor) -> Tensor:
-            return torch.stack([graph.run(*graph.split(point)).reshape(-1) for point in points])
-    else:
-        sizes = [item.value.numel() // samples for item in graph.inputs]
-        rows = torch.cat([item.value.detach().reshape(samples, -1) for item in graph.inputs], dim=1)
 
-        def function(points: Tensor) -> Tensor:
-            parts = points.split(sizes, dim=1)
-            given = [part.reshape(item.shape) for part, item in zip(parts, graph.inputs, strict=True)]
-            return graph.run(*given).reshape(samples, -1)
+def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
+    sizes = [item.value.numel() // samples for item in graph.inputs]
+    rows = torch.cat([item.value.detach().reshape(samples, -1) for item in graph.inputs], dim=1)
 
-    return Local(
-        function, rows, samples, notes, f"{blame} has a backward of its own" if foreign else None, lambda: blame
+    def function(points: Tensor) -> Tensor:
+        parts = points.split(sizes, dim=1)
+        given = [part.reshape(item.shape) for part, item in zip(parts, graph.inputs, strict=True)]
+        return graph.run(*given).reshape(samples, -1)
+
+    outputs = math.prod(graph.output_shape) // samples
+    narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
+        node.dtype in (torch.float32, *HALVES) for node in graph
     )
+    return Local(function, rows, outputs, notes, (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None)
 
 
-def _gives(local: Local, expected: Tensor) -> bool:
-    """Whether a graph gives at the batch what the model gives, up to rounding."""
-    with torch.no_grad():
-        value = local.function(local.point)
+def _of(graph: Graph, call: Call) -> bool:
+    """Whether a graph was captured at the float inputs of a call; for token ids only values can tell."""
+    tensors = [tensor for _, tensor in call.variables]
+    return not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+
+
+def _gives(model: nn.Module, call: Call, local: Local) -> bool:
+    """Whether a graph gives what the model gives, up to rounding: at the batch, and at random inputs if it can."""
+    tensors = [tensor for _, tensor in call.variables]
+    trials = [(call, local.point)]
+    width = sum(tensor.numel() for tensor in tensors)
+    if width == local.point.numel():  # else the output does not read some of them, or the graph starts at tokens
+        trial = drawn(call, 1.0)
+        parts = [tensor.detach().reshape(local.samples, -1) for _, tensor in trial.variables]
+        trials.append((trial, torch.cat(parts, dim=1)))
+    for trial, rows in trials:
+        with torch.no_grad():
+            try:
+                expected = fresh(model, trial).reshape(local.samples, -1)
+            except InputError:
+                if trial is call:
+                    raise
+                continue  # the model takes no random input
+            if not _agree(local.function(rows.to(local.point)), expected):
+                return False
+    return True
+
+
+def _agree(value: Tensor, expected: Tensor) -> bool:
     if value.shape != expected.shape:
         return False
     wide = 1e-1 if expected.dtype in HALVES else 1e-3
-    return torch.allclose(value, expected.to(value), rtol=wide, atol=wide * max(float(expected.abs().max()), 1e-30))
+    scale = max(float(expected.abs().nan_to_num().max()), 1e-30)
+    return torch.allclose(value, expected.to(value), rtol=wide, atol=wide * scale, equal_nan=True)
 
 
 def _jumps(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""`lipschitz`: the bracket of a model's Lipschitz constant, in one of three scopes."""
+"""`lipschitz`: the bracket of a model's Lipschitz constant, in one of four scopes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball import ball_bracket
+from .data.streaming import data_quantile
 from .ellipsoids.outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
@@ -29,6 +30,9 @@ def lipschitz(
     radius: float | None = None,
     effort: str = "fast",
     per: str | None = None,
+    share: float = 0.99,
+    confidence: float = 0.95,
+    samples: int | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     on_missing: str = "error",
@@ -43,11 +47,14 @@ def lipschitz(
     lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
     POINT: the Jacobian norm at each sample of the batch. BALL: over all inputs within `radius` (l2) of a sample, one
     bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL.
+    DATA: the Jacobian norm that a share of the data's distribution does not exceed, with confidence, from the norms at
+    samples of a loader. It speaks of fresh independent draws, not of shifted or adversarial inputs.
 
     Args:
         model: any `torch.nn.Module`.
-        batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings.
-        scope: `"global"`, `"point"` or `"ball"`.
+        batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings. For DATA also a
+            loader: whatever yields such batches.
+        scope: `"global"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
@@ -57,6 +64,10 @@ def lipschitz(
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
+        share: for DATA, of the distribution.
+        confidence: for DATA, of each side.
+        samples: for DATA, how many to read; None for as many as the confidence takes (299 for a share of 0.99 at 0.95,
+            of which the largest norm is the limit). More samples give a smaller limit.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: cuts short what takes longer, and then `converged` is False and `advice` says what was cut. Without
@@ -64,7 +75,8 @@ def lipschitz(
         seed: of the search from below.
 
     Returns:
-        The bracket; `+inf` comes with the reason and the module that makes it so.
+        The bracket; `+inf` comes with the reason and the module that makes it so. For DATA a `DataBracket`, which also
+        has the norm at every sample and names the samples with the largest ones (`largest`).
 
     Raises:
         InputError: the model does not accept the batch, or holds NaN; or an option is not what it can be.
@@ -90,6 +102,19 @@ def lipschitz(
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
     if scope is Scope.BALL and effort == "exact":
         raise InputError('effort="exact" is for scope="global": balls take "fast" or "tight"')
+    if scope is Scope.DATA:
+        return data_quantile(
+            model,
+            batch,
+            share=share,
+            confidence=confidence,
+            samples=samples,
+            mode=mode,
+            output=output,
+            rtol=rtol,
+            max_seconds=max_seconds,
+            seed=seed,
+        )
     if scope is Scope.POINT:
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
     work = Work(
@@ -112,7 +137,7 @@ def _scope(scope: str | Scope) -> Scope:
     try:
         return Scope(scope)
     except ValueError:
-        raise InputError(f'scope is "global", "point" or "ball", not {scope!r}') from None
+        raise InputError(f'scope is "global", "point", "ball" or "data", not {scope!r}') from None
 
 
 def _with_proofs(work: Work, bracket: Bracket, radius: float, best: Bracket) -> Bracket:

@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, check, compare, demo, ops, radius, show, verify
+from . import audit, check, compare, demo, lipschitz, ops, radius, show, verify
 from .lines import fail, print_anything, readers_may_leave
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)
 app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)
 app.command(help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command(help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
+app.command(help=lipschitz.HELP, epilog=lipschitz.EXAMPLES)(lipschitz.lipschitz)
 app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
 app.command()(ops.ops)

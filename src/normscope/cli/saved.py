@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.checked import Check
@@ -19,22 +20,24 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Check | Radii | Run:
-    """Read a saved audit, check or radii, or the log of a run.
+def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run:
+    """Read a saved result, or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json`, `check --json` or `radius --json` wrote, or a folder that `ns.watch`
-            wrote a log to. A pipe is taken for an audit: it can be read once only.
+        path: a file that `normscope audit --json`, `check --json`, `radius --json` or `lipschitz --scope data --json`
+            wrote, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    kind = _type(path)
-    if kind == "check":
-        return Check.from_json(path)
-    return Radii.from_json(path) if kind == "radii" else Audit.from_json(path)
+    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket]] = {
+        "check": Check,
+        "radii": Radii,
+        "data_bracket": DataBracket,
+    }
+    return kinds.get(_type(path), Audit).from_json(path)
 
 
 def open_audit(path: Path) -> Audit:

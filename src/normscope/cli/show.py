@@ -14,9 +14,9 @@ from .targets import check_targets
 
 HELP = """Show a saved audit, check or certified radii, or a training run.
 
-The file is one that `normscope audit --json FILE`, `normscope check --json FILE`, `normscope radius --json FILE` or
-`to_json(path)` of such a result wrote; the folder one that `ns.watch(..., log=FOLDER)` writes to, also while it does.
-Nothing is measured again.
+The file is one that `normscope audit --json FILE`, `normscope check --json FILE`, `normscope radius --json FILE`,
+`normscope lipschitz --scope data --json FILE` or `to_json(path)` of such a result wrote; the folder one that
+`ns.watch(..., log=FOLDER)` writes to, also while it does. Nothing is measured again.
 """
 
 EXAMPLES = """**Examples**

@@ -29,6 +29,7 @@ class Scope(enum.StrEnum):
     """Over which inputs a Lipschitz constant speaks."""
 
     GLOBAL = "global"
+    DATA = "data"
     POINT = "point"
     BALL = "ball"
 
@@ -63,6 +64,7 @@ class Bracket:
         per_sample: one bracket per sample, for POINT and BALL over a batch.
         per_output: one bracket per output, or per difference of two outputs, where asked for.
         notes: what the reader must know (dropout counted as off, ...).
+        products: how many products with Jacobians, each of the whole batch, a POINT figure took.
         proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
 
@@ -81,6 +83,7 @@ class Bracket:
     per_sample: tuple[Bracket, ...] | None = field(default=None, repr=False)
     per_output: tuple[Bracket, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    products: int | None = None
     proof: Proof | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -160,6 +163,7 @@ class Bracket:
             "per_sample": [b.to_json() for b in self.per_sample] if self.per_sample is not None else None,
             "per_output": [b.to_json() for b in self.per_output] if self.per_output is not None else None,
             "notes": list(self.notes),
+            "products": self.products,
         }
 
     @classmethod
@@ -181,6 +185,7 @@ class Bracket:
             per_sample=None if samples is None else tuple(map(cls.from_json, samples)),
             per_output=None if outputs is None else tuple(map(cls.from_json, outputs)),
             notes=tuple(data["notes"]),
+            products=data.get("products"),
         )
 
     def __str__(self) -> str:

@@ -280,9 +280,9 @@ def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
     if observed is None or not observed.per_sample:
         return {}
     points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
-    best, top = max(enumerate(observed.per_sample), key=lambda pair: pair[1].log10_lower)
+    best, top = max(enumerate(observed.per_sample[: len(points)]), key=lambda pair: pair[1].log10_lower)
     direction = top.witness
-    if best >= len(points) or direction is None or direction.numel() != points.shape[1] or not bool(direction.any()):
+    if direction is None or direction.numel() != points.shape[1] or not bool(direction.any()):
         return {}
     point, direction = points[best].double(), direction.reshape(-1).double().to(points.device)
     length = STEP * max(float(point.norm()), 1e-3)

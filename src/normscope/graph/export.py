@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..core.errors import CaptureError, InputError, NormscopeError, said
@@ -70,11 +70,52 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
 @outside_inference_mode
 def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
-    """Turn a model into the graph of the whole batch as one input, whether its samples are independent or not."""
-    forced, mode = mode, mode_of(model, mode)
-    with untouched(model, forced):
-        call = prepare(model, batch, output)
-    return _captured(model, call, forced, mode)[0]
+    """Turn a model into the graph of the whole batch as one input, operator by operator, unverified.
+
+    That its values are the model's is for the caller to check.
+    """
+    return Traces(model, mode=mode, output=output).at(batch)
+
+
+class Traces:
+    """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
+
+    Values that a trace holds for constant (masks, token ids, what is computed from them) are evaluated for each batch.
+    That the values of a graph are the model's is for the caller to check.
+
+    Args:
+        model: the user's model; left as found.
+        mode: as for `capture`.
+        output: as for `capture`.
+
+    Attributes:
+        taken: how many traces were taken.
+        fresh: whether the last graph came from a new trace.
+    """
+
+    def __init__(self, model: nn.Module, *, mode: str | None = None, output: str | int | None = None) -> None:
+        self.model, self.forced, self.output = model, mode, output
+        self.mode = mode_of(model, mode)
+        self.taken, self.fresh = 0, True
+        self._held: tuple[Any, ExportedProgram] | None = None
+
+    def at(self, batch: Any) -> Graph:
+        """Return the graph of one batch; of traces the last is kept.
+
+        Raises:
+            InputError, CaptureError: as for `capture`.
+        """
+        with untouched(self.model, self.forced):
+            call = prepare(self.model, batch, self.output)
+        form = tuple((tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else v for v in call.leaves)
+        self.fresh = self._held is None or self._held[0] != form
+        if self._held is not None and not self.fresh:
+            with torch.no_grad():
+                return _translated(self._held[1], call, self.mode)
+        self.taken += 1
+        program, graph = _traced(self.model, call, self.forced, self.mode, True)
+        self._held = form, program
+        return graph
 
 
 def warmed(max_seconds: float | None) -> float | None:
@@ -106,9 +147,14 @@ def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: 
     """Export the model from the state it was found in, and read the result."""
     with untouched(model, forced, traced=True):
         program = _export(model, call.sample() if call.per_sample else call, plain)
+    with torch.no_grad():
+        return program, _translated(program, call, mode)
+
+
+def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
+    """Read what was traced as a graph, with the values of a call."""
     try:
-        with torch.no_grad():
-            return program, translate(program, call, mode)
+        return translate(program, call, mode)
     except NormscopeError:
         raise
     except Exception as error:

@@ -180,7 +180,7 @@ class _Reader:
         if not depends:
             self.constants[node.name] = (args[0], None) if both else args[0]
             return
-        self.notes.append(DROPPED)
+        self.notes += [] if _switched_off(node) else [DROPPED]
         if both:
             self.multiple[node.name] = _node(node, node.target, args, kwargs)
         else:

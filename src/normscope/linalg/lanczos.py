@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,28 @@ from .linear_map import LinearMap
 
 _DIRECT = 128
 """Matrices up to this order are diagonalized directly."""
+_ROOM = 4
+"""Vectors of a basis for which memory is taken at a time, and steps between two looks at how far it has come."""
+MISSED = 1e-3
+"""How likely a random start is to have less of the top eigenvector than `above` counts on."""
+
+
+class Ritz(NamedTuple):
+    """What Lanczos found of the largest eigenvalue of each operator.
+
+    Attributes:
+        values: the largest Ritz value `[b]`: attained by its vector.
+        vectors: its unit vector `[b, n]`.
+        errors: its estimated relative error (not a bound).
+        above: what the eigenvalue is not above, but for starts as unlucky as `MISSED` says; infinite for one step.
+        steps: applications of the operator.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    errors: Tensor
+    above: Tensor
+    steps: int
 
 
 def top_eigenpairs(
@@ -34,33 +57,42 @@ def top_eigenpairs(
         return values[:, -1].to(matrices.device), vectors[:, :, -1].to(matrices.device)
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    values, vectors, _ = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
-    return values, vectors
+    found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
+    return found.values, found.vectors
 
 
 def lanczos(
-    operator: Callable[[Tensor], Tensor], start: Tensor, *, steps: int = 60, rtol: float = 1e-6
-) -> tuple[Tensor, Tensor, Tensor]:
+    operator: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    steps: int = 60,
+    rtol: float = 1e-6,
+    sure: bool = False,
+    budget: Budget | None = None,
+) -> Ritz:
     """Search for the largest eigenvalues of a batch of Hermitian positive semidefinite operators.
 
     Args:
         operator: maps rows `[b, n]` to rows `[b, n]`, each row by its own operator.
-        start: start vectors `[b, n]`, real or complex.
+        start: start vectors `[b, n]`, real or complex; `above` needs them drawn from a normal distribution.
         steps: at most this many steps, with full reorthogonalization.
         rtol: stop once the estimated relative error of every eigenvalue is below this.
+        sure: stop only once `above` is that close, too.
+        budget: the search stops once its time is over.
 
-    Returns:
-        The largest eigenvalue of each, its unit eigenvector, and the estimated relative error (not a bound).
+    Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013), for `above`.
     """
     count, size = start.shape
     steps = min(steps, size)
-    basis = start.new_zeros(count, steps, size)
+    basis = start.new_zeros(count, 0, size)
     real = start.real.dtype if start.is_complex() else start.dtype
     alpha = torch.zeros(count, steps, dtype=real, device=start.device)
     beta = torch.zeros_like(alpha)
     vector = start / start.norm(dim=1, keepdim=True).clamp(min=1e-300)
     least = torch.zeros(count, dtype=real, device=start.device)
     for step in range(steps):
+        if step == basis.shape[1]:
+            basis = torch.cat([basis, start.new_zeros(count, min(_ROOM, steps - step), size)], dim=1)
         basis[:, step] = vector
         image = operator(vector)
         known = basis[:, : step + 1]
@@ -68,22 +100,26 @@ def lanczos(
         alpha[:, step] = inner[:, step, 0].real
         image = image - (known.mT @ inner)[:, :, 0]
         image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
-        size = image.norm(dim=1)
+        rest = image.norm(dim=1)
         least = torch.maximum(least, 1e-14 * alpha[:, step].abs())
-        ended = size <= least  # an invariant subspace: stay at zero
-        beta[:, step] = size.masked_fill(ended, 0.0)
-        vector = image / size.masked_fill(ended, math.inf)[:, None]
-        if step + 1 == steps or step % 8 == 7:
-            values, coordinates, errors = _ritz(alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu())
-            if float(errors.max()) <= rtol:
+        ended = rest <= least  # an invariant subspace: stay at zero
+        beta[:, step] = rest.masked_fill(ended, 0.0)
+        vector = image / rest.masked_fill(ended, math.inf)[:, None]
+        late = budget is not None and budget.late
+        if step + 1 == steps or step % _ROOM == _ROOM - 1 or late:
+            known_so_far = alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu()
+            values, coordinates, errors, above = _ritz(*known_so_far, size)
+            open_still = torch.maximum(errors, above / values.clamp(min=1e-300) - 1) if sure else errors
+            if late or float(open_still.max()) <= rtol:
                 break
     vectors = (coordinates.to(start)[:, None, :] @ basis[:, : step + 1])[:, 0]
     vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    return values.to(start.device, real), vectors, errors.to(start.device, real)
+    values, errors, above = (found.to(start.device, real) for found in (values, errors, above))
+    return Ritz(values, vectors, errors, above, step + 1)
 
 
-def _ritz(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the top Ritz values, their coordinates and estimated relative errors of tridiagonal matrices."""
+def _ritz(alpha: Tensor, beta: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`."""
     tri = torch.diag_embed(alpha)
     if alpha.shape[1] > 1:
         tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
@@ -92,7 +128,26 @@ def _ritz(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     residual = (beta[:, -1] * vectors[:, -1, -1]).abs()
     gap = top - values[:, -2] if alpha.shape[1] > 1 else top
     error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
-    return top, vectors[:, :, -1], error / top.clamp(min=1e-300)
+    return top, vectors[:, :, -1], error / top.clamp(min=1e-300), _above(values, beta, size)
+
+
+def _above(values: Tensor, beta: Tensor, size: int) -> Tensor:
+    """Return what the largest eigenvalue is not above, from Ritz values and the lengths of the steps.
+
+    After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
+    length is 1: so |p(eigenvalue)| is at most one over the share of the eigenvector in the start. That share is less
+    than MISSED sqrt(pi/2n) with probability MISSED at most. Beyond the top Ritz value p grows: its root there is found
+    by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
+    """
+    wanted = -math.log(MISSED * math.sqrt(math.pi / (2 * size)))
+    lengths = beta.clamp(min=1e-300).log().sum(dim=1)
+    low = torch.zeros_like(values[:, -1])
+    high = ((wanted + lengths) / beta.shape[1]).exp()  # no factor is below t - top
+    for _ in range(60):
+        middle = (low + high) / 2
+        grown = (middle[:, None] + (values[:, -1:] - values)).log().sum(dim=1) - lengths
+        low, high = torch.where(grown < wanted, middle, low), torch.where(grown < wanted, high, middle)
+    return values[:, -1] + torch.where((beta == 0).any(dim=1), 0.0, high)
 
 
 @dataclass(slots=True)

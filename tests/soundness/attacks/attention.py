@@ -119,7 +119,7 @@ def _points(outcome, model, batch, function, starts, seed) -> None:
     for bracket, start in zip(brackets, starts, strict=True):
         truth = _norm(function, start)
         words = f"seed {seed} at a point: {truth!r} outside of [{bracket.lower!r}, {bracket.upper!r}]"
-        room = 64 * torch.finfo(batch.dtype).eps * max(truth, bracket.upper)  # of a Jacobian in the model's own float
+        room = ROUNDING * max(truth, bracket.upper)
         inside = bracket.lower - room <= truth <= bracket.upper + room
         outcome.check(inside, words)
 

@@ -67,8 +67,7 @@ def page(result: dict) -> str:
         "for every cell of tiny piecewise linear networks, dense Jacobians and climbs in float64, changes of the "
         "originals of parametrized weights, projected gradients on the model in float64 and then on the model itself. "
         "A check is one comparison of a figure with an attack. The room left for rounding is derived where it is made, "
-        "for exact constants, weights and radii; for attention and scales it is 1e-9, and for POINT figures of float32 "
-        "models, whose Jacobians are taken in float32, 64 of its units.",
+        "for exact constants, weights and radii; for attention and scales it is 1e-9.",
         "",
         "| figure and attack | cases | checks | violations | median log10 of figure over attack |",
         "|---|---|---|---|---|",

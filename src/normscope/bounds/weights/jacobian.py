@@ -219,7 +219,7 @@ def _refined(tail: Graph, weight: Tensor, start: Tensor, search: Search) -> Gues
         return ((ahead - back) * (length / (2 * step)))[None]
 
     with torch.no_grad():
-        _, vectors, _ = lanczos(normal, start[None].clone(), steps=search.steps, rtol=search.rtol)
+        vectors = lanczos(normal, start[None].clone(), steps=search.steps, rtol=search.rtol).vectors
         return _guess(pull(vectors[0]))
 
 

@@ -1,0 +1,1 @@
+"""DATA: quantiles of the Jacobian norm over a distribution, from a sample of it."""

@@ -1,0 +1,204 @@
+"""`DataBracket`: a quantile of the Jacobian norm over a distribution, with confidence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.bracket import Bracket, Evidence, Scope
+from ...core.errors import InputError, said
+from ...core.files import write_text
+from ...core.plain import plain, revived
+from ...report.shown import Shown
+from .order import draws_needed, rank_above, rank_below
+
+if TYPE_CHECKING:
+    from ...report.document import Document
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+LARGEST = 10
+"""How many samples `largest` names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataBracket(Shown, Bracket):
+    """The Jacobian norm that a share of the distribution does not exceed, with confidence.
+
+    Over draws of the samples, with probability `confidence` at least, a share of at least `share` of the distribution
+    has a Jacobian norm of at most `upper`; and with the same probability the quantile is at least `lower`. It speaks of
+    fresh independent draws from the distribution that the samples come from. It says nothing about shifted or
+    adversarial inputs, nor about two inputs far apart: the evidence is SAMPLED.
+
+    Prints as a table; in a notebook as HTML. The fields of `Bracket` are there, too.
+
+    Attributes:
+        share: of the distribution.
+        confidence: of each of the two sides.
+        log10_norms: log10 of the upper side of the Jacobian norm at each sample, in the order of the data.
+        log10_norms_lower: the same of the lower sides.
+        indices: where each sample stands in the data, if they were drawn in another order; None if they were not.
+    """
+
+    share: float
+    confidence: float
+    log10_norms: tuple[float, ...] = field(repr=False)
+    log10_norms_lower: tuple[float, ...] = field(repr=False)
+    indices: tuple[int, ...] | None = field(default=None, repr=False)
+
+    @property
+    def samples(self) -> int:
+        """How many samples were measured."""
+        return len(self.log10_norms)
+
+    @property
+    def largest(self) -> tuple[tuple[int, float], ...]:
+        """The samples with the largest norms, each as its index in the data and log10 of its norm, largest first."""
+        places = range(self.samples) if self.indices is None else self.indices
+        ranked = sorted(zip(places, self.log10_norms, strict=True), key=lambda pair: -pair[1])
+        return tuple(ranked[:LARGEST])
+
+    def limits(self, share: float, confidence: float | None = None) -> tuple[float, float]:
+        """Return log10 of the limits of another quantile, each with its own confidence.
+
+        The limits of several shares hold one by one with that confidence, not all at once.
+
+        Args:
+            share: of the distribution, between 0 and 1.
+            confidence: that of the bracket if not given.
+
+        Returns:
+            The lower limit (`-inf` where there are too few samples for one) and the upper one (`inf`).
+        """
+        confidence = self.confidence if confidence is None else confidence
+        check_shares(share, confidence)
+        return limits(self.log10_norms_lower, self.log10_norms, share, confidence)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data = {"schema_version": SCHEMA_VERSION, "type": "data_bracket", **Bracket.to_json(self)}
+        data |= {"share": self.share, "confidence": self.confidence}
+        data |= {"log10_norms": plain(self.log10_norms), "log10_norms_lower": plain(self.log10_norms_lower)}
+        data["indices"] = plain(self.indices)
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> DataBracket:
+        """Return the bracket that `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no such bracket of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
+        try:
+            data = source if isinstance(source, Mapping) else json.loads(Path(source).read_text(encoding="utf-8-sig"))
+            if data["type"] != "data_bracket" or data["schema_version"] != SCHEMA_VERSION:
+                raise ValueError("it is of another type or version")
+            uppers, lowers = (tuple(map(float, revived(data[k]))) for k in ("log10_norms", "log10_norms_lower"))
+            base = Bracket.from_json(data)
+            return cls(
+                log10_lower=base.log10_lower,
+                log10_upper=base.log10_upper,
+                evidence=base.evidence,
+                method=base.method,
+                scope=base.scope,
+                mode=base.mode,
+                reason=base.reason,
+                converged=base.converged,
+                advice=base.advice,
+                input_shape=base.input_shape,
+                notes=base.notes,
+                products=base.products,
+                share=float(data["share"]),
+                confidence=float(data["confidence"]),
+                log10_norms=uppers,
+                log10_norms_lower=lowers,
+                indices=None if data["indices"] is None else tuple(map(int, data["indices"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(
+                f"{name} holds no bracket over data ({said(error)}): write one with bracket.to_json(path)"
+            ) from error
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        from .page import quantile_document
+
+        return quantile_document(self, brief=brief)
+
+
+def quantile(
+    lowers: list[float],
+    uppers: list[float],
+    *,
+    share: float,
+    confidence: float,
+    mode: str,
+    method: str,
+    input_shape: tuple[int, ...],
+    notes: tuple[str, ...],
+    products: int,
+    settled: bool = True,
+    advice: str | None = None,
+) -> DataBracket:
+    """Make the bracket of a quantile from both sides of the norms at independent samples."""
+    low, high = limits(lowers, uppers, share, confidence)
+    reason = None
+    if high == math.inf:
+        needed = draws_needed(share, confidence)
+        reason = f"{len(uppers)} samples are too few to speak of a share of {share:g} with confidence {confidence:g}"
+        advice = "; ".join([*([advice] if advice else []), f"pass {needed} samples or more, or lower the share"])
+    elif not settled:
+        advice = "; ".join([*([advice] if advice else []), "some norms did not close to rtol: raise rtol"])
+    rank = rank_above(len(uppers), share, confidence)
+    return DataBracket(
+        log10_lower=low,
+        log10_upper=high,
+        evidence=Evidence.SAMPLED,
+        method=f"order statistic {rank or '-'} of {len(uppers)}: {method}",
+        scope=Scope.DATA,
+        mode=mode,
+        reason=reason,
+        converged=advice is None,
+        advice=advice,
+        input_shape=input_shape,
+        notes=notes,
+        products=products,
+        share=share,
+        confidence=confidence,
+        log10_norms=tuple(uppers),
+        log10_norms_lower=tuple(lowers),
+    )
+
+
+def limits(
+    lowers: tuple[float, ...] | list[float], uppers: tuple[float, ...] | list[float], share: float, confidence: float
+) -> tuple[float, float]:
+    """Return the order statistics between which the quantile of a share lies, each with that confidence."""
+    below, above = rank_below(len(lowers), share, confidence), rank_above(len(uppers), share, confidence)
+    low = -math.inf if below is None else sorted(lowers)[below - 1]
+    return low, math.inf if above is None else sorted(uppers)[above - 1]
+
+
+def check_shares(share: Any, confidence: Any) -> None:
+    """Refuse a share or a confidence that is no number between 0 and 1."""
+    for name, value in (("share", share), ("confidence", confidence)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < 1.0:
+            raise InputError(f"{name} is a number between 0 and 1, such as 0.99, not {value!r}")
