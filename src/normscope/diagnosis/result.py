@@ -84,6 +84,8 @@ class Row:
             layers share has the same figure in each of their rows.
         channels, dead_channels: output channels, and those that carry nothing (scale or filter negligible beside the
             largest of the layer, constant input).
+        follows: the positions in `layers` of the rows directly before this one: two rows that follow the same one stand
+            in parallel branches. Empty behind the input, `None` where the model was not traced.
         notes: what was not measured here, and why.
     """
 
@@ -106,6 +108,7 @@ class Row:
     sensitivity: Bracket | None = None
     channels: int | None = None
     dead_channels: int | None = None
+    follows: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class Row:
         whole: dict[str, Any] = {**dict.fromkeys(ADDED), **data}
         given = {item.name: whole[item.name] for item in fields(cls)}
         for name, value in given.items():
-            if name in ("input_shape", "output_shape", "notes") and value is not None:
+            if name in ("input_shape", "output_shape", "follows", "notes") and value is not None:
                 given[name] = tuple(value)
             elif name.startswith("log10_"):
                 given[name] = revived(value)

@@ -21,6 +21,7 @@ from ..graph.ir import Node, Unit, leaves
 from ..linalg.layers import linear_map
 from ..linalg.norms import bracket
 from ..rules.effects import Linear
+from .branches import followed
 from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place
 from .gains import alone_gain, at_data, folded_gain
@@ -75,14 +76,16 @@ def from_graph(
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
+    follows = followed(work.double, nodes)
     places = []
     with Progress("measuring layers", total=len(nodes)) as progress:
-        for node in nodes:
+        for node, before in zip(nodes, follows, strict=True):
             progress.step(node.path)
             effect = work.segments.effects[node.name]
             common = _described(work.model, node) | {
                 "log10_cumulative": certified[node.name].log10,
                 "log10_observed": gains.get(node.name),
+                "follows": before,
             }
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):

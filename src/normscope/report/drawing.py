@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .cells import NOT_MEASURED, visible
+from ..core.markup import escaped as escaped
+from .cells import NOT_MEASURED
 from .scale import Scale, tick_text, ticks
 
 LANE = 18.0
@@ -107,11 +107,6 @@ def shortened(name: str, most: int) -> str:
         return name or NOT_MEASURED
     tail = (2 * most) // 3
     return f"{name[: most - tail - 1]}…{name[-tail:]}"
-
-
-def escaped(text: str) -> str:
-    """Return text as markup shows it, whatever it holds."""
-    return html.escape(visible(text))
 
 
 def number_text(value: float) -> str:
