@@ -10,7 +10,6 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that show nothing, or that turn around or break what stands beside them."""
 
 
-
 def card(title: str, lines: Mapping[str, str | None]) -> str:
     """Return a few labelled lines as HTML for a notebook, with styles of its own: other sheets cannot reach them.
 

@@ -136,6 +136,7 @@ def audit(
         graph=None if work is None else work.double,
         effects={} if work is None else work.segments.effects,
         mismatches=() if broken or data.not_finite is not None else _mismatches(work, model, batch, asked, output),
+        bounds=rungs,
     )
     notes = () if work is None else work.graph.notes
     return Audit(

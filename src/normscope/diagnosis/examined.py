@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from ..bounds.backward import Mismatch
+from ..core.bracket import Bracket
 from ..core.log10 import log10
 from ..graph.invariance import Feed
 from ..graph.ir import Graph, Node
@@ -156,6 +157,7 @@ class Examined:
         graph: what was captured; `None` if the model cannot be traced.
         effects: every node's effect by name.
         mismatches: modules whose backward is not the derivative of their forward.
+        bounds: the brackets of the whole network by method.
     """
 
     model: nn.Module
@@ -166,6 +168,7 @@ class Examined:
     graph: Graph | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
+    bounds: Mapping[str, Bracket] = field(default_factory=dict)
 
     def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
         """Yield the normalizers that saw data."""

@@ -17,6 +17,7 @@ from ..core.finding import Finding
 from ..core.plain import plain, revived
 from ..report.shown import Shown
 from .form import ADDED, check_form
+from .verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +87,9 @@ class Row:
             largest of the layer, constant input).
         follows: the positions in `layers` of the rows directly before this one: two rows that follow the same one stand
             in parallel branches. Empty behind the input, `None` where the model was not traced.
+        bypassed: whether a way from the input to the output leads around it: it stands in a branch.
+        log10_trunk_cumulative, log10_trunk_observed: of a row that begins a branch: the bound on the map from the input
+            to where the branch leaves the main line, and the gain there at the data.
         notes: what was not measured here, and why.
     """
 
@@ -109,6 +113,9 @@ class Row:
     channels: int | None = None
     dead_channels: int | None = None
     follows: tuple[int, ...] | None = None
+    bypassed: bool | None = None
+    log10_trunk_cumulative: float | None = None
+    log10_trunk_observed: float | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -186,6 +193,11 @@ class Audit(Shown):
         if self.lipschitz is not None and self.lipschitz.log10_upper < float("inf"):
             return self.lipschitz
         return self.observed or self.lipschitz
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
+        return verdict(self.findings, self.layers)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, and write it to a file if a path is given.

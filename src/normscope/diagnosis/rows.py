@@ -21,7 +21,7 @@ from ..graph.ir import Node, Unit, leaves
 from ..linalg.layers import linear_map
 from ..linalg.norms import bracket
 from ..rules.effects import Linear
-from .branches import followed
+from .branches import Standing, standings
 from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place
 from .gains import alone_gain, at_data, folded_gain
@@ -76,16 +76,16 @@ def from_graph(
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
-    follows = followed(work.double, nodes)
+    stands = standings(work.double, nodes)
     places = []
     with Progress("measuring layers", total=len(nodes)) as progress:
-        for node, before in zip(nodes, follows, strict=True):
+        for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
             effect = work.segments.effects[node.name]
             common = _described(work.model, node) | {
                 "log10_cumulative": certified[node.name].log10,
                 "log10_observed": gains.get(node.name),
-                "follows": before,
+                **_stands(node, stand, {name: size.log10 for name, size in certified.items()}, gains),
             }
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
@@ -101,6 +101,16 @@ def from_graph(
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
     return tuple(places)
+
+
+def _stands(node: Node, stand: Standing, certified: Mapping[str, float], gains: Mapping[str, float]) -> dict[str, Any]:
+    """What a row follows, and what reaches it where its branch leaves the main line."""
+    known: dict[str, Any] = {"follows": stand.follows, "bypassed": stand.bypassed}
+    if stand.begins and node.refs:
+        read = node.refs[0]
+        known["log10_trunk_cumulative"] = certified.get(read)
+        known["log10_trunk_observed"] = gains.get(read)
+    return known
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from .document import Cell, Kind
 
 NOT_MEASURED = "-"
 
+
 def format_cell(value: Cell, kind: Kind) -> str:
     """Return `value` as a reader sees it.
 
