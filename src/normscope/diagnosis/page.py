@@ -159,7 +159,7 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     effect = "Bounds hold, but could be tighter; what was not reached is missing. Raise `max_seconds`."
     others = "" if len(cut) == len(audits) else " A difference to the others may come from this alone."
     more = tuple((name if len(audits) > 1 else "", f"{'; '.join(found)}.") for name, found in cut.items())
-    return [Notice(level="warning", heading=heading, lines=(("", effect + others),), more=more)]
+    return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
 def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.markup import escaped
-from .curves import Place, count_text, places
+from .curves import Place, count_text, places, thinned
 from .document import Curve, Curves, Mark
 from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, tag
 from .scale import scale_of, ticks
@@ -26,6 +26,9 @@ THIN = 8
 
 WIDTH, NARROW, HEIGHT = 940.0, 372.0, 270.0
 """Pixels of the whole picture from left to right, the same on a telephone, and of the plot from top to bottom."""
+
+NARROW_POINTS = 60
+"""Points of a curve that a narrow picture has room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,9 @@ def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
     Returns:
         Markup without ids, styles or scripts; empty if no curve has a value.
     """
+    if narrow:
+        few = (replace(curve, points=thinned(curve.points, NARROW_POINTS)) for curve in curves.curves)
+        curves = replace(curves, curves=tuple(few))
     plot = _plot(curves, narrow)
     if plot is None:
         return ""

@@ -107,8 +107,8 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
         case Steps():
             if block.title:
                 _say(console, block.title, "bold")
-            for number, item in enumerate(block.items, 1):
-                _say(console, f"{number}. {item}")
+            for number, step in enumerate(block.items, 1):
+                _say(console, f"{number}. {step}")
         case Glossary():
             for term, meaning in block.items:
                 _say(console, f"{term}: {meaning}")
@@ -131,8 +131,8 @@ def _print_notice(notice: Notice, console: rich.console.Console) -> None:
 
     head = RichText(notice.level, style=LEVELS[notice.level])
     head.append(f" {visible(notice.heading)}", style="bold")
-    for text in (notice.where, notice.code and f"({notice.code})"):
-        head.append(f" {visible(text)}" if text else "", style="default")
+    head.append(f": {visible(notice.where)}" if notice.where else "", style="default")
+    head.append(f" ({visible(notice.code)})" if notice.code else "", style="default")
     console.print(head)
     for label, sentence in (*notice.lines, *(notice.more if notice.level != "info" else ())):
         begun = f"{visible(label)}: " if label else ""

@@ -14,8 +14,8 @@ from .words import figures, power
 CODE = "loose-bound"
 USELESS = 6.0
 """log10 of the bound over the largest Jacobian at the data: a millionfold is a bound on nothing that occurs."""
-WIDE = 1.0
-"""log10 of a normalizer's constant over all inputs over that at the data: ten times is an input nobody has."""
+WIDE = 0.5
+"""log10 of a normalizer's constant over all inputs over that at the data: three times is an input nobody has."""
 
 NORMALIZERS = {
     "layer_norm": "LayerNorm at zero variance",
