@@ -162,13 +162,21 @@ def test_layers_in_one_audit_only_are_shown_as_such():
     assert "only in" not in columns(alike)
 
 
-def test_findings_are_told_by_where_they_are():
-    document = compare_document(PAIR)
-    said = [block.body for block in of(document, Text) if block.body.endswith("warning.")]
-    assert said == ["In every audit: 1 warning.", "Only in first: 1 warning.", "Only in second: 1 warning."]
-    assert [notice.heading for notice in of(document, Notice)] == [
-        f"The variance into `{where}` collapsed" for where in ("both", "a", "b")
-    ]
+def test_findings_of_one_kind_are_one_card_that_says_where_they_are():
+    (notice,) = of(compare_document(PAIR), Notice)
+    assert notice.heading == "The variances into 3 normalizers collapsed"
+    assert notice.where == "in every audit"
+    assert notice.more[:2] == (("first", "`a` and `both`"), ("second", "`both` and `b`"))
+    assert notice.more[2:] == (
+        ("why it matters", "Below eps the normalizer no longer normalizes."),
+        ("advice", "Lower the weight decay."),
+    )
+
+
+def test_findings_of_some_audits_name_them():
+    calm = audit(findings=())
+    (notice,) = of(compare_document({"a": calm, "b": audit(), "c": audit(), "d": calm}), Notice)
+    assert (notice.heading, notice.where) == ("The variance into `net.1` collapsed", "only in b and c")
 
 
 def test_no_findings_at_all_are_said():

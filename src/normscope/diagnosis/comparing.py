@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..bounds.radius.page import compared_curves, compared_radii
@@ -15,12 +16,12 @@ from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted, factor, listed
-from .cards import next_steps, notices, steps
+from .cards import NAMED, next_steps, notices, steps
 from .page import cut_short, part
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .page_words import tally, why_useless
 from .result import Audit, Row
-from .verdict import sentence
+from .verdict import groups, places, sentence
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
@@ -61,7 +62,8 @@ def compare_document(
     charts = [] if brief else _charts(audits, rows)
     blocks: list[Block] = [
         Text(heading="Verdict", body=compared_verdict(audits), lead=True),
-        *([] if brief else [Text(body=sentence) for sentence in (*filter(None, (about,)), *_summary(audits, rows))]),
+        *([] if brief or not about else [Text(body=about)]),
+        *_modes(audits),
         _headline_table(audits, accuracy or {}),
         *charts[:1],
         *_findings(audits),
@@ -88,7 +90,7 @@ def compare_document(
             term="certified radius",
             folded=True,
         ),
-        *part("About these audits", *([] if brief else [_about_table(audits)]), folded=True),
+        *part("About these audits", *([] if brief else [_summary(audits, rows), _about_table(audits)]), folded=True),
     ]
     blocks += [] if brief else glossary(blocks)
     return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
@@ -157,20 +159,23 @@ def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
     return keyed
 
 
-def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[str]:
+def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
     names = list(audits)
     common = sum(len(found) == len(names) for found in rows.values())
-    sentences = [
-        f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of which "
-        f"{common:,} in every audit."
+    return Text(
+        body=f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of "
+        f"which {common:,} in every audit."
+    )
+
+
+def _modes(audits: Mapping[str, Audit]) -> list[Text]:
+    """Return a warning that audits of different modes are of different functions, where they are."""
+    if len({audit.mode for audit in audits.values()}) == 1:
+        return []
+    told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    return [
+        Text(body=f"The audits were made in different modes, so their figures are of different functions ({told}).")
     ]
-    modes = {audit.mode for audit in audits.values()}
-    if len(modes) > 1:
-        told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
-        sentences.append(
-            f"The audits were made in different modes, so their figures are of different functions ({told})."
-        )
-    return sentences
 
 
 def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
@@ -307,21 +312,22 @@ def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
 
 
 def _findings(audits: Mapping[str, Audit]) -> list[Block]:
-    """Findings in every audit first, then those in some, each group under a line that says in which."""
-    owners: dict[tuple[str, str], dict[str, Finding]] = {}
-    for name, audit in audits.items():
-        for finding in audit.findings:
-            owners.setdefault((finding.code, finding.where), {})[name] = finding
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for found in owners.values():
-        groups.setdefault(tuple(found), []).append(max(found.values(), key=lambda finding: finding.severity))
-    if not groups:
+    """One card per kind of finding, which says in which audits it was met and where in each."""
+    owner = {id(finding): name for name, audit in audits.items() for finding in audit.findings}
+    every = [finding for audit in audits.values() for finding in audit.findings]
+    if not every:
         return [Text(body="Nothing was found in any of them.")]
     blocks: list[Block] = []
-    for names in sorted(groups, key=lambda names: (-len(names), list(audits).index(names[0]))):
-        everywhere = len(names) == len(audits)
-        where = "In every audit" if everywhere else f"Only in {listed(names, most=len(names))}"
-        blocks += [Text(body=f"{where}: {tally(groups[names])}."), *notices(groups[names])]
+    for group in groups(every):
+        found: dict[str, list[Finding]] = {}
+        for finding in group:
+            found.setdefault(owner[id(finding)], []).append(finding)
+        distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
+        (card,) = notices(distinct)
+        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
+        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
+        rest = tuple(line for line in card.more if line[0] != "layers")
+        blocks.append(replace(card, where=met, more=(*where, *rest)))
     return blocks
 
 

@@ -27,7 +27,7 @@ THIN = 8
 WIDTH, NARROW, HEIGHT = 940.0, 372.0, 270.0
 """Pixels of the whole picture from left to right, the same on a telephone, and of the plot from top to bottom."""
 
-NARROW_POINTS = 60
+NARROW_POINTS = 50
 """Points of a curve that a narrow picture has room for."""
 
 
