@@ -6,8 +6,8 @@ import pytest
 
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.finding import Severity
-from normscope.diagnosis.page import audit_document
 from normscope.diagnosis.cards import advice, merged, next_steps, notices
+from normscope.diagnosis.page import audit_document
 from normscope.diagnosis.page_words import headline, tally, to_do, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Steps, Table, Text
 from normscope.report.html import to_fragment, to_html
@@ -313,7 +313,8 @@ def test_a_healthy_audit_says_what_would_show_more():
     assert to_do(cut) == ["Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter."]
     (notice,) = of(audit_document(cut), Notice)
     assert notice.heading == "This audit was cut short by max_seconds"
-    assert (steps := of(audit_document(cut), Steps)) and steps[0].title == "What to do next"
+    (steps,) = of(audit_document(cut), Steps)
+    assert steps.title == "What to do next"
 
 
 def test_the_tally_counts_by_severity():

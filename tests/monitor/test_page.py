@@ -28,7 +28,8 @@ def pictures(document):
 def test_a_report_has_its_parts_in_order(tmp_path):
     logs.write(tmp_path)
     assert headings(run_document(ns.Run(tmp_path))) == [
-        "Verdict", "Rates and products", "Normalizers", "Weights", "Signal and gradients", "Layers", "Settings", "Words",
+        "Verdict", "Rates and products", "Normalizers", "Weights", "Signal and gradients", "Layers", "Settings",
+        "Words",
     ]  # fmt: skip
 
 

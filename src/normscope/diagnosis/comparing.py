@@ -90,7 +90,7 @@ def compare_document(
             term="certified radius",
             folded=True,
         ),
-        *part("About these audits", *([] if brief else [_summary(audits, rows), _about_table(audits)]), folded=True),
+        *part("About these audits", *(() if brief else (_summary(audits, rows), _about_table(audits))), folded=True),
     ]
     blocks += [] if brief else glossary(blocks)
     return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
