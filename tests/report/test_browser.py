@@ -361,7 +361,7 @@ def pixel_values(png):
 
 
 def test_a_name_of_the_legend_brings_its_curve_out_until_the_next_click(page):
-    faint = "[...document.querySelectorAll('figure.curves .curve')].map(c => getComputedStyle(c).opacity)"
+    faint = "[...document.querySelectorAll('figure.curves .wide .curve')].map(c => getComputedStyle(c).opacity)"
     assert page.evaluate(faint) == ["1", "1"]
     page.hover("figure.curves .names:nth-of-type(2)")
     page.settle()
