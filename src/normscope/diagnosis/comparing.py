@@ -19,7 +19,7 @@ from ..report.words import counted, factor, listed
 from .cards import NAMED, next_steps, notices, steps
 from .page import cut_short, part
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
-from .page_words import tally, why_useless
+from .page_words import cuts, tally, why_useless
 from .result import Audit, Row
 from .verdict import groups, places, sentence
 
@@ -124,7 +124,10 @@ def _to_do(audits: Mapping[str, Audit]) -> list[str]:
     for name, audit in audits.items():
         for step in next_steps(audit.findings, audit.layers):
             owners.setdefault(step, []).append(name)
-    return [f"{listed(names, most=4)}: {step}" for step, names in owners.items()]
+    told = [f"{listed(names, most=4)}: {step}" for step, names in owners.items()]
+    if any(map(cuts, audits.values())):
+        told.append("Raise `max_seconds`, so that what is compared was measured alike.")
+    return told or ["Nothing needs to be done."]
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
