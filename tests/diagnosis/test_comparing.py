@@ -6,7 +6,8 @@ import math
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.diagnosis.comparing import compare_document, compared_verdict, difference, matched
+from normscope.diagnosis.comparing import compare_document, difference, matched
+from normscope.diagnosis.comparing_words import compared_verdict
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
@@ -79,7 +80,7 @@ def test_an_audit_that_was_cut_short_is_named(brief):
     cut = audit(notes=("the search from below was cut short after 0 of 600 steps by max_seconds",), findings=())
     document = compare_document({"whole": audit(findings=()), "hurried": cut}, brief=brief)
     (notice,) = of(document, Notice)
-    assert notice.heading == "Hurried was cut short by max_seconds"
+    assert notice.heading == "Cut short by max_seconds: hurried"
     assert "may come from this alone" in notice.lines[0][1]
     assert notice.more == (("hurried", "the search from below was cut short after 0 of 600 steps by max_seconds."),)
     assert not of(compare_document({"a": audit(findings=()), "b": audit(findings=())}, brief=brief), Notice)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from ..bounds.radius.page import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
-from ..core.finding import Finding, Severity
 from ..report.brackets import PLAIN
 from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
 from ..report.glossary import glossary
-from ..report.words import counted, factor, listed
-from .cards import NAMED, next_steps, notices, steps
+from ..report.words import counted, listed
+from .cards import steps
+from .comparing_words import compared_findings, compared_steps, compared_verdict
 from .page import cut_short, part
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
-from .page_words import cuts, tally, why_useless
+from .page_words import tally, why_useless
 from .result import Audit, Row
-from .verdict import groups, places, sentence
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
@@ -66,9 +64,9 @@ def compare_document(
         *_modes(audits),
         _headline_table(audits, accuracy or {}),
         *charts[:1],
-        *_findings(audits),
+        *compared_findings(audits),
         *cut_short(audits),
-        *([] if brief else steps(_to_do(audits))),
+        *([] if brief else steps(compared_steps(audits))),
         *part(
             "How much a change can grow",
             *([] if brief else [_ladder_chart(audits)]),
@@ -94,40 +92,6 @@ def compare_document(
     ]
     blocks += [] if brief else glossary(blocks)
     return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
-
-
-def compared_verdict(audits: Mapping[str, Audit]) -> str:
-    """Return what sets audits apart, in one sentence: where a change at the data grows most, and where problems are.
-
-    Args:
-        audits: by name.
-    """
-    seen = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
-    clauses = []
-    if len(seen) > 1:
-        most, least = max(seen, key=lambda name: seen[name]), min(seen, key=lambda name: seen[name])
-        if factor(seen[most]) == factor(seen[least]):
-            clauses.append(f"a small change of the data grows alike in all of them ({factor(seen[most])} times)")
-        else:
-            clauses.append(
-                f"a small change of the data grows most in {most} ({factor(seen[most])} times) and least in {least} "
-                f"({factor(seen[least])} times)"
-            )
-    wrong = [name for name, audit in audits.items() if any(f.severity > Severity.INFO for f in audit.findings)]
-    clauses.append(f"problems were found in {listed(wrong, most=4)}" if wrong else "no problems found in any of them")
-    return sentence("; ".join(clauses))
-
-
-def _to_do(audits: Mapping[str, Audit]) -> list[str]:
-    """Return what to do about each audit's errors and warnings; the same step of several audits once."""
-    owners: dict[str, list[str]] = {}
-    for name, audit in audits.items():
-        for step in next_steps(audit.findings, audit.layers):
-            owners.setdefault(step, []).append(name)
-    told = [f"{listed(names, most=4)}: {step}" for step, names in owners.items()]
-    if any(map(cuts, audits.values())):
-        told.append("Raise `max_seconds`, so that what is compared was measured alike.")
-    return told or ["Nothing needs to be done."]
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
@@ -312,26 +276,6 @@ def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
         sideways=True,
         term="ladder of bounds",
     )
-
-
-def _findings(audits: Mapping[str, Audit]) -> list[Block]:
-    """One card per kind of finding, which says in which audits it was met and where in each."""
-    owner = {id(finding): name for name, audit in audits.items() for finding in audit.findings}
-    every = [finding for audit in audits.values() for finding in audit.findings]
-    if not every:
-        return [Text(body="Nothing was found in any of them.")]
-    blocks: list[Block] = []
-    for group in groups(every):
-        found: dict[str, list[Finding]] = {}
-        for finding in group:
-            found.setdefault(owner[id(finding)], []).append(finding)
-        distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
-        (card,) = notices(distinct)
-        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
-        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
-        rest = tuple(line for line in card.more if line[0] != "layers")
-        blocks.append(replace(card, where=met, more=(*where, *rest)))
-    return blocks
 
 
 def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:

@@ -66,7 +66,7 @@ def _first(audit: Audit) -> list[Block]:
         Figures(items=tuple(figures(audit))),
         *([] if chart is None else [chart]),
         *_findings(audit),
-        *cut_short({"this audit": audit}),
+        *cut_short({audit.name: audit}),
         *steps(to_do(audit)),
     ]
 
@@ -119,7 +119,7 @@ def _brief(audit: Audit) -> list[Block]:
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
         *_findings(audit),
-        *cut_short({"this audit": audit}),
+        *cut_short({audit.name: audit}),
         _ladder(audit, "bounds (log10)"),
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         _skipped(audit),
@@ -155,7 +155,7 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     if not cut:
         return []
     which = listed(list(cut), most=len(cut))
-    heading = f"{which[0].upper()}{which[1:]} {'was' if len(cut) == 1 else 'were'} cut short by max_seconds"
+    heading = "This audit was cut short by max_seconds" if len(audits) == 1 else f"Cut short by max_seconds: {which}"
     effect = "Bounds hold, but could be tighter; what was not reached is missing. Raise `max_seconds`."
     others = "" if len(cut) == len(audits) else " A difference to the others may come from this alone."
     more = tuple((name if len(audits) > 1 else "", f"{'; '.join(found)}.") for name, found in cut.items())
