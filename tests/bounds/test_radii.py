@@ -5,9 +5,11 @@ import math
 
 import pytest
 
+from normscope.bounds.radius.page import headline
 from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError, SoundnessError
+from normscope.report.document import Table
 
 
 def result(**changes) -> Radii:
@@ -70,7 +72,7 @@ def test_radii_show_themselves(tmp_path):
     assert (tmp_path / "r.html").read_text() == page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
-    assert page.count('<svg class="chart') == 1
+    assert page.count('<svg class="chart') == 2  # for wide and for narrow screens
     assert "under attack" in page
     assert "a note" in page
     assert "NUMERICAL" in radii._repr_html_()
@@ -78,3 +80,34 @@ def test_radii_show_themselves(tmp_path):
     frame = radii.to_pandas()
     assert list(frame["radius"]) == [0.1, 0.25, 0.0]
     assert list(frame["evidence"]) == ["NUMERICAL"] * 3
+
+
+def test_labels_are_shown_only_where_they_were_given():
+    given, none = result(), result(labelled=False, label=(0, 1, 1), margin=(1.0, 2.0, 0.5), radius=(0.1, 0.25, 0.0))
+    for radii, shown in ((given, True), (none, False)):
+        tables = [block for block in radii.document().blocks if isinstance(block, Table)]
+        titles = {column.title for table in tables for column in table.columns}
+        assert ("label" in titles) is shown
+        assert "predicted" in titles
+        assert ("ccuracy" in radii.to_html().split("</style>", 1)[1]) is shown
+        assert ("classified correctly" in headline(radii)) is shown
+        assert Radii.from_json(radii.to_json()).labelled is shown
+    assert headline(none).startswith("For half of 3 samples the class provably cannot change within ")
+
+
+def test_files_from_before_labels_were_told_apart_are_read():
+    data = result().to_json()
+    del data["labelled"]
+    assert Radii.from_json(data).labelled
+
+
+@pytest.mark.parametrize(
+    ("margins", "words"),
+    [
+        ((1.0, 2.0, 3.0), "All 3 samples are classified correctly."),
+        ((1.0, 2.0, -1.0), "2 of 3 are classified correctly."),
+    ],
+)
+def test_the_headline_counts_in_plain_words(margins, words):
+    radius = tuple(0.1 if margin > 0 else 0.0 for margin in margins)
+    assert headline(result(margin=margins, radius=radius, attacked=(None,) * 3)).startswith(words)

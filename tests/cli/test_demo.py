@@ -17,10 +17,14 @@ def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypat
     page = (tmp_path / "normscope-demo/report.html").read_text()
     for name, file in zip(names, demo.NETWORKS):
         assert name in done.out
-        assert f"Audit of {name}" in page
+        assert name in page
+        assert f"Audit of {name}" not in page  # one comparison, and no four reports in a row
+        assert f"Audit of {name}" in (tmp_path / f"normscope-demo/{file}.html").read_text()
         audit = Audit.from_json(tmp_path / f"normscope-demo/{file}.json")
         assert (audit.name, audit.mode) == (name, "eval")
         assert audit.samples > 1000
     assert "accuracy" in done.out
     assert "Accuracy within a radius" in done.out
-    assert "Certified accuracy by radius" in page
+    assert "Samples that provably keep their class" in page
+    assert page.count('<li><a href="#part-') <= 8
+    assert page.index('class="lead"') < page.index("<table") < page.index("<details")

@@ -67,7 +67,7 @@ def test_compare_sets_runs_side_by_side(runs, run):
     assert "AdamW" in done.out
     assert "In a: 1 warning." in done.out
     assert "Δ b" in done.out
-    assert "Variance at the input of each normalizer: b" in (runs / "both.html").read_text()
+    assert "How much the input of each normalizer varies: b" in (runs / "both.html").read_text()
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(runs, run):

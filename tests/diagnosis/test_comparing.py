@@ -7,7 +7,8 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.diagnosis.comparing import compare_document, difference, matched
-from normscope.report.document import Chart, Notice, Table, Text
+from normscope.diagnosis.comparing_words import compared_verdict
+from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
 
@@ -21,6 +22,10 @@ def of(document, kind):
 def table(document, title):
     (found,) = (block for block in of(document, Table) if block.title.startswith(title))
     return found
+
+
+def growth(document):
+    return next(chart for chart in of(document, Chart) if chart.title.startswith("How much any change"))
 
 
 def columns(found):
@@ -44,24 +49,53 @@ def test_one_audit_is_no_comparison():
 
 
 def test_headline_figures_stand_side_by_side():
-    found = table(compare_document(PAIR), "Headline")
-    assert columns(found)[:5] == ["audit", "upper", "lower", "observed", "findings"]
-    assert [row[:5] for row in found.rows] == [
-        ("first", 2.25, 0.9, 0.8, "2 warnings"),
-        ("second", 2.25, 0.9, 0.8, "2 warnings"),
-    ]
+    found = table(compare_document(PAIR), "Side by side")
+    assert columns(found) == ["audit", "growth at the data", "for any input", "findings"]
+    assert found.rows == (("first", 0.8, 2.25, "2 warnings"), ("second", 0.8, 2.25, "2 warnings"))
+
+
+def test_a_bound_of_no_use_is_no_figure():
+    wild = audit(ladder=ladder(best=(0.9, 60.0)))
+    found = table(compare_document({"a": audit(), "b": wild}), "Side by side")
+    assert [row[2] for row in found.rows] == [2.25, "none useful"]
+
+
+def test_the_comparison_is_one_page_with_a_verdict():
+    calm = audit(findings=(), ladder=ladder(observed=(2.0, 2.0)))
+    document = compare_document({"a": audit(), "b": calm})
+    heads = [block.heading for block in of(document, Text) if block.heading]
+    assert heads == ["Verdict", "How much a change can grow", "Layers", "About these audits", "Words"]
+    assert document.blocks[0].body == (
+        "A small change of the data grows most in b (100 times) and least in a (6.31 times); problems were found in a."
+    )
+    assert compared_verdict({"a": calm, "b": calm}) == (
+        "A small change of the data grows alike in all of them (100 times); no problems found in any of them."
+    )
+    (steps,) = of(document, Steps)
+    assert steps.items == ("a: The variance into `net.1` collapsed. Lower the weight decay.",)
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_an_audit_that_was_cut_short_is_named(brief):
+    cut = audit(notes=("the search from below was cut short after 0 of 600 steps by max_seconds",), findings=())
+    document = compare_document({"whole": audit(findings=()), "hurried": cut}, brief=brief)
+    (notice,) = of(document, Notice)
+    assert notice.heading == "Cut short by max_seconds: hurried"
+    assert "may come from this alone" in notice.lines[0][1]
+    assert notice.more == (("hurried", "the search from below was cut short after 0 of 600 steps by max_seconds."),)
+    assert not of(compare_document({"a": audit(findings=()), "b": audit(findings=())}, brief=brief), Notice)
 
 
 def test_accuracies_can_stand_among_them():
-    found = table(compare_document(PAIR, accuracy={"first": 0.97}), "Headline")
+    found = table(compare_document(PAIR, accuracy={"first": 0.97}), "Side by side")
     assert columns(found)[1] == "accuracy"
     assert [row[1] for row in found.rows] == [0.97, None]
 
 
 def test_every_rung_has_its_difference():
     found = table(compare_document(PAIR), "Upper sides")
-    assert columns(found) == ["bound", "first", "second", "Δ second"]
-    assert {row[0]: row[1:] for row in found.rows} == {
+    assert columns(found) == ["bound", "first", "second", "Δ second", "methods"]
+    assert {row[-1]: row[1:-1] for row in found.rows} == {
         "printed": (7.5, 7.5, 0.0),
         "product": (4.0, 4.0, 0.0),
         "folded": (2.25, 3.25, 1.0),
@@ -69,6 +103,16 @@ def test_every_rung_has_its_difference():
         "observed": (0.8, 0.8, 0.0),
         "liplt": (None, 2.0, None),
     }
+
+
+def test_methods_that_agree_in_every_audit_are_one():
+    found = table(compare_document({"a": audit(), "b": audit()}), "Upper sides")
+    assert [(row[0], row[-1]) for row in found.rows] == [
+        ("product as papers print it", "printed"),
+        ("layer after layer", "product"),
+        ("best bound", "folded, best"),
+        ("seen at the data", "observed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,11 +163,21 @@ def test_layers_in_one_audit_only_are_shown_as_such():
     assert "only in" not in columns(alike)
 
 
-def test_findings_are_told_by_where_they_are():
-    document = compare_document(PAIR)
-    said = [block.body for block in of(document, Text) if block.body.endswith("warning.")]
-    assert said == ["In every audit: 1 warning.", "Only in first: 1 warning.", "Only in second: 1 warning."]
-    assert [notice.where for notice in of(document, Notice)] == ["both", "a", "b"]
+def test_findings_of_one_kind_are_one_card_that_says_where_they_are():
+    (notice,) = of(compare_document(PAIR), Notice)
+    assert notice.heading == "The variances into 3 normalizers collapsed"
+    assert notice.where == "in every audit"
+    assert notice.more[:2] == (("first", "`a` and `both`"), ("second", "`both` and `b`"))
+    assert notice.more[2:] == (
+        ("why it matters", "Below eps the normalizer no longer normalizes."),
+        ("advice", "Lower the weight decay."),
+    )
+
+
+def test_findings_of_some_audits_name_them():
+    calm = audit(findings=())
+    (notice,) = of(compare_document({"a": calm, "b": audit(), "c": audit(), "d": calm}), Notice)
+    assert (notice.heading, notice.where) == ("The variance into `net.1` collapsed", "only in b and c")
 
 
 def test_no_findings_at_all_are_said():
@@ -132,28 +186,28 @@ def test_no_findings_at_all_are_said():
 
 
 def test_networks_with_the_same_layers_are_overlaid_by_path():
-    chart = of(compare_document({"a": audit(), "b": audit()}), Chart)[1]
+    chart = growth(compare_document({"a": audit(), "b": audit()}))
     assert chart.labels == ("net.0", "net.1", "net.3")
     assert [series.name for series in chart.series] == ["a", "b"]
 
 
 def test_networks_with_other_normalizers_are_overlaid_by_weight_layer():
     plain = audit(layers=(weight("0", log10_cumulative=0.3), weight("2", log10_cumulative=0.9)))
-    chart = of(compare_document({"plain": plain, "normed": audit()}), Chart)[1]
+    chart = growth(compare_document({"plain": plain, "normed": audit()}))
     assert chart.labels == ("weight layer 1", "weight layer 2")
     assert [series.values for series in chart.series] == [(0.3, 0.9), (0.25, 2.25)]
 
 
 def test_networks_with_little_in_common_are_overlaid_by_position():
     other = audit(layers=(weight("x", log10_cumulative=0.3),))
-    chart = of(compare_document({"other": other, "net": audit()}), Chart)[1]
+    chart = growth(compare_document({"other": other, "net": audit()}))
     assert chart.labels == ("layer 1", "layer 2", "layer 3")
     assert chart.series[0].values == (0.3, None, None)
 
 
 def test_a_layer_more_does_not_spoil_the_paths():
     longer = audit(layers=(*LAYERS, weight("net.5", log10_cumulative=3.0)))
-    chart = of(compare_document({"a": audit(), "b": longer}), Chart)[1]
+    chart = growth(compare_document({"a": audit(), "b": longer}))
     assert chart.labels == ("net.0", "net.1", "net.3", "net.5")
 
 

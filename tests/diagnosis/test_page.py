@@ -6,9 +6,10 @@ import pytest
 
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.finding import Severity
+from normscope.diagnosis.cards import advice, merged, next_steps, notices
 from normscope.diagnosis.page import audit_document
-from normscope.diagnosis.page_words import headline, notices, tally
-from normscope.report.document import Chart, Figures, Notice, Table, Text
+from normscope.diagnosis.page_words import headline, tally, to_do, why_useless
+from normscope.report.document import Chart, Figures, Glossary, Notice, Steps, Table, Text
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render
 
@@ -60,25 +61,44 @@ def test_the_report_has_its_parts_in_order():
     document = audit_document(deep())
     assert document.title == "Audit of ResNet-50"
     assert headings(document) == [
-        "Summary",
-        "Findings",
-        "Bounds",
-        "Gain by layer",
-        "Sensitivity to the weights",
-        "Variance at the normalizers",
+        "Verdict",
+        "How much a change can grow",
         "Layers",
         "Normalizers",
-        "Not measured",
-        "Notes",
-        "Provenance",
+        "About this audit",
+        "Words",
     ]
     assert [chart.title for chart in of(document, Chart)] == [
-        "From the printed product to what was observed",
-        "Gain of each layer",
-        "Gain from the input to each layer",
+        "How much a change of the input has grown, layer by layer",
+        "The same limit, bounded in several ways",
+        "Where the bound leaves the data behind, layer by layer",
+        "How much each layer alone can stretch what it is given",
         "How far the output moves with each weight",
-        "Variance at the input of each normalizer",
+        "How much the input of each normalizer varies",
     ]
+
+
+def first_screen(document):
+    """The blocks above everything that is folded."""
+    ends = next(i for i, block in enumerate(document.blocks) if isinstance(block, Text) and block.folded)
+    return document.blocks[:ends]
+
+
+def test_the_first_screen_answers_and_everything_else_is_folded():
+    document = audit_document(deep())
+    kinds = [type(block).__name__ for block in first_screen(document)]
+    assert kinds[:4] == ["Text", "Text", "Figures", "Chart"]
+    assert kinds[4:] == ["Notice"] * 3 + ["Steps"]
+    verdict = document.blocks[0]
+    assert (verdict.heading, verdict.body, verdict.lead) == ("Verdict", deep().verdict, True)
+    assert verdict.body.startswith("Layer `layer2.3.conv2` is dead; the variances into 9 of 53 normalizers collapsed;")
+    assert all(block.folded for block in of(document, Text) if block.heading and block.heading != "Verdict")
+
+
+@pytest.mark.parametrize("many", [deep(), deep(500), audit()])
+def test_no_page_has_more_than_eight_entries(many):
+    assert len(headings(audit_document(many))) <= 8
+    assert to_html(audit_document(many)).count('<li><a href="#part-') <= 8
 
 
 @pytest.mark.parametrize("brief", [False, True])
@@ -101,6 +121,7 @@ def test_no_chart_is_drawn_of_nothing(subject):
 def test_exponents_say_that_they_are():
     document = audit_document(deep())
     assert all(chart.axis.startswith("log10") for chart in of(document, Chart))
+    assert "log10" in dict(of(document, Glossary)[0].items)
     for table in of(document, Table):
         if any(column.kind == "log10" for column in table.columns):
             assert "log10" in table.title or "log10" in table.caption
@@ -116,18 +137,50 @@ def test_the_headline_is_the_bracket_over_all_inputs():
         "640 samples in 20 batches went through it."
     )
     assert overall == (
-        "Over all inputs (GLOBAL) it amplifies a change of its input at most 178 times (PROVEN: rounding included; by "
-        "folded); two inputs were found for which it does so 7.94 times."
+        "For any two inputs (GLOBAL) the distance between them grows at most 178 times (proven, rounding included; by "
+        "folded); two inputs were found for which it grows 7.94 times."
     )
-    assert observed == (
-        "At the batch (POINT) it amplifies a small change up to 6.31 times (NUMERICAL: true up to rounding)."
-    )
+    assert observed == "At the batch (POINT) a small change of the input grows at most 6.31 times."
 
 
 def test_without_a_finite_bound_the_data_come_first_and_the_reason_is_named():
-    _, observed, why = headline(audit(ladder=ladder(best=(0.9, math.inf))))
+    subject = audit(ladder=ladder(best=(0.9, math.inf)))
+    _, observed, why = headline(subject)
     assert observed.startswith("At the batch")
-    assert why == "There is no finite bound over all inputs (GLOBAL): 'gate' multiplies two unbounded values."
+    assert why == (
+        "There is no useful bound over all inputs (GLOBAL). It is infinite: 'gate' multiplies two unbounded values."
+    )
+    shown = {item.term: item for item in of(audit_document(subject), Figures)[0].items}
+    assert shown["Lipschitz constant"].value == "no useful bound"
+    assert "'gate' multiplies two unbounded values" in shown["Lipschitz constant"].note
+
+
+LOOSE = finding(
+    "loose-bound",
+    "",
+    Severity.INFO,
+    "No useful bound.",
+    why="What makes it so: attention and LayerNorm at zero variance.",
+)
+
+
+@pytest.mark.parametrize(("upper", "useless"), [(6.79, False), (6.81, True), (194.0, True)])
+def test_a_bound_a_millionfold_above_the_data_is_no_useful_bound(upper, useless):
+    subject = audit(ladder=ladder(best=(0.9, upper)), findings=(LOOSE,))
+    assert (why_useless(subject) is not None) is useless
+    first, second = of(audit_document(subject), Figures)[0].items[:2]
+    assert (first.value, first.term) == ("6.31 times", "Jacobian norm")
+    assert (second.value == "no useful bound") is useless
+    chart = of(audit_document(subject), Chart)[0]
+    assert [series.name for series in chart.series][1:] == ([] if useless else ["at most, for any input (certified)"])
+    if useless:
+        assert second.note == "What makes it so: attention and LayerNorm at zero variance."
+        assert "attention and LayerNorm at zero variance" in headline(subject)[2]
+        assert "left out" in chart.caption
+
+
+def test_a_network_that_does_nothing_has_no_bound_to_compare_with():
+    assert why_useless(audit(ladder=ladder(best=(-math.inf, 9.0), observed=(-math.inf, -math.inf)))) is None
 
 
 def test_an_open_bracket_says_what_to_raise():
@@ -135,17 +188,19 @@ def test_an_open_bracket_says_what_to_raise():
     assert headline(audit(lipschitz=open_))[1].endswith("The search was cut short: raise max_seconds.")
 
 
-def test_a_loose_point_figure_names_both_sides():
+def test_a_point_figure_that_did_not_close_is_told_by_its_upper_side():
     loose = bracket(0.0, 1.0, evidence=Evidence.NUMERICAL, scope=Scope.POINT)
-    assert "up to between 1 and 10 times" in headline(audit(observed=loose))[2]
+    assert "grows at most 10 times" in headline(audit(observed=loose))[2]
 
 
 def test_weights_alone_promise_nothing_about_the_network():
     document = audit_document(WEIGHTS_ONLY)
-    assert "Only its weights were read" in sentences(document)[0]
+    assert sentences(document)[0] == "No problems found in 2 weight layers."
+    assert "Only its weights were read" in sentences(document)[1]
     assert len(headline(WEIGHTS_ONLY)) == 1
     assert "from the weights alone" in " ".join(sentences(document))
-    assert headings(document) == ["Summary", "Findings", "Gain by layer", "Layers", "Provenance"]
+    assert headings(document) == ["Verdict", "Layers", "About this audit", "Words"]
+    assert [chart.term for chart in of(document, Chart)] == ["operator norm"]
     (layers,) = (table for table in of(document, Table) if table.columns[0].title == "layer")
     absent = {"exact", "at data", "folded", "from input", "observed", "var, median", "dead", "channels"}
     assert not absent & {column.title for column in layers.columns}
@@ -155,8 +210,8 @@ def test_no_data_and_no_graph_are_said():
     assert "No data went through it." in headline(NO_DATA)[0]
     assert "without data" in " ".join(sentences(audit_document(NO_DATA)))
     document = audit_document(NO_GRAPH)
-    assert "'Not measured' below says why." in sentences(document)[1]
-    assert "Bounds" not in headings(document)
+    assert "'Not measured' says why." in render(document, width=200)
+    assert not [chart for chart in of(document, Chart) if chart.term == "ladder of bounds"]
     assert "the model cannot be traced" in render(document)
 
 
@@ -170,8 +225,24 @@ def test_no_findings_say_what_was_checked():
 
 def test_a_finding_becomes_a_notice():
     (notice,) = notices([finding()])
-    assert (notice.level, notice.heading, notice.where) == ("warning", "variance-collapse", "net.1")
-    assert [label for label, _ in notice.lines] == ["seen", "why it matters", "advice"]
+    assert (notice.level, notice.heading, notice.code) == (
+        "warning",
+        "The variance into `net.1` collapsed",
+        "variance-collapse",
+    )
+    assert [label for label, _ in notice.lines] == ["seen"]
+    assert [label for label, _ in notice.more] == ["why it matters", "advice"]
+
+
+def test_an_info_is_one_line_until_it_is_opened():
+    (notice,) = notices([finding("stale-statistics", f"bn{n}", Severity.INFO, f"Never of `bn{n}`.") for n in range(53)])
+    assert notice.heading == "The statistics of 53 normalizers were never taken"
+    assert notice.where == "`bn0`, `bn1`, `bn2` and 50 more"
+    assert notice.lines == ()
+    assert dict(notice.more)["seen"] == "Never of `bn0`, `bn1`, `bn2` and 50 more."
+    shown = render(audit_document(audit(findings=(finding("redundant-bias", "a", Severity.INFO),)), brief=True))
+    assert shown.count("info") == 1
+    assert "Lower the weight decay" not in shown
 
 
 def test_the_most_serious_finding_stands_first():
@@ -182,11 +253,68 @@ def test_the_most_serious_finding_stands_first():
 def test_many_findings_of_one_code_become_one_notice_that_names_every_place():
     places = [f"net.{index}" for index in range(9)]
     (notice,) = notices([finding(where=place) for place in places])
-    assert notice.where == "9 places"
-    assert [label for label, _ in notice.lines] == ["seen", "", "", "also in", "why it matters", "advice"]
-    text = " ".join(sentence for _, sentence in notice.lines)
+    assert notice.heading == "The variances into 9 normalizers collapsed"
+    assert [label for label, _ in notice.more] == ["layers", "why it matters", "advice"]
+    text = " ".join(sentence for _, sentence in notice.more)
     assert all(place in text for place in places)
     assert len(notices([finding(where="a"), finding(where="b", code="other")])) == 2
+
+
+def test_merged_findings_keep_the_advice_of_all():
+    biases = [
+        finding("redundant-bias", str(3 * n), Severity.INFO, advice=f"Drop it: `{3 * n + 1}` adds one of its own.")
+        for n in range(3)
+    ]
+    assert advice(biases) == "Drop it: `1`, `4` and `7` adds one of its own."
+    different = [
+        finding(where="a", advice="Use AdamW."),
+        finding(where="b", advice="Set eps."),
+        finding(where="c", advice="Use AdamW."),
+    ]
+    assert advice(different) == "`a` and `c`: Use AdamW. `b`: Set eps."
+    assert advice([finding(where=name) for name in "abc"]) == "Lower the weight decay."
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["Same.", "Same."], "Same."),
+        (["Of `a`.", "Of `a`."], "Of `a`."),
+        (["Of `a`.", "Of `b`."], "Of `a` and `b`."),
+        (["From `a` to `b`.", "From `a` to `c`."], "From `a` to `b` and `c`."),
+        ([f"Of `{n}`." for n in range(5)], "Of `0`, `1`, `2` and 2 more."),
+        (["", ""], ""),
+        (["One.", "Two."], "One. Two."),
+    ],
+)
+def test_sentences_that_differ_in_names_alone_are_one(texts, expected):
+    assert merged(texts) == expected
+
+
+def test_what_to_do_next_names_each_kind_once_and_the_worst_first():
+    found = [
+        *(finding(where=f"{n}") for n in range(9)),
+        finding("dead-layer", "x", Severity.ERROR, advice="Revive it."),
+    ]
+    assert next_steps(found) == [
+        "Layer `x` is dead. Revive it.",
+        "The variances into 9 normalizers collapsed. Lower the weight decay.",
+    ]
+    assert next_steps([finding(severity=Severity.INFO)]) == []
+    many = [finding(f"code-{n}", str(n)) for n in range(7)]
+    assert next_steps(many)[-1] == "3 more kinds of findings, above."
+
+
+def test_a_healthy_audit_says_what_would_show_more():
+    assert to_do(audit(findings=())) == ["Nothing needs to be done. `ns.watch` tells when training changes that."]
+    few = "statistics come from the batch alone (4 samples): pass loader= for more"
+    assert "4 samples alone" in to_do(audit(findings=(), samples=4, notes=(few,)))[0]
+    cut = audit(findings=(), notes=("the search from below was cut short after 0 of 600 steps by max_seconds",))
+    assert to_do(cut) == ["Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter."]
+    (notice,) = of(audit_document(cut), Notice)
+    assert notice.heading == "This audit was cut short by max_seconds"
+    (steps,) = of(audit_document(cut), Steps)
+    assert steps.title == "What to do next"
 
 
 def test_the_tally_counts_by_severity():
@@ -195,15 +323,20 @@ def test_the_tally_counts_by_severity():
     assert tally([]) == "none"
 
 
-def test_a_formula_that_is_no_bound_is_drawn_apart():
-    spans, marks = of(audit_document(audit()), Chart)[0].series
+def test_a_formula_that_is_no_bound_is_drawn_apart_and_bounds_that_agree_are_one():
+    chart = of(audit_document(audit()), Chart)[1]
+    assert chart.labels == ("product as papers print it", "layer after layer", "best bound", "seen at the data")
+    spans, marks = chart.series
     assert (spans.values[0], spans.until[0]) == (None, None)
-    assert marks.values == (7.5, None, None, None, None)
-    assert spans.until[1:] == (4.0, 2.25, 2.25, 0.8)
+    assert marks.values == (7.5, None, None, None)
+    assert spans.until[1:] == (4.0, 2.25, 0.8)
+    table = next(table for table in of(audit_document(audit()), Table) if table.title.startswith("Bounds by method"))
+    assert column(table, "methods") == ["printed", "product", "folded, best", "observed"]
 
 
 def test_the_charts_show_the_rows():
-    _, gain, depth, variance = of(audit_document(audit()), Chart)
+    growth, _, gain, variance = of(audit_document(audit()), Chart)
+    assert [series.values for series in growth.series] == [(0.1, 0.5, 0.8), (0.25, 1.1, 2.25)]
     assert gain.labels == ("net.0", "net.1", "net.3")
     assert [series.values for series in gain.series] == [
         (0.2, None, 0.5),
@@ -212,10 +345,25 @@ def test_the_charts_show_the_rows():
         (None, 0.4, None),
     ]
     assert gain.series[0].until == (0.25, None, 0.5)
-    assert [series.values for series in depth.series] == [(0.25, 1.1, 2.25), (0.1, 0.5, 0.8)]
     assert variance.labels == ("net.1",)
     assert [series.values for series in variance.series] == [(-1.0,), (-0.2,), (-5.0,)]
     assert variance.rules == (("variance 1", 0.0),)
+
+
+def test_branches_are_drawn_beside_the_main_line():
+    layers = (
+        weight("stem", log10_observed=0.1, follows=(), bypassed=False),
+        weight("a", log10_observed=0.9, follows=(0,), bypassed=True, log10_trunk_observed=0.15),
+        weight("b", log10_observed=-0.5, follows=(1,), bypassed=True),
+        weight("down", log10_observed=0.7, follows=(0,), bypassed=True, log10_trunk_observed=0.15),
+        weight("head", log10_observed=0.4, follows=(2, 3), bypassed=False),
+    )
+    main, inside = of(audit_document(audit(layers=layers)), Chart)[0].series
+    assert main.values == (0.1, 0.15, None, 0.15, 0.4)
+    assert main.paths == ((0, 1, 3, 4),)
+    assert inside.values == (None, 0.9, -0.5, 0.7, None)
+    assert inside.paths == ((1, 2), (3,))
+    assert inside.faint
 
 
 def test_the_tables_show_the_rows():
@@ -252,7 +400,19 @@ def test_sensitivities_are_drawn_with_the_sides_they_have():
 
 def test_the_first_figures_are_those_that_matter():
     (figures,) = of(audit_document(audit()), Figures)
-    assert [item.value for item in figures.items] == [2.25, 0.9, 0.8, 1, 8448]
+    assert [item.value for item in figures.items] == ["6.31 times", "178 times", "1 warning", 8448]
+    assert [item.term for item in figures.items] == ["Jacobian norm", "Lipschitz constant", "", ""]
+
+
+def test_every_term_of_the_page_leads_to_the_glossary():
+    for subject in ALL:
+        document = audit_document(subject)
+        blocks = [block for block in document.blocks if isinstance(block, Text | Chart)]
+        terms = {block.term for block in blocks} | {i.term for f in of(document, Figures) for i in f.items}
+        explained = {term for glossary in of(document, Glossary) for term, _ in glossary.items}
+        assert terms - {""} <= explained
+        page = to_html(document)
+        assert page.count('class="term"') == page.count('class="term"><a href="#word-')
 
 
 @pytest.mark.parametrize("width", [100, 120])

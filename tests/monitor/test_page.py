@@ -28,9 +28,24 @@ def pictures(document):
 def test_a_report_has_its_parts_in_order(tmp_path):
     logs.write(tmp_path)
     assert headings(run_document(ns.Run(tmp_path))) == [
-        "Summary", "Alarms", "Loss", "Products", "Variance at the normalizers", "Norms of the weights",
-        "Scale-invariant weights", "Gradients", "Gain by block", "Dead units", "Layers", "Settings",
+        "Verdict", "Rates and products", "Normalizers", "Weights", "Signal and gradients", "Layers", "Settings",
+        "Words",
     ]  # fmt: skip
+
+
+def test_the_first_screen_is_the_verdict_the_loss_and_the_alarms(tmp_path):
+    logs.write(tmp_path)
+    blocks = run_document(ns.Run(tmp_path)).blocks
+    kinds = [type(block).__name__ for block in blocks[:6]]
+    assert kinds == ["Text", "Text", "Figures", "Curves", "Notice", "Steps"]
+    assert blocks[0].body == "Effective lr collapse in `blocks.1.conv`; nothing else stands out."
+    assert blocks[3].title == "Loss by step"
+    assert all(block.folded for block in blocks[6:] if isinstance(block, Text) and block.heading)
+
+
+def test_a_run_without_alarms_says_so_first(tmp_path):
+    logs.write(tmp_path, findings=())
+    assert run_document(ns.Run(tmp_path)).blocks[0].body == "No alarm was raised in 100 steps."
 
 
 def test_headline_figures_are_those_of_the_run(tmp_path):
@@ -51,7 +66,7 @@ def test_headline_figures_are_those_of_the_run(tmp_path):
 def test_every_normalizer_has_a_curve_coloured_by_its_depth(tmp_path):
     logs.write(tmp_path, count=5)
     run = ns.Run(tmp_path)
-    picture = pictures(run.document())["Variance at the input of each normalizer"]
+    picture = pictures(run.document())["How much the input of each normalizer varies"]
     assert [curve.name for curve in picture.curves] == [layer.name for layer in run.of("normalizer")]
     assert [curve.depth for curve in picture.curves] == [0.0, 0.25, 0.5, 0.75, 1.0]
     expected = [(record.step, record.of("normalizer", "log10_variance")[2]) for record in run.records]
@@ -65,7 +80,8 @@ def test_alarms_stand_on_the_axis_and_in_notices_with_their_step(tmp_path):
     for picture in pictures(document).values():
         assert [(mark.x, mark.level) for mark in picture.marks] == [(40, "warning"), (70, "error")]
     notices = [block for block in document.blocks if isinstance(block, Notice)]
-    assert [notice.heading for notice in notices] == ["gradient-lost", "effective-lr-collapse"]
+    assert [notice.code for notice in notices] == ["gradient-lost", "effective-lr-collapse"]
+    assert notices[0].heading == "Gradient lost in `blocks.0.conv`"
     assert notices[0].lines[0][1].startswith("At step 70: ")
 
 
@@ -87,7 +103,7 @@ def test_a_rotation_of_zero_and_a_loss_that_is_no_number_are_drawn(tmp_path):
     writer.close()
     document = ns.Run(tmp_path).document()
     found = pictures(document)
-    (rotation,) = found["Rotation of the weights"].curves
+    (rotation,) = found["How far one step turns each of these weights"].curves
     assert rotation.points[0][1] == pytest.approx(-1.0)
     assert rotation.points[-1][1] == -math.inf
     loss = found["Loss by step"]
@@ -105,8 +121,8 @@ def test_reference_values_far_from_every_curve_are_left_out(tmp_path):
         writer.write("step", replace(logs.record(step, 1), values=values).to_json())
     writer.close()
     found = pictures(ns.Run(tmp_path).document())
-    assert found["Variance at the input of each normalizer"].rules == ()
-    assert found["Operator norm of each weight"].rules == (("norm 1", 0.0),)
+    assert found["How much the input of each normalizer varies"].rules == ()
+    assert found["How much each weight can stretch what it is given"].rules == (("norm 1", 0.0),)
 
 
 def test_the_learning_rate_is_drawn_where_it_changes(tmp_path):
@@ -141,14 +157,14 @@ def test_runs_are_compared_by_totals_settings_alarms_and_layers(tmp_path):
     assert [row[0] for row in tables["Headline figures"].rows] == ["a", "b"]
     assert ("optimizer", "SGD", "AdamW") in tables[""].rows
     assert "began" not in [row[0] for row in tables[""].rows]
-    variances = tables["Variance at the input of each normalizer: at the last measurement (log10)"]
+    variances = tables["How much the input of each normalizer varies: at the last measurement (log10)"]
     assert [row[0] for row in variances.rows] == [f"blocks.{index}.bn" for index in range(4)]
     first, second = (run.last("normalizer", "log10_variance") for run in runs.values())
     assert variances.rows[0][1:] == (first[0], second[0], pytest.approx(second[0] - first[0]))
     assert variances.rows[3][1:] == (None, second[3], None)
     found = pictures(document)
     assert [curve.name for curve in found["Loss by step"].curves] == ["a", "b"]
-    spans = {found[f"Variance at the input of each normalizer: {name}"].span for name in "ab"}
+    spans = {found[f"How much the input of each normalizer varies: {name}"].span for name in "ab"}
     assert len(spans) == 1
     bodies = [block.body for block in document.blocks if isinstance(block, Text)]
     assert "In a: 1 warning." in bodies

@@ -189,7 +189,7 @@ def test_a_run_prints_itself_and_shows_itself_in_a_notebook(tmp_path):
     logs.write(tmp_path / "a", findings=(logs.ALARM, worse))
     run = ns.Run(tmp_path / "a")
     text = str(run)
-    assert "error variance-lost in blocks.<b>0</b>.bn" in text
+    assert "error Variance lost in `blocks.<b>0</b>.bn` (variance-lost)" in text
     assert "At step 60:" in text
     assert "It finished after 100 steps." in text
     assert "<b>" not in run._repr_html_()

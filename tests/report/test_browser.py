@@ -200,11 +200,66 @@ def test_nothing_is_asked_of_the_network(page, path):
     assert page.requests == [(path / "page.html").resolve().as_uri()]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+UNFOLD = "document.querySelectorAll('details').forEach(fold => (fold.open = true))"
+
+
+@pytest.mark.parametrize("width", [390, 400, 1280, 1400])
 def test_the_page_never_scrolls_sideways(page, width):
+    page.evaluate(UNFOLD)
     page.size(width, 844)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [390, 400, 800, 1400])
+def test_charts_fit_and_their_letters_can_be_read(page, width):
+    page.evaluate(UNFOLD)
+    page.size(width, 844)
+    page.settle()
+    shown = page.evaluate(
+        "[...document.querySelectorAll('svg.chart')].filter(s => s.getBoundingClientRect().width).map(s => {"
+        "const box = s.getBoundingClientRect(), scale = box.width / s.viewBox.baseVal.width;"
+        "return [box.right, scale * parseFloat(getComputedStyle(s.querySelector('text.tick')).fontSize),"
+        "s.parentElement.scrollWidth - s.parentElement.clientWidth]; })"
+    )
+    assert len(shown) == 3  # each chart once
+    for right, letters, hidden in shown:
+        assert right <= width
+        assert letters >= 9.0
+        assert hidden <= 0
+
+
+def test_what_is_folded_opens_for_the_contents_for_a_term_and_for_print(page):
+    opened = "document.querySelector('details.part').open"
+    assert page.evaluate(opened) is False
+    page.click('nav a[href="#part-3"]')
+    assert page.evaluate(opened) is True
+    page.evaluate("document.querySelector('details.part').open = false")
+    page.click("#part-4 .term a")
+    page.settle()
+    assert page.evaluate(opened) is True
+    assert page.evaluate("location.hash") == "#word-2"
+    page.evaluate("document.querySelector('details.part').open = false")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(opened) is True
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(opened) is False
+
+
+def test_the_keyboard_opens_what_is_folded(page):
+    tab_to(page, "document.activeElement.matches('details.part > summary')")
+    page.press("Enter")
+    assert page.evaluate("document.querySelector('details.part').open") is True
+
+
+def test_a_page_opened_at_a_folded_part_shows_it(chromium, path):
+    file = path / "page.html"
+    file.write_text(to_html(document()), encoding="utf-8")
+    chromium.open(file)
+    chromium.evaluate("location.hash = 'word-1'")
+    chromium.evaluate("location.reload()")
+    chromium.settle()
+    assert chromium.evaluate("document.querySelector('details.part')?.open") is True
 
 
 def test_the_header_stays_while_a_long_table_scrolls(chromium, path):
@@ -306,7 +361,7 @@ def pixel_values(png):
 
 
 def test_a_name_of_the_legend_brings_its_curve_out_until_the_next_click(page):
-    faint = "[...document.querySelectorAll('figure.curves .curve')].map(c => getComputedStyle(c).opacity)"
+    faint = "[...document.querySelectorAll('figure.curves .wide .curve')].map(c => getComputedStyle(c).opacity)"
     assert page.evaluate(faint) == ["1", "1"]
     page.hover("figure.curves .names:nth-of-type(2)")
     page.settle()

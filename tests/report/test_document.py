@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from normscope.core.bracket import Bracket, Evidence
-from normscope.report.brackets import bracket_table
+from normscope.core.bracket import Bracket, Evidence, Scope
+from normscope.report.brackets import bracket_table, rungs
 from normscope.report.cells import format_cell, visible
 from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from normscope.report.terminal import render
@@ -52,7 +52,7 @@ def test_a_document_becomes_plain_data():
     assert document.to_json() == {
         "title": "T",
         "blocks": [
-            {"type": "text", "heading": "A", "body": "b"},
+            {"type": "text", "heading": "A", "body": "b", "term": "", "folded": False, "lead": False},
             {
                 "type": "table",
                 "title": "layers",
@@ -76,7 +76,7 @@ def test_every_kind_of_block_becomes_plain_data():
     assert [block["type"] for block in blocks] == ["chart", "notice", "figures"]
     assert blocks[0]["series"][0]["until"] == ["inf"]
     assert blocks[1]["lines"] == [["seen", "b"]]
-    assert blocks[2]["items"] == [{"label": "findings", "value": 3, "kind": "count", "note": ""}]
+    assert blocks[2]["items"] == [{"label": "findings", "value": 3, "kind": "count", "note": "", "term": ""}]
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,52 @@ def test_brackets_become_a_table_of_exponents():
     )
     table = bracket_table({"a": finite, "b": open_, "c": no_bound})
     assert table.rows == (
-        ("a", 0.5, 1.5, "global", "PROVEN", "folded"),
+        ("a", 0.5, 1.5, "global", "PROVEN", "a", "folded"),
         (
             "b",
             0.5,
             math.inf,
             "global",
             "PROVEN",
+            "b",
             "folded; 'gate' multiplies two unbounded values; not converged: raise max_seconds",
         ),
-        ("c", 0.5, 0.1, "global", "not a bound", "printed; skips"),
+        ("c", 0.5, 0.1, "global", "not a bound", "c", "printed; skips"),
     )
+
+
+def _side(upper, evidence=Evidence.NUMERICAL, **more):
+    return Bracket(log10_lower=0.0, log10_upper=upper, evidence=evidence, method="m", **more)
+
+
+def test_methods_that_agree_are_one_rung_and_the_best_speaks_for_them():
+    proven = _side(2.2504, Evidence.PROVEN)
+    brackets = {
+        "product": _side(4.0),
+        "folded": _side(2.25),
+        "liplt": _side(2.2549),
+        "best": proven,
+        "tight": _side(2.26),
+    }
+    found = rungs(brackets)
+    assert [rung.names for rung in found] == [("product",), ("folded", "liplt", "best"), ("tight",)]
+    assert found[1].bracket is proven
+    assert [rung.label for rung in found] == ["layer after layer", "best bound", "optimised certificate"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"scope": Scope.POINT},
+        {"holds": False, "reason": "it skips the sums"},
+        {"upper": 2.256},
+        {"upper": math.inf, "reason": "a gate"},
+    ],
+)
+def test_what_speaks_of_something_else_is_a_rung_of_its_own(other):
+    given = dict(other)
+    assert len(rungs({"a": _side(2.25), "b": _side(given.pop("upper", 2.25), **given)})) == 2
+
+
+def test_infinite_rungs_for_the_same_reason_are_one():
+    assert len(rungs({name: _side(math.inf, reason="a gate") for name in "abc"})) == 1

@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from normscope.report.document import Chart, Column, Document, Series, Table, Text
-from normscope.report.html import sections, sort_value, to_fragment, to_html
+from normscope.report.html import prose, sections, sort_value, to_fragment, to_html
 
 from .documents import HOSTILE, document
 
@@ -84,8 +84,9 @@ def test_the_page_has_contents_for_every_heading():
     assert found == [
         ("part-1", "Summary of layer"),
         ("part-2", "Findings"),
-        ("part-3", "Figures"),
-        ("part-4", "Layers"),
+        ("part-3", "Folded layer"),
+        ("part-4", "Figures"),
+        ("part-5", "Layers"),
     ]
     assert all(f'<section id="{anchor}">' in page for anchor, _ in found)
 
@@ -156,3 +157,43 @@ def test_the_style_and_the_script_cannot_end_their_elements():
         text = (folder / name).read_text(encoding="utf-8")
         assert "</" not in text
         assert "<!--" not in text
+
+
+def test_what_is_folded_shows_its_heading_alone():
+    page = to_html(document())
+    folded = re.search(r'<section id="part-3">(.*?)</section>', page, flags=re.DOTALL)[1]
+    summary, rest = folded.split("</summary>")
+    assert "<h2>Folded layer</h2>" in summary
+    assert "layer unfolds." in rest
+    assert page.count("<details") == page.count("</details>") == 3  # the part, what more there is of two notices
+    assert "<details open" not in page
+
+
+def test_terms_lead_to_the_glossary_of_the_page_and_to_nothing_in_a_fragment():
+    page = to_html(document())
+    found = dict(re.findall(r'<span class="term"><a href="#(word-\d)">([^<]*)</a></span>', page))
+    assert found == {"word-1": "norm", "word-2": "term layer"}
+    assert all(f'<div id="{anchor}">' in page for anchor in found)
+    assert 'class="term">norm<' in to_fragment(document())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Layer `4.1` is dead.", "Layer <code>4.1</code> is dead."),
+        ("`a` and `b`", "<code>a</code> and <code>b</code>"),
+        ("one ` alone", "one ` alone"),
+        ("`<b>`", "<code>&lt;b&gt;</code>"),
+        ("``", "``"),
+        ("`a\u202eb`", "<code>a\\u202eb</code>"),
+    ],
+)
+def test_names_between_backticks_are_code_and_stay_text(text, shown):
+    assert str(prose(text)) == shown
+
+
+def test_the_fragment_outweighs_the_sheets_of_notebooks():
+    style = re.search(r"<style>(.*?)</style>", to_fragment(document()), flags=re.DOTALL)[1]
+    assert ".normscope" in style
+    assert style.count(".normscope") == style.count(".normscope:not(#_)")
+    assert ":not(#_)" not in to_html(document())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table
+from normscope.report.document import Chart, Column, Document, Figure, Figures, Glossary, Notice, Series, Steps, Table
 from normscope.report.terminal import parts, render
 from normscope.report.words import counted, factor, listed, shape
 
@@ -17,7 +17,21 @@ def lines(*blocks, width=100):
 
 def test_a_notice_names_its_severity_and_place():
     shown = lines(Notice(level="warning", heading="dead-layer", where="net.0", lines=(("seen", "all zero"),)))
-    assert shown[:2] == ["warning dead-layer in net.0", "  seen: all zero"]
+    assert shown[:2] == ["warning dead-layer: net.0", "  seen: all zero"]
+
+
+def test_a_terminal_shows_what_is_folded_of_warnings_but_not_of_infos():
+    folded = {"heading": "A layer is dead", "code": "dead-layer", "more": (("advice", "Revive it."),)}
+    assert lines(Notice(level="warning", **folded))[:2] == [
+        "warning A layer is dead (dead-layer)",
+        "  advice: Revive it.",
+    ]
+    assert lines(Notice(level="info", **folded)) == ["info A layer is dead (dead-layer)", ""]
+
+
+def test_steps_are_numbered_and_a_glossary_is_told():
+    assert lines(Steps(title="Next", items=("One.", "Two."))) == ["Next", "1. One.", "2. Two.", ""]
+    assert lines(Glossary(items=(("term", "What it is."),))) == ["term: What it is.", ""]
 
 
 def test_figures_stand_in_a_column():

@@ -12,6 +12,8 @@ from torch import nn
 from ..core.bracket import Bracket
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
+from ..report.brackets import bracket_chart, bracket_table
+from ..report.document import Document
 from .work import Layer, Work, check_option
 
 
@@ -67,6 +69,18 @@ class Ladder(Mapping[str, Bracket]):
             sides = f"{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}"
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
         return "\n".join(lines)
+
+    def document(self) -> Document:
+        """Return the brackets as a chart and a table; methods that agree are one line."""
+        title = "How much a change of the input can grow, bounded in several ways"
+        chart = bracket_chart(self, title=title)
+        blocks = (*(() if chart is None else (chart,)), bracket_table(self, title="Bounds by method (log10)"))
+        return Document(blocks=blocks)
+
+    def _repr_html_(self) -> str:
+        from ..report.html import to_fragment
+
+        return to_fragment(self.document())
 
 
 @outside_inference_mode

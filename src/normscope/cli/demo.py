@@ -11,19 +11,17 @@ import torch
 import typer
 from torch import nn
 
-from ..bounds.radius.page import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..diagnosis.auditing import audit
 from ..diagnosis.comparing import compare_document
-from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
 from ..experiments import models
 from ..experiments.data import digits
 from ..experiments.train import accuracy, train
-from ..report.document import Block, Document, Table, Text
+from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .lines import one_line
@@ -43,8 +41,6 @@ CERTIFIED = 32
 """Test images that radii are certified for."""
 RADIUS_SECONDS = 5.0
 """Budget for the radii of one network."""
-RADII = (0.02, 0.05, 0.1, 0.2)
-"""Where accuracies are shown; pixels lie between 0 and 1."""
 
 NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
     "plain": ("MLP", lambda generator: models.mlp(generator=generator)),
@@ -66,7 +62,8 @@ class Measured(NamedTuple):
 ABOUT = (
     "Four networks of the same shape were trained on scikit-learn's 8x8 digits from the same weights; only the "
     "normalizer between each linear layer and its ReLU differs. Statistics come from the training images, bounds and "
-    f"Jacobians from {SAMPLES} test images, certified radii from {CERTIFIED} of them, the accuracy from all."
+    f"Jacobians from {SAMPLES} test images, certified radii from {CERTIFIED} of them, the accuracy from all. Each "
+    "network's own report lies beside this one."
 )
 
 
@@ -77,7 +74,7 @@ def demo(
     """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
 
     The networks are the same but for their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares
-    them and shows each one's audit; the JSON files beside it go into normscope compare.
+    them; beside it lie each one's own report and its audit as JSON, which goes into normscope compare.
     """
     from rich.console import Console
 
@@ -89,10 +86,10 @@ def demo(
     measured = measure(seed=seed, console=console)
     for name, found in measured.items():
         found.audit.to_json(out / f"{name}.json")
+        found.audit.to_html(out / f"{name}.html")
     report = out / "report.html"
-    write_text(report, to_html(_report(measured)))
+    write_text(report, to_html(_comparison(measured, brief=False)))
     print_document(_comparison(measured, brief=True), console=console)
-    print_document(Document(blocks=(_certified(measured),)), console=console)
     typer.echo(one_line(f"report: {report}"))
 
 
@@ -136,29 +133,14 @@ def measure(*, seed: int, console: Console) -> dict[str, Measured]:
 
 
 def _comparison(measured: Mapping[str, Measured], *, brief: bool) -> Document:
-    audits = {found.audit.name: found.audit for found in measured.values()}
-    scores = {found.audit.name: found.accuracy for found in measured.values()}
-    return compare_document(audits, brief=brief, accuracy=scores)
-
-
-def _certified(measured: Mapping[str, Measured]) -> Table:
-    return compared_radii({found.audit.name: found.radii for found in measured.values()}, RADII)
-
-
-def _report(measured: Mapping[str, Measured]) -> Document:
-    """Join the comparison, the certified radii and the audits to one document."""
-    curves = compared_curves({found.audit.name: found.radii for found in measured.values()})
-    blocks: list[Block] = [
-        Text(heading="What this is", body=ABOUT),
-        *_comparison(measured, brief=False).blocks,
-        Text(heading="Certified radii"),
-        _certified(measured),
-        *curves,
-    ]
-    for found in measured.values():
-        page = audit_document(found.audit)
-        blocks += [Text(heading=page.title), *page.blocks]
-    return Document(title="Normscope demo: what normalizers do", blocks=tuple(blocks))
+    return compare_document(
+        {found.audit.name: found.audit for found in measured.values()},
+        brief=brief,
+        accuracy={found.audit.name: found.accuracy for found in measured.values()},
+        radii={found.audit.name: found.radii for found in measured.values()},
+        about=ABOUT,
+        title="Normscope demo: what normalizers do",
+    )
 
 
 @contextlib.contextmanager

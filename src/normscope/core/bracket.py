@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from .errors import InputError, SoundnessError
 from .log10 import power10
+from .markup import card
 from .plain import plain, revived
 
 
@@ -23,6 +24,12 @@ class Evidence(enum.IntEnum):
     """True in exact arithmetic; rounding is not accounted for."""
     PROVEN = 2
     """True including rounding: computed in float64 with an explicit rounding allowance."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
 
 
 class Scope(enum.StrEnum):
@@ -198,6 +205,17 @@ class Bracket:
         if not self.converged:
             words.append(f"not converged: {self.advice}")
         return " | ".join(words)
+
+    def _repr_html_(self) -> str:
+        known = {"scope": self.scope.value, "mode": self.mode, "evidence": f"{self.evidence}", "method": self.method}
+        if not self.holds:
+            known["not a bound"] = self.reason
+        elif self.reason:
+            known["infinite"] = self.reason
+        if not self.converged:
+            known["not converged"] = self.advice or "the budget ran out"
+        rows = {**known, "notes": "; ".join(self.notes)}
+        return card(f"{_decimal(self.log10_lower)} to {_decimal(self.log10_upper)}", rows)
 
 
 def _decimal(exponent: float) -> str:

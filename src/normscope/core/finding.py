@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .markup import card
 from .plain import plain, revived
 
 
@@ -92,3 +93,8 @@ class Finding:
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"
         return f"{self.severity.value}: {self.code} in {self.where}{when}: {self.seen} {self.why} {self.advice}"
+
+    def _repr_html_(self) -> str:
+        when = "" if self.step is None else f" at step {self.step:,}"
+        lines = {"where": f"{self.where}{when}", "seen": self.seen, "why it matters": self.why, "advice": self.advice}
+        return card(f"{self.severity.value}: {self.code}", lines)

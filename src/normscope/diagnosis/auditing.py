@@ -182,6 +182,7 @@ def audit(
             effects={} if work is None else work.segments.effects,
             mismatches=() if not (sound and in_time) or budget.late else _mismatches(work, model, batch, asked, output),
             signal=signal,
+            bounds=rungs,
         )
         findings = look(examined)
     notes = [*(() if work is None else work.graph.notes), *_data_notes(loader, data)]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
-from ..core.finding import Finding, Severity
+from ..core.finding import Finding
 from ..core.plain import plain
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
-from ..report.words import counted, listed
+from ..report.words import counted
 from .form import check_form
 from .signal import Signal, SignalRow
+from .verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -66,13 +67,7 @@ class Check(Shown):
     @property
     def verdict(self) -> str:
         """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
-        serious = [finding for finding in self.findings if finding.severity > Severity.INFO]
-        layers = counted(0 if self.signal is None else len(self.signal.layers), "layer")
-        if not serious:
-            return f"No problems found in {layers}, at {counted(self.samples, 'sample')}."
-        codes = dict.fromkeys(finding.code for finding in serious)
-        told = [_clause(code, [f.where or "the model" for f in serious if f.code == code]) for code in codes]
-        return f"{_tally(serious)}: {'; '.join(told)}; nothing else stands out."
+        return verdict(self.findings)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, and write it to a file if a path is given.
@@ -140,7 +135,7 @@ class Check(Shown):
 
     def document(self, *, brief: bool = False) -> Document:
         """Return the report; `brief` for a terminal."""
-        from .page_words import notices
+        from .cards import notices
         from .signal_page import signal_chart, signal_table
 
         went = f"{counted(self.samples, 'sample')} in {counted(self.batches, 'batch', 'batches')}"
@@ -163,14 +158,3 @@ class Check(Shown):
 
     def __repr__(self) -> str:
         return f"<Check of {self.name}: {self.verdict}>"
-
-
-def _clause(code: str, places: list[str]) -> str:
-    named = listed([f"`{place}`" for place in dict.fromkeys(places)])
-    return f"{code} in {named}"
-
-
-def _tally(findings: list[Finding]) -> str:
-    errors = sum(finding.severity is Severity.ERROR for finding in findings)
-    counts = ((errors, "error"), (len(findings) - errors, "warning"))
-    return " and ".join(counted(count, noun) for count, noun in counts if count)

@@ -6,13 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+from ..bounds.radius.page import compared_curves, compared_radii
+from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
-from ..core.finding import Finding
-from ..report.document import Block, Cell, Chart, Column, Document, Notice, Series, Table, Text
+from ..report.brackets import PLAIN
+from ..report.cells import format_cell
+from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
+from ..report.glossary import glossary
 from ..report.words import counted, listed
-from .page import part
+from .cards import steps
+from .comparing_words import compared_findings, compared_steps, compared_verdict
+from .page import cut_short, part
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
-from .page_words import notices, tally
+from .page_words import tally, why_useless
 from .result import Audit, Row
 
 Key = tuple[str, str, int]
@@ -22,14 +28,23 @@ READING = "Every figure is an exponent of ten (log10) unless its heading says ot
 
 
 def compare_document(
-    audits: Mapping[str, Audit], *, brief: bool = False, accuracy: Mapping[str, float] | None = None
+    audits: Mapping[str, Audit],
+    *,
+    brief: bool = False,
+    accuracy: Mapping[str, float] | None = None,
+    radii: Mapping[str, Radii] | None = None,
+    about: str = "",
+    title: str = "",
 ) -> Document:
-    """Return two or more audits side by side: headline figures, bounds, findings, and layers matched by path.
+    """Return two or more audits as one comparison: what sets them apart first, layers matched by path below.
 
     Args:
         audits: by the names to show; the first is what the others are compared with.
         brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
         accuracy: shares of correct answers by the same names, to stand among the headline figures.
+        radii: certified radii by the same names; those of the audits if they all have some.
+        about: a paragraph that says what is compared.
+        title: stands above.
 
     Returns:
         Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
@@ -40,17 +55,43 @@ def compare_document(
     if len(audits) < 2:
         raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
     rows = matched(audits)
-    blocks = [
-        Text(heading="Summary"),
-        *([] if brief else [Text(body=sentence) for sentence in _summary(audits, rows)]),
+    owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
+    radii = radii or (owned if len(owned) == len(audits) else {})
+    charts = [] if brief else _charts(audits, rows)
+    blocks: list[Block] = [
+        Text(heading="Verdict", body=compared_verdict(audits), lead=True),
+        *([] if brief or not about else [Text(body=about)]),
+        *_modes(audits),
         _headline_table(audits, accuracy or {}),
-        *part("Bounds", _ladder_chart(audits) if not brief else None, _ladder_table(audits)),
-        Text(heading="Findings"),
-        *_findings(audits),
-        *part("Gain by layer", *([] if brief else _charts(audits, rows))),
-        *part("Layers", *([] if brief and len(audits) > 2 else _layer_tables(audits, rows))),
+        *charts[:1],
+        *compared_findings(audits),
+        *cut_short(audits),
+        *([] if brief else steps(compared_steps(audits))),
+        *part(
+            "How much a change can grow",
+            *([] if brief else [_ladder_chart(audits)]),
+            _ladder_table(audits),
+            *charts[1:2],
+            term="ladder of bounds",
+            folded=True,
+        ),
+        *part(
+            "Layers",
+            *charts[2:],
+            *([] if brief and len(audits) > 2 else _layer_tables(audits, rows)),
+            folded=True,
+        ),
+        *part(
+            "Changes that cannot change the class",
+            *([compared_radii(radii)] if radii else []),
+            *([] if brief or not radii else compared_curves(radii)),
+            term="certified radius",
+            folded=True,
+        ),
+        *part("About these audits", *(() if brief else (_summary(audits, rows), _about_table(audits))), folded=True),
     ]
-    return Document(title=f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
+    blocks += [] if brief else glossary(blocks)
+    return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
@@ -85,69 +126,110 @@ def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
     return keyed
 
 
-def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[str]:
+def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
     names = list(audits)
     common = sum(len(found) == len(names) for found in rows.values())
-    sentences = [
-        f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of which "
-        f"{common:,} in every audit. {READING}"
+    return Text(
+        body=f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of "
+        f"which {common:,} in every audit."
+    )
+
+
+def _modes(audits: Mapping[str, Audit]) -> list[Text]:
+    """Return a warning that audits of different modes are of different functions, where they are."""
+    if len({audit.mode for audit in audits.values()}) == 1:
+        return []
+    told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    return [
+        Text(body=f"The audits were made in different modes, so their figures are of different functions ({told}).")
     ]
-    modes = {audit.mode for audit in audits.values()}
-    if len(modes) > 1:
-        told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
-        sentences.append(
-            f"The audits were made in different modes, so their figures are of different functions ({told})."
-        )
-    return sentences
 
 
 def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
     columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
-        (Column(title="audit", kind="name"), lambda name, audit: name),
+        (Column(title="audit"), lambda name, audit: name),
         (
             Column(title="accuracy", kind="percent", help="Share of correct answers."),
             lambda name, _: accuracy.get(name),
         ),
         (
             Column(
-                title="upper", kind="log10", help="log10 of the upper side of the Lipschitz constant over all inputs."
+                title="growth at the data",
+                kind="log10",
+                help="log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
             ),
-            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_upper,
+            lambda _, audit: None if audit.observed is None else audit.observed.log10_upper,
         ),
         (
             Column(
-                title="lower", kind="log10", help="log10 of the lower side, attained by two inputs that were found."
+                title="for any input",
+                kind="log10",
+                help="log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
+                "constant. 'none useful' is more than a millionfold above the data.",
             ),
-            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+            lambda _, audit: _any_input(audit),
         ),
-        (
-            Column(title="observed", kind="log10", help="log10 of the largest Jacobian norm at the data seen."),
-            lambda _, audit: None if audit.observed is None else audit.observed.log10_upper,
-        ),
-        (Column(title="findings", kind="name"), lambda _, audit: tally(audit.findings)),
-        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
-        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
-        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
-        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
+        (Column(title="findings"), lambda _, audit: tally(audit.findings)),
     ]
     kept = [(column, read) for column, read in columns if column.title != "accuracy" or accuracy]
     return Table(
-        title="Headline figures (log10)",
+        title="Side by side (log10: 1 is ten times)",
         columns=tuple(column for column, _ in kept),
         rows=tuple(tuple(read(name, audit) for _, read in kept) for name, audit in audits.items()),
     )
 
 
+def _any_input(audit: Audit) -> Cell:
+    if audit.lipschitz is None:
+        return None
+    return audit.lipschitz.log10_upper if why_useless(audit) is None else "none useful"
+
+
+def _about_table(audits: Mapping[str, Audit]) -> Table:
+    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
+        (Column(title="audit"), lambda name, audit: name),
+        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
+        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
+        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
+        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
+        (
+            Column(title="lower", kind="log10", help="log10 of the growth between two inputs that were found."),
+            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+        ),
+        (Column(title="notes"), lambda _, audit: "; ".join(audit.notes) or None),
+    ]
+    return Table(
+        title="What was audited",
+        caption=READING,
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(tuple(read(name, audit) for _, read in columns) for name, audit in audits.items()),
+    )
+
+
 def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
-    rungs = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
-    if not rungs:
+    found = _rungs(audits)
+    if not found:
         return None
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
-        columns=(Column(title="bound", kind="name"), *_compared_columns(audits)),
-        rows=tuple((rung, *_compared([_rung(audit, rung) for audit in audits.values()])) for rung in rungs),
+        columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
+        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in found),
     )
+
+
+def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float | None]]]:
+    """Return what each method is called, its name, and its upper sides; methods that agree in every audit are one."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    names = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
+    values = {rung: [_rung(audit, rung) for audit in audits.values()] for rung in names}
+    for rung in names:
+        key = ("observed" if rung == "observed" else "", *(format_cell(value, "log10") for value in values[rung]))
+        merged.setdefault(key, []).append(rung)
+    return [
+        (PLAIN["best"] if "best" in alike else PLAIN.get(alike[0], alike[0]), alike, values[alike[0]])
+        for alike in merged.values()
+    ]
 
 
 def _rung(audit: Audit, rung: str) -> float | None:
@@ -179,40 +261,21 @@ def difference(value: float | None, base: float | None) -> float | None:
 
 
 def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
-    rungs = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
-    if not rungs:
+    found = _rungs(audits)
+    if not found:
         return None
     series = tuple(
-        Series(name=name, style="marks", values=tuple(_rung(audit, rung) for rung in rungs))
-        for name, audit in audits.items()
+        Series(name=name, style="marks", values=tuple(values[index] for _, _, values in found))
+        for index, name in enumerate(audits)
     )
     return Chart(
-        title="Upper side by method",
-        labels=tuple(rungs),
+        title="The same limit, bounded in several ways",
+        labels=tuple(label for label, _, _ in found),
         series=series,
         axis="log10 of the Lipschitz constant",
         sideways=True,
+        term="ladder of bounds",
     )
-
-
-def _findings(audits: Mapping[str, Audit]) -> list[Block]:
-    """Findings in every audit first, then those in some, each group under a line that says in which."""
-    owners: dict[tuple[str, str], dict[str, Finding]] = {}
-    for name, audit in audits.items():
-        for finding in audit.findings:
-            owners.setdefault((finding.code, finding.where), {})[name] = finding
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for found in owners.values():
-        groups.setdefault(tuple(found), []).append(max(found.values(), key=lambda finding: finding.severity))
-    if not groups:
-        return [Text(body="Nothing was found in any of them.")]
-    blocks: list[Block] = []
-    for names in sorted(groups, key=lambda names: (-len(names), list(audits).index(names[0]))):
-        everywhere = len(names) == len(audits)
-        where = "In every audit" if everywhere else f"Only in {listed(names, most=len(names))}"
-        shown: list[Notice] = notices(groups[names])
-        blocks += [Text(body=f"{where}: {tally(groups[names])}."), *shown]
-    return blocks
 
 
 def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
@@ -261,16 +324,18 @@ def _charts(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) 
     """The audits overlaid, each in the same colour throughout."""
     labels, aligned = _aligned(audits, rows)
     drawn: list[tuple[str, Literal["line", "marks"], Callable[[Row], float | None]]] = [
-        ("Bound from the input to each layer", "line", lambda row: row.log10_cumulative),
-        ("Observed from the input to each layer", "line", lambda row: row.log10_observed),
-        ("Gain of each layer", "marks", own_gain),
+        ("How much a change of the data has grown, layer by layer", "line", lambda row: row.log10_observed),
+        ("How much any change may have grown, layer by layer", "line", lambda row: row.log10_cumulative),
+        ("How much each layer alone can stretch what it is given", "marks", own_gain),
     ]
+    terms = ("Jacobian norm", "Lipschitz constant", "operator norm")
     charts = []
-    for title, style, read in drawn:
+    for (title, style, read), term in zip(drawn, terms):
         values = {name: tuple(None if row is None else read(row) for row in places) for name, places in aligned.items()}
         if any(value is not None for series in values.values() for value in series):
             series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
-            charts.append(Chart(title=title, labels=labels, series=series, axis="log10 of the gain"))
+            axis = "log10 of the growth (1 is ten times)"
+            charts.append(Chart(title=title, labels=labels, series=series, axis=axis, term=term))
     return charts
 
 

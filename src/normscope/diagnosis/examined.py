@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from ..bounds.backward import Mismatch
+from ..core.bracket import Bracket
 from ..core.log10 import log10
 from ..graph.invariance import Feed
 from ..graph.ir import Graph, Node
@@ -158,6 +159,7 @@ class Examined:
         effects: every node's effect by name.
         mismatches: modules whose backward is not the derivative of their forward.
         signal: values and gradients by depth; `None` if they were not taken.
+        bounds: the brackets of the whole network by method.
     """
 
     model: nn.Module
@@ -169,6 +171,7 @@ class Examined:
     effects: Mapping[str, Effect] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
+    bounds: Mapping[str, Bracket] = field(default_factory=dict)
 
     def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
         """Yield the normalizers that saw data."""

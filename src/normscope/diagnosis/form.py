@@ -17,7 +17,10 @@ CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), 
 """Fields of which only these values mean something."""
 NOT_STORED = ("witness", "proof", "radii", "cost")
 """Fields that JSON does not hold, or that check themselves."""
-ADDED = ("sensitivity", "per_output", "signal", "step", "seconds")
+ADDED = (
+    *("sensitivity", "per_output", "signal", "step", "seconds"),
+    *("follows", "bypassed", "log10_trunk_cumulative", "log10_trunk_observed"),
+)
 """Fields that audits saved by some versions do not have: not measured, or not stored."""
 LARGEST = 2**63
 """Above every count; Python reads larger integers, that no float can hold."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..bounds.radius.page import radii_blocks
-from ..core.bracket import Bracket
-from ..report.brackets import bracket_table
+from ..report.brackets import bracket_chart, bracket_table
 from ..report.cells import format_cell
-from ..report.document import Block, Cell, Chart, Column, Document, Figures, Series, Table, Text
+from ..report.document import Block, Cell, Chart, Column, Document, Figures, Notice, Series, Table, Text
+from ..report.glossary import glossary
+from ..report.words import listed
+from .branches import branch_lines, main_line
+from .cards import notices, steps
 from .page_tables import (
     BRIEF,
     LAYERS,
@@ -22,15 +26,13 @@ from .page_tables import (
     sensitivity_lower,
     sensitivity_upper,
 )
-from .page_words import figures, headline, nothing_found, notices
+from .page_words import cuts, figures, headline, nothing_found, subject, to_do, why_useless
 from .result import Audit, Row
 from .signal_page import signal_chart, signal_table
 
 READING_THE_LADDER = (
-    "Every figure is an exponent of ten. 'printed' is the product of layer constants as papers print it, 'product' the "
-    "same with constants that hold; 'folded' joins each run of linear layers into one map first; 'liplt', "
-    "'closed-form', 'tight' and 'exact' are certificates of their own; 'best' is the smallest bound that holds. "
-    "'observed' is the Jacobian norm at the data: a fact about it, no bound for other inputs. A lower side is attained "
+    "Every figure is an exponent of ten. Each bound that holds is true for all inputs; the best is the smallest of "
+    "them. What was seen at the data is a fact about the data and no bound for other inputs. A lower side is attained "
     "by inputs that were found."
 )
 
@@ -38,11 +40,11 @@ READING_THE_LAYERS = "In the order they run. Gains and variances are exponents o
 
 
 def audit_document(audit: Audit, *, brief: bool = False) -> Document:
-    """Return the report of an audit: what was found first, then the figures, then where they come from.
+    """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded.
 
     Args:
         audit: what `normscope.audit` or `Audit.from_json` returned; nothing is measured again.
-        brief: for a terminal: the headline, the findings, the bounds and one table of layers.
+        brief: for a terminal: the verdict, the findings, the bounds and one table of layers.
 
     Returns:
         Plain blocks. A part for which nothing was measured is left out.
@@ -52,81 +54,118 @@ def audit_document(audit: Audit, *, brief: bool = False) -> Document:
 
 
 def _full(audit: Audit) -> list[Block]:
-    normalizers = [row for row in audit.layers if row.role == "normalizer"]
+    shown = [*_first(audit), *_details(audit)]
+    return [*shown, *glossary(shown)]
+
+
+def _first(audit: Audit) -> list[Block]:
+    """What stands on the first screen."""
+    chart = growth_chart(audit) or _gain_chart(audit)
     return [
-        Text(heading="Summary"),
-        *(Text(body=sentence) for sentence in headline(audit)),
+        Text(heading="Verdict", body=audit.verdict, lead=True),
+        Text(body=subject(audit)),
         Figures(items=tuple(figures(audit))),
-        *_findings(audit, heading="Findings"),
-        *part("Bounds", ladder_chart(audit.ladder), _ladder(audit, "Brackets by method (log10)", READING_THE_LADDER)),
-        *part("Certified radii", *(() if audit.radii is None else radii_blocks(audit.radii))),
-        *part("Gain by layer", _gain_chart(audit), _depth_chart(audit)),
-        *part("Sensitivity to the weights", _sensitivity_chart(audit)),
-        *part("Variance at the normalizers", _variance_chart(audit)),
-        *part("Layers", row_table(audit.layers, LAYERS, caption=READING_THE_LAYERS)),
-        *part("Normalizers", row_table(normalizers, NORMALIZERS, caption=READING_THE_LAYERS)),
-        *part("Signal by depth", signal_chart(audit.signal), signal_table(audit.signal)),
-        *part("Not measured", _skipped(audit)),
-        *part("Notes", *(Text(body=note) for note in audit.notes)),
-        *part("Provenance", _provenance(audit)),
+        *([] if chart is None else [chart]),
+        *_findings(audit),
+        *cut_short({audit.name: audit}),
+        *steps(to_do(audit)),
+    ]
+
+
+def _details(audit: Audit) -> list[Block]:
+    normalizers = [row for row in audit.layers if row.role == "normalizer"]
+    growth = growth_chart(audit)
+    return [
+        *part(
+            "How much a change can grow",
+            *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
+            bracket_chart(audit.ladder, title="The same limit, bounded in several ways"),
+            _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
+            *(() if why_useless(audit) is None or growth is None else (_cumulative_chart(audit),)),
+            term="ladder of bounds",
+            folded=True,
+        ),
+        *part(
+            "Layers",
+            *(() if growth is None else (_gain_chart(audit),)),
+            _sensitivity_chart(audit),
+            row_table(audit.layers, LAYERS, caption=READING_THE_LAYERS),
+            folded=True,
+        ),
+        *part(
+            "Normalizers",
+            _variance_chart(audit),
+            row_table(normalizers, NORMALIZERS, caption=READING_THE_LAYERS),
+            term="normalized variance",
+            folded=True,
+        ),
+        *part("Signal by depth", signal_chart(audit.signal), signal_table(audit.signal), folded=True),
+        *part(
+            "Changes that cannot change the class",
+            *(() if audit.radii is None else radii_blocks(audit.radii)),
+            term="certified radius",
+            folded=True,
+        ),
+        *part(
+            "About this audit",
+            _skipped(audit),
+            *(Text(body=note) for note in audit.notes),
+            _provenance(audit),
+            folded=True,
+        ),
     ]
 
 
 def _brief(audit: Audit) -> list[Block]:
     blocks = [
+        Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
         *_findings(audit),
+        *cut_short({audit.name: audit}),
         _ladder(audit, "bounds (log10)"),
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         _skipped(audit),
-        *(Text(body=f"Note: {note}") for note in audit.notes),
+        *(Text(body=f"Note: {note}") for note in audit.notes if note not in cuts(audit)),
     ]
     return [block for block in blocks if block is not None]
 
 
-def part(heading: str, *blocks: Block | None) -> list[Block]:
-    """Return blocks under a heading, or nothing at all where every block is None."""
+def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = False) -> list[Block]:
+    """Return blocks under a heading, or nothing at all where every block is None.
+
+    Args:
+        heading: in plain words.
+        blocks: what stands under it.
+        term: what papers call it.
+        folded: whether the part shows its heading alone at first.
+    """
     shown = [block for block in blocks if block is not None]
-    return [Text(heading=heading), *shown] if shown else []
+    return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []
 
 
-def _findings(audit: Audit, heading: str = "") -> list[Block]:
-    if not audit.findings:
-        return [Text(heading=heading, body=nothing_found(audit))]
-    return [*([Text(heading=heading)] if heading else []), *notices(audit.findings)]
+def _findings(audit: Audit) -> list[Block]:
+    return [*notices(audit.findings, audit.layers)] if audit.findings else [Text(body=nothing_found(audit))]
+
+
+def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
+    """Return a notice that names the audits which `max_seconds` cut short, and what was cut of each; or nothing.
+
+    Args:
+        audits: by name.
+    """
+    cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
+    if not cut:
+        return []
+    which = listed(list(cut), most=len(cut))
+    heading = "This audit was cut short by max_seconds" if len(audits) == 1 else f"Cut short by max_seconds: {which}"
+    effect = "Bounds hold, but could be tighter; what was not reached is missing. Raise `max_seconds`."
+    others = "" if len(cut) == len(audits) else " A difference to the others may come from this alone."
+    more = tuple((name if len(audits) > 1 else "", f"{'; '.join(found)}.") for name, found in cut.items())
+    return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
 def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
     return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
-
-
-def ladder_chart(ladder: Mapping[str, Bracket]) -> Chart | None:
-    """Return brackets as bars from the lower to the upper side, formulas that are no bound as marks; all in log10.
-
-    Args:
-        ladder: brackets by the name of their method.
-
-    Returns:
-        A sideways chart, or None without brackets.
-    """
-    if not ladder:
-        return None
-    bounds = [bracket if bracket.holds else None for bracket in ladder.values()]
-    spans = Series(
-        name="from the lower to the upper side",
-        style="spans",
-        values=tuple(None if bracket is None else bracket.log10_lower for bracket in bounds),
-        until=tuple(None if bracket is None else bracket.log10_upper for bracket in bounds),
-    )
-    loose = tuple(None if bracket.holds else bracket.log10_upper for bracket in ladder.values())
-    marks = Series(name="a formula that is no bound for this network", style="marks", values=loose)
-    return Chart(
-        title="From the printed product to what was observed",
-        labels=tuple(ladder),
-        series=(spans, marks) if any(value is not None for value in loose) else (spans,),
-        axis="log10 of the Lipschitz constant",
-        sideways=True,
-    )
 
 
 def row_series(
@@ -147,37 +186,77 @@ def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
     return tuple(None if isinstance(cell, str) else cell for cell in cells)
 
 
+def growth_chart(audit: Audit) -> Chart | None:
+    """Return how much a change of the input has grown at each layer: at the data, and at most where that is of use.
+
+    Args:
+        audit: any audit.
+
+    Returns:
+        Lines by depth, with parallel branches beside the main line; None where neither was measured.
+    """
+    useless = why_useless(audit) is not None
+    left_out = " The bound for any input is left out, since it is of no use here." if useless else ""
+    return _row_chart(
+        audit.layers,
+        (*_seen_lines(audit.layers), *([] if useless else _bound_line(audit.layers))),
+        title="How much a change of the input has grown, layer by layer",
+        caption="Seen at the data, along the direction that the network stretches most. A bound far above it is loose, "
+        f"or the worst inputs are not in your data.{left_out}",
+        axis="log10 of the growth (1 is ten times)",
+        rules=(("no growth", 0.0),),
+        term="Jacobian norm",
+    )
+
+
+def _cumulative_chart(audit: Audit) -> Chart | None:
+    return _row_chart(
+        audit.layers,
+        (*_seen_lines(audit.layers), *_bound_line(audit.layers)),
+        title="Where the bound leaves the data behind, layer by layer",
+        caption="The bound from the input to each layer, for any input, beside what was seen at the data.",
+        axis="log10 of the growth (1 is ten times)",
+        rules=(("no growth", 0.0),),
+        term="Lipschitz constant",
+    )
+
+
+def _seen_lines(rows: Sequence[Row]) -> list[Series]:
+    """Return what was seen along the main line, and beside it inside the branches."""
+    trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
+    inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
+    return [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
+
+
+def _bound_line(rows: Sequence[Row]) -> list[Series]:
+    name = "at most, for any input (certified)"
+    return _along(rows, name, lambda row: row.log10_cumulative, lambda row: row.log10_trunk_cumulative)
+
+
+def _along(
+    rows: Sequence[Row], name: str, own: Callable[[Row], Cell], at_branch: Callable[[Row], Cell]
+) -> list[Series]:
+    """Return values along the main line: of rows on it, and where branches leave it."""
+    found = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
+    return [replace(series, paths=(main_line(rows),)) for series in found]
+
+
 def _gain_chart(audit: Audit) -> Chart | None:
     rows = audit.layers
     series = (
-        *row_series("operator norm of a weight layer", "spans", rows, norm_lower, norm_upper),
-        *row_series("constant of a normalizer over all inputs", "marks", rows, lambda row: row.log10_exact),
-        *row_series("its constant at the data", "marks", rows, lambda row: row.log10_at_data),
-        *row_series("a normalizer with the layer before it", "marks", rows, lambda row: row.log10_folded),
+        *row_series("weight layer", "spans", rows, norm_lower, norm_upper),
+        *row_series("normalizer, any input", "marks", rows, lambda row: row.log10_exact),
+        *row_series("normalizer, at the data", "marks", rows, lambda row: row.log10_at_data),
+        *row_series("normalizer with the layer before it", "marks", rows, lambda row: row.log10_folded),
     )
     return _row_chart(
         rows,
         series,
-        title="Gain of each layer",
-        caption="Each layer alone, at its real input size. Above 0 it can amplify a change, below 0 it shrinks all.",
-        axis="log10 of the gain",
+        title="How much each layer alone can stretch what it is given",
+        caption="At its real input size. Above 0 a layer can stretch a change, below 0 it shrinks all of them.",
+        axis="log10 of the gain (1 is ten times)",
         rules=(("gain 1", 0.0),),
-    )
-
-
-def _depth_chart(audit: Audit) -> Chart | None:
-    rows = audit.layers
-    series = (
-        *row_series("bound, over all inputs", "line", rows, lambda row: row.log10_cumulative),
-        *row_series("observed at the data", "line", rows, lambda row: row.log10_observed),
-    )
-    return _row_chart(
-        rows,
-        series,
-        title="Gain from the input to each layer",
-        caption="The observed gain is that of the direction which the network as a whole stretches most. Where the "
-        "two part, the bound is loose or the data harmless.",
-        axis="log10 of the gain",
+        term="operator norm",
     )
 
 
@@ -195,6 +274,7 @@ def _sensitivity_chart(audit: Audit) -> Chart | None:
         "fixed. The attained side is that of the weight as it is; the upper side holds for every value of it. Scaling "
         "a weight in front of a normalizer divides the attained side by the same factor.",
         axis="log10 of norm(h, W)",
+        term="weight sensitivity",
     )
 
 
@@ -218,11 +298,12 @@ def _variance_chart(audit: Audit) -> Chart | None:
     return _row_chart(
         rows,
         series,
-        title="Variance at the input of each normalizer",
+        title="How much the input of each normalizer varies",
         caption="The variance of what is normalized together, over the data. Below 1 (log10 0) the normalizer expands "
         "its input; near eps the stabiliser decides the result.",
         axis="log10 of the variance",
         rules=(("variance 1", 0.0),),
+        term="normalized variance",
     )
 
 
@@ -234,11 +315,19 @@ def _row_chart(
     caption: str,
     axis: str,
     rules: tuple[tuple[str, float], ...] = (),
+    term: str = "",
 ) -> Chart | None:
     if not series:
         return None
-    labels = tuple(row.path for row in rows)
-    return Chart(title=title, labels=labels, series=series, caption=caption, axis=axis, rules=rules)
+    return Chart(
+        title=title,
+        labels=tuple(row.path for row in rows),
+        series=series,
+        caption=caption,
+        axis=axis,
+        rules=rules,
+        term=term,
+    )
 
 
 def _skipped(audit: Audit) -> Table | None:

@@ -1,65 +1,89 @@
-"""What a report says in sentences: the headline, and findings as notices."""
+"""What a report says in sentences: what was audited, how much a change can grow, what to do next."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
-from ..report.document import Figure, Notice
-from ..report.words import counted, factor, listed, shape
+from ..report.document import Figure
+from ..report.words import counted, factor, shape
+from .cards import next_steps
+from .findings.loose import CODE as LOOSE
+from .findings.loose import loose
 from .result import Audit
 
-GROUP_FROM = 2
-"""This many findings of one code are shown as one notice."""
-
-GROUP_SHOWN = 3
-"""Findings of a group whose sentence is shown; of the others, only where they are."""
-
-GROUP_NAMED = 40
-"""Places of a group that are named; the JSON has all."""
-
 EVIDENCE = {
-    Evidence.PROVEN: "PROVEN: rounding included",
-    Evidence.NUMERICAL: "NUMERICAL: true up to rounding",
-    Evidence.SAMPLED: "SAMPLED: the largest of the points tried",
+    Evidence.PROVEN: "proven, rounding included",
+    Evidence.NUMERICAL: "true up to rounding",
+    Evidence.SAMPLED: "the largest of the points tried",
 }
+
+NO_BOUND = "no useful bound"
 
 
 def headline(audit: Audit) -> list[str]:
     """Return what an audit says about the model as a whole, in a few plain sentences.
 
     Args:
-        audit: any audit. Where no bound over all inputs exists, the figures at the data come first, then the reason.
+        audit: any audit. Where no useful bound over all inputs exists, the figures at the data come first, then why.
 
     Returns:
         Sentences in reading order; the first says what was audited.
     """
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(observed)] if observed is not None else []
-    if overall is not None and overall.log10_upper < math.inf:
-        return [_subject(audit), _over_all_inputs(overall), *at_data]
     if overall is not None:
-        why = f"There is no finite bound over all inputs (GLOBAL): {_ended(overall.reason or 'no reason is known')}"
-        return [_subject(audit), *at_data, why]
+        why = why_useless(audit)
+        if why is None:
+            return [subject(audit), _over_all_inputs(overall), *at_data]
+        return [subject(audit), *at_data, f"There is {NO_BOUND} over all inputs (GLOBAL). {why}"]
     if audit.mode is None:
-        return [_subject(audit), *at_data]
-    hint = " 'Not measured' below says why." if audit.skipped else ""
-    return [_subject(audit), *at_data, f"The Lipschitz constant over all inputs (GLOBAL) was not bounded.{hint}"]
+        return [subject(audit), *at_data]
+    hint = " 'Not measured' says why." if audit.skipped else ""
+    return [subject(audit), *at_data, f"The Lipschitz constant over all inputs (GLOBAL) was not bounded.{hint}"]
+
+
+def why_useless(audit: Audit) -> str | None:
+    """Return why the bound over all inputs is infinite, or a millionfold above what was seen; None where it is of use.
+
+    Args:
+        audit: one with a bound over all inputs.
+    """
+    overall, observed = audit.lipschitz, audit.observed
+    if overall is None:
+        return None
+    if overall.log10_upper == math.inf:
+        return f"It is infinite: {_ended(overall.reason or 'no reason is known')}"
+    if observed is None or not loose(overall.log10_upper, observed.log10_upper):
+        return None
+    excess = overall.log10_upper - observed.log10_upper
+    size = f"It is {factor(overall.log10_upper)}, which is {factor(excess)} times the largest growth at the data."
+    return " ".join((size, *(finding.why for finding in audit.findings if finding.code == LOOSE)))
 
 
 def figures(audit: Audit) -> Iterator[Figure]:
-    """Yield the headline values of an audit: the bracket, what was observed, how many findings, layers, parameters."""
+    """Yield the headline values of an audit: how much a change grows, at the data and at most; findings; size."""
     overall, observed = audit.lipschitz, audit.observed
-    if overall is not None:
-        note = f"log10, {overall.evidence.name}" if overall.log10_upper < math.inf else "no finite bound"
-        yield Figure(label="Lipschitz, upper side", value=overall.log10_upper, kind="log10", note=note)
-        yield Figure(label="Lipschitz, lower side", value=overall.log10_lower, kind="log10", note="log10, attained")
     if observed is not None:
-        yield Figure(label="Observed at the data", value=observed.log10_upper, kind="log10", note="log10, POINT")
-    yield Figure(label="Findings", value=len(audit.findings), kind="count", note=tally(audit.findings))
+        yield Figure(
+            label="A small change of your data grows at most",
+            value=_times(observed.log10_upper),
+            note=_samples(observed),
+            term="Jacobian norm",
+        )
+    if overall is not None:
+        why = why_useless(audit)
+        causes = [finding.why for finding in audit.findings if finding.code == LOOSE]
+        lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""
+        yield Figure(
+            label="Any change of any input grows at most",
+            value=_times(overall.log10_upper) if why is None else NO_BOUND,
+            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else (causes or [why])[0],
+            term="Lipschitz constant",
+        )
+    yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
     layers = f"{counted(weights, 'weight layer')}, {counted(normalizers, 'normalizer')}"
     yield Figure(label="Parameters", value=audit.parameters, kind="count", note=layers)
@@ -77,49 +101,30 @@ def nothing_found(audit: Audit) -> str:
     """Return the line that stands where findings would: what was looked at."""
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
     rows = f"{counted(weights, 'weight layer')} and {counted(normalizers, 'normalizer')}"
-    data = f"over {counted(audit.samples, 'sample')}" if audit.samples else "without data"
-    how = "from the weights alone" if audit.mode is None else f"in {audit.mode} mode, {data}"
-    return f"Nothing was found. Checked: {rows}, {how}."
+    return f"Nothing was found. Checked: {rows}, {_looked_at(audit)}."
 
 
-def notices(findings: Sequence[Finding]) -> list[Notice]:
-    """Return findings as notices; many of one code become one, so that a deep network's report stays readable.
-
-    Args:
-        findings: in any order.
-
-    Returns:
-        Notices, the most serious first, grouped where `GROUP_FROM` or more share severity and code.
-    """
-    shown = []
-    codes = list(dict.fromkeys(finding.code for finding in findings))
-    ordered = sorted(findings, key=lambda finding: (-finding.severity.rank, codes.index(finding.code)))
-    for _, members in groupby(ordered, key=lambda finding: (finding.severity, finding.code)):
-        group = list(members)
-        shown += [_grouped(group)] if len(group) >= GROUP_FROM else [_notice([finding]) for finding in group]
-    return shown
+def to_do(audit: Audit) -> list[str]:
+    """Return what to do next: about what was found, and about what would show more."""
+    found = next_steps(audit.findings, audit.layers)
+    batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
+    if batch:
+        few = counted(audit.samples, "sample")
+        found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
+    if cuts(audit):
+        found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
+    if not found and audit.mode is not None:
+        found.append("Nothing needs to be done. `ns.watch` tells when training changes that.")
+    return found
 
 
-def _notice(group: list[Finding], where: str = "", seen: Sequence[tuple[str, str]] = ()) -> Notice:
-    first = group[0]
-    lines = (*(seen or (("seen", first.seen),)), ("why it matters", first.why), ("advice", first.advice))
-    return Notice(
-        level=first.severity.value,
-        heading=first.code,
-        where=where or first.where,
-        lines=tuple((label, sentence) for label, sentence in lines if sentence),
-    )
+def cuts(audit: Audit) -> list[str]:
+    """Return what `max_seconds` cut short, each as one sentence; empty where it cut nothing."""
+    return [note for note in audit.notes if "cut short" in note]
 
 
-def _grouped(group: list[Finding]) -> Notice:
-    labels = ("seen", *[""] * GROUP_SHOWN)
-    shown = [f.seen if f.where in f.seen else f"{f.where}: {f.seen}" for f in group[:GROUP_SHOWN]]
-    seen = list(zip(labels, shown))
-    rest = listed([finding.where for finding in group[GROUP_SHOWN:]], most=GROUP_NAMED)
-    return _notice(group, counted(len(group), "place"), [*seen, ("also in", rest)])
-
-
-def _subject(audit: Audit) -> str:
+def subject(audit: Audit) -> str:
+    """Return what was audited, and on what."""
     holds = f"{audit.name} holds {counted(audit.parameters, 'parameter')}."
     if audit.mode is None:
         return (
@@ -132,13 +137,27 @@ def _subject(audit: Audit) -> str:
     return f"{holds} It was audited in {audit.mode} mode{sizes}. {went}"
 
 
+def _looked_at(audit: Audit) -> str:
+    data = f"over {counted(audit.samples, 'sample')}" if audit.samples else "without data"
+    return "from the weights alone" if audit.mode is None else f"in {audit.mode} mode, {data}"
+
+
+def _times(exponent: float) -> str:
+    return "infinitely" if exponent == math.inf else f"{factor(exponent)} times"
+
+
+def _samples(observed: Bracket) -> str:
+    points = len(observed.per_sample or ())
+    return f"at the {points} samples tried" if points > 1 else "at the batch"
+
+
 def _over_all_inputs(bracket: Bracket) -> str:
     text = (
-        f"Over all inputs (GLOBAL) it amplifies a change of its input at most {factor(bracket.log10_upper)} times "
+        f"For any two inputs (GLOBAL) the distance between them grows at most {factor(bracket.log10_upper)} times "
         f"({EVIDENCE[bracket.evidence]}; by {bracket.method})"
     )
     if bracket.log10_lower > -math.inf:
-        text += f"; two inputs were found for which it does so {factor(bracket.log10_lower)} times"
+        text += f"; two inputs were found for which it grows {factor(bracket.log10_lower)} times"
     if bracket.converged:
         return f"{text}."
     why = _ended(bracket.advice or "give it more time")
@@ -146,13 +165,12 @@ def _over_all_inputs(bracket: Bracket) -> str:
 
 
 def _at_data(bracket: Bracket) -> str:
-    points = len(bracket.per_sample or ())
-    where = f"At {counted(points, 'sample')} of the batch (POINT)" if points > 1 else "At the batch (POINT)"
+    where = f"{_samples(bracket).replace('tried', 'tried (POINT)') if bracket.per_sample else 'at the batch (POINT)'}"
+    where = where[0].upper() + where[1:]
     if bracket.log10_upper == math.inf:
         return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
-    ends = list(dict.fromkeys((factor(bracket.log10_lower), factor(bracket.log10_upper))))
-    size = f"up to {ends[0]}" if len(ends) == 1 else f"up to between {ends[0]} and {ends[1]}"
-    return f"{where} it amplifies a small change {size} times ({EVIDENCE[bracket.evidence]})."
+    evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"
+    return f"{where} a small change of the input grows at most {factor(bracket.log10_upper)} times{evidence}."
 
 
 def _ended(text: str) -> str:

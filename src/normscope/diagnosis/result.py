@@ -18,6 +18,7 @@ from ..core.plain import plain, revived
 from ..report.shown import Shown
 from .form import ADDED, check_form
 from .signal import Signal
+from .verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +87,11 @@ class Row:
             layers share has the same figure in each of their rows.
         channels, dead_channels: output channels, and those that carry nothing (scale or filter negligible beside the
             largest of the layer, constant input).
+        follows: the positions in `layers` of the rows directly before this one: two rows that follow the same one stand
+            in parallel branches. Empty behind the input, `None` where the model was not traced.
+        bypassed: whether a way from the input to the output leads around it: it stands in a branch.
+        log10_trunk_cumulative, log10_trunk_observed: of a row that begins a branch: the bound on the map from the input
+            to where the branch leaves the main line, and the gain there at the data.
         notes: what was not measured here, and why.
     """
 
@@ -108,6 +114,10 @@ class Row:
     sensitivity: Bracket | None = None
     channels: int | None = None
     dead_channels: int | None = None
+    follows: tuple[int, ...] | None = None
+    bypassed: bool | None = None
+    log10_trunk_cumulative: float | None = None
+    log10_trunk_observed: float | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +138,7 @@ class Row:
         whole: dict[str, Any] = {**dict.fromkeys(ADDED), **data}
         given = {item.name: whole[item.name] for item in fields(cls)}
         for name, value in given.items():
-            if name in ("input_shape", "output_shape", "notes") and value is not None:
+            if name in ("input_shape", "output_shape", "follows", "notes") and value is not None:
                 given[name] = tuple(value)
             elif name.startswith("log10_"):
                 given[name] = revived(value)
@@ -190,6 +200,11 @@ class Audit(Shown):
         if self.lipschitz is not None and self.lipschitz.log10_upper < float("inf"):
             return self.lipschitz
         return self.observed or self.lipschitz
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
+        return verdict(self.findings, self.layers)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, and write it to a file if a path is given.

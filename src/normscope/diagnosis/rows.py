@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.norms import BOUNDING, bracket
 from ..report.words import factor
 from ..rules.effects import Effect, Gain, Linear, Unbounded
+from .branches import Standing, standings
 from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place, Site
 from .gains import alone_gain, at_data, folded_gain
@@ -81,15 +83,18 @@ def from_graph(
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
     stand_ins = _at_the_batch(work, unwatched)
+    stands = standings(work.double, nodes)
+    cumulative = {name: size.log10 for name, size in work.values.items()}
     measured: set[str] = set()  # recurrent modules whose matrices have rows
     places: list[Place] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
-        for node in nodes:
+        for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
             effect = work.segments.effects[node.name]
             common = _described(work.model, node) | {
-                "log10_cumulative": work.values[node.name].log10,
+                "log10_cumulative": cumulative[node.name],
                 "log10_observed": gains.get(node.name),
+                **_stands(node, stand, cumulative, gains),
             }
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
@@ -111,12 +116,25 @@ def from_graph(
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-    return _with_beside(work, data, places, where)
+    return _placed(nodes, _with_beside(work, data, places, where))
 
 
 def _within(work: Work) -> Norm:
     """Return how norms are bracketed within the tolerance and the budget of an audit."""
     return lambda linear: bracket(linear, rtol=work.rtol, budget=work.budget.search(BOUNDING))
+
+
+def _placed(nodes: Sequence[Node], places: Sequence[Place]) -> tuple[Place, ...]:
+    """Say which rows a row follows by their places among all rows, not among the nodes that were measured."""
+    order = {place.node.name: number for number, place in enumerate(places) if place.node is not None}
+    found = []
+    for place in places:
+        follows = place.row.follows
+        if place.node is not None and follows is not None:
+            follows = tuple(sorted(order[nodes[number].name] for number in follows))
+            place = replace(place, row=replace(place.row, follows=follows))
+        found.append(place)
+    return tuple(found)
 
 
 def _with_beside(work: Work, data: DataSeen, places: Sequence[Place], where: Mapping[str, Site]) -> tuple[Place, ...]:
@@ -133,6 +151,16 @@ def _with_beside(work: Work, data: DataSeen, places: Sequence[Place], where: Map
         if site[0] not in rows:
             keyed += [(order[site], place) for place in _seen_alone(work.model, data, site, _within(work), BESIDE)]
     return tuple(place for _, place in sorted(keyed, key=lambda pair: pair[0]))
+
+
+def _stands(node: Node, stand: Standing, certified: Mapping[str, float], gains: Mapping[str, float]) -> dict[str, Any]:
+    """What a row follows, and what reaches it where its branch leaves the main line."""
+    known: dict[str, Any] = {"follows": stand.follows, "bypassed": stand.bypassed}
+    if stand.begins and node.refs:
+        read = node.refs[0]
+        known["log10_trunk_cumulative"] = certified.get(read)
+        known["log10_trunk_observed"] = gains.get(read)
+    return known
 
 
 @torch.no_grad()

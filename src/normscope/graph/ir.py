@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..core.cost import count
 from ..core.errors import InputError
+from ..report.document import Column, Document, Table, Text
+from ..report.words import counted, shape
 
 Shape = tuple[int, ...]
 
@@ -232,6 +234,27 @@ class Graph:
         for node in self.nodes:
             shown.append(f"{node.name} = {node.op}({', '.join(node.refs)}) {list(node.shape)}  # {node.where}")
         return "\n".join([*shown, f"return {self.output}"])
+
+    def document(self) -> Document:
+        """Return the operators as a table, in the order they run."""
+        titles = ("name", "operator", "reads", "shape", "module", "source")
+        rows: list[tuple[str | None, ...]] = [
+            (item.name, "input", None, shape(item.shape), item.path or None, None) for item in self.inputs
+        ]
+        rows += [
+            (n.name, n.operator, ", ".join(n.refs) or None, shape(n.shape), n.path or None, n.source or None)
+            for n in self.nodes
+        ]
+        what = "one sample" if self.per_sample else "the whole batch"
+        title = f"Graph of {counted(len(self.nodes), 'operator')} in {self.mode} mode, over {what}"
+        columns = tuple(Column(title=title, kind="name") for title in titles)
+        notes = [Text(body=f"Note: {note}") for note in self.notes]
+        return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
+
+    def _repr_html_(self) -> str:
+        from ..report.html import to_fragment
+
+        return to_fragment(self.document())
 
 
 def leaves(tree: Any) -> Iterator[Any]:

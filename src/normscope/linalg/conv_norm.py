@@ -307,8 +307,8 @@ def _promised(other: Symbol, turns: Tensor, certificate: Certificate) -> float:
     group = certificate.label[1] % other.kernel.groups
     gram = other.gram(other.near(turns))[group :: other.kernel.groups]
     start = certificate.vector.to(gram.dtype).expand(gram.shape[0], -1)
-    values, _, _ = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=_LOOK)
-    return math.log10(other.factor * math.sqrt(max(float(values.max()), 0.0) + other.error))
+    found = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=_LOOK)
+    return math.log10(other.factor * math.sqrt(max(float(found.values.max()), 0.0) + other.error))
 
 
 def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.errors import InputError
+from ..core.finding import Severity
 from ..diagnosis.comparing import difference
 from ..diagnosis.page import part
 from ..diagnosis.page_words import tally
+from ..diagnosis.verdict import sentence
 from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
+from ..report.glossary import glossary
 from ..report.words import counted, listed
-from .page import PRODUCTS, Points, alarm_notices, settings, steps, total_curves, view_curves
+from .page import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
 from .page_views import NORM, VARIANCE, View
 from .run import Run
 
@@ -35,22 +38,35 @@ def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Do
     """
     if len(runs) < 2:
         raise InputError(f"{counted(len(runs), 'run')} given: a comparison needs at least two")
-    blocks = [
-        Text(heading="Summary"),
+    loss = _overlaid(runs, "loss", "Loss by step", "loss")
+    products = [_overlaid(runs, key, f"Product: {name}", "log10 of the product") for key, name in PRODUCTS]
+    gradient = _overlaid(runs, "log10_gradient", "Size of the whole gradient", "log10 of the norm")
+    shown: list[Block] = [
+        Text(heading="Verdict", body=_verdict(runs), lead=True),
         *([] if brief else [Text(body=_summary(runs))]),
         _headline_table(runs),
-        *part("Settings that differ", _settings_table(runs)),
-        Text(heading="Alarms"),
+        *([] if loss is None else [loss]),
         *_alarms(runs),
-        *part("Loss", _overlaid(runs, "loss", "Loss by step", "loss")),
-        *part(
-            "Products", *(_overlaid(runs, key, f"Product: {name}", "log10 of the product") for key, name in PRODUCTS)
-        ),
-        *part("Gradients", _overlaid(runs, "log10_gradient", "Norm of the whole gradient", "log10 of the norm")),
-        *part("Variance at the normalizers", *_pictures(runs, VARIANCE, brief), _layer_table(runs, VARIANCE)),
-        *part("Norms of the weights", *_pictures(runs, NORM, brief), _layer_table(runs, NORM)),
+        *part("Settings that differ", _settings_table(runs), folded=True),
+        *part("Products", *products, term="printed product", folded=True),
+        *part("Gradients", gradient, folded=True),
+        *part("Normalizers", *_pictures(runs, VARIANCE, brief), _layer_table(runs, VARIANCE), folded=True),
+        *part("Weights", *_pictures(runs, NORM, brief), _layer_table(runs, NORM), folded=True),
     ]
-    return Document(title=f"Comparison of {listed(list(runs), most=4)}", blocks=tuple(blocks))
+    shown += [] if brief else glossary(shown)
+    return Document(title=f"Comparison of {listed(list(runs), most=4)}", blocks=tuple(shown))
+
+
+def _verdict(runs: Mapping[str, Run]) -> str:
+    """Return what sets runs apart, in one sentence: where alarms were raised, and which loss is the least."""
+    wrong = [name for name, run in runs.items() if any(f.severity > Severity.INFO for f in run.findings)]
+    clauses = [f"alarms were raised in {listed(wrong, most=4)}" if wrong else "no alarms in any of them"]
+    losses = {name: loss for name, run in runs.items() if (loss := _end(run.total("loss"), -1)) is not None}
+    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    if len(losses) > 1 and finite:
+        best = min(finite, key=lambda name: finite[name])
+        clauses.append(f"the last loss is least in {best} ({finite[best]:.4g})")
+    return sentence("; ".join(clauses))
 
 
 def _summary(runs: Mapping[str, Run]) -> str:
@@ -64,9 +80,9 @@ def _summary(runs: Mapping[str, Run]) -> str:
 
 def _headline_table(runs: Mapping[str, Run]) -> Table:
     columns: list[tuple[Column, Callable[[str, Run], Cell]]] = [
-        (Column(title="run", kind="name"), lambda name, run: name),
+        (Column(title="run"), lambda name, run: name),
         (Column(title="model", kind="name"), lambda _, run: run.metadata.get("model")),
-        (Column(title="steps", kind="count"), lambda _, run: steps(run)),
+        (Column(title="steps", kind="count"), lambda _, run: steps_taken(run)),
         (Column(title="first loss", kind="number"), lambda _, run: _end(run.total("loss"), 0)),
         (Column(title="last loss", kind="number"), lambda _, run: _end(run.total("loss"), -1)),
         (

@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.finding import Finding
+from ..diagnosis.cards import next_steps, notices, steps
 from ..diagnosis.page import part
-from ..diagnosis.page_words import notices, tally
+from ..diagnosis.page_words import tally
+from ..diagnosis.verdict import verdict
 from ..report.curves import points_each, thinned
 from ..report.document import Block, Cell, Column, Curve, Curves, Document, Figure, Figures, Mark, Notice, Table, Text
+from ..report.glossary import glossary
 from ..report.words import counted
 from .page_tables import layer_tables
 from .page_views import NORM, PARTS, VARIANCE, View
@@ -47,21 +50,35 @@ def run_document(run: Run, *, brief: bool = False) -> Document:
 
 
 def _full(run: Run) -> list[Block]:
-    return [
-        Text(heading="Summary"),
-        *(Text(body=sentence) for sentence in headline(run)),
+    about, *state = headline(run)
+    first = [loss_curves(run) or product_curves(run)]
+    shown: list[Block] = [
+        Text(heading="Verdict", body=verdict_of(run), lead=True),
+        Text(body=" ".join((about, *state))),
         Figures(items=tuple(figures(run))),
-        *_alarms(run, heading="Alarms"),
-        *part("Loss", loss_curves(run), lr_curves(run)),
-        *part("Products", product_curves(run)),
-        *(block for heading, views in PARTS for block in part(heading, *(view_curves(run, view) for view in views))),
-        *part("Layers", *layer_tables(run)),
-        *part("Settings", settings_table(run), *(Text(body=f"Note: {note}") for note in run.metadata.get("notes", ()))),
+        *(block for block in first if block is not None),
+        *_alarms(run),
+        *steps(next_steps(run.findings)),
+        *part("Rates and products", lr_curves(run), product_curves(run), folded=True),
+        *(
+            block
+            for heading, term, views in PARTS
+            for block in part(heading, *(view_curves(run, view) for view in views), term=term, folded=True)
+        ),
+        *part("Layers", *layer_tables(run), folded=True),
+        *part(
+            "Settings",
+            settings_table(run),
+            *(Text(body=f"Note: {note}") for note in run.metadata.get("notes", ())),
+            folded=True,
+        ),
     ]
+    return [*shown, *glossary(shown)]
 
 
 def _brief(run: Run) -> list[Block]:
     blocks = [
+        Text(body=verdict_of(run), lead=True),
         *(Text(body=sentence) for sentence in headline(run)),
         *_alarms(run),
         _totals(run),
@@ -70,6 +87,13 @@ def _brief(run: Run) -> list[Block]:
         *(Text(body=f"Note: {note}") for note in run.metadata.get("notes", ())),
     ]
     return [block for block in blocks if block is not None]
+
+
+def verdict_of(run: Run) -> str:
+    """Return what is to be said of a run first, in one sentence."""
+    if not run.records:
+        return "Nothing has been measured yet."
+    return verdict(run.findings) if run.findings else f"No alarm was raised in {counted(steps_taken(run), 'step')}."
 
 
 def headline(run: Run) -> list[str]:
@@ -92,7 +116,9 @@ def headline(run: Run) -> list[str]:
 
 def figures(run: Run) -> Iterator[Figure]:
     """Yield the headline values of a run: steps, loss, products, alarms, overhead."""
-    yield Figure(label="Steps", value=steps(run), kind="count", note=f"{counted(len(run.records), 'step')} measured")
+    yield Figure(
+        label="Steps", value=steps_taken(run), kind="count", note=f"{counted(len(run.records), 'step')} measured"
+    )
     loss = run.total("loss")
     if loss:
         least = min((value for _, value in loss if not math.isnan(value)), default=math.nan)
@@ -107,7 +133,7 @@ def figures(run: Run) -> Iterator[Figure]:
         yield Figure(label="Overhead", value=run.ended.overhead, kind="percent", note="of the time, for watching")
 
 
-def steps(run: Run) -> int:
+def steps_taken(run: Run) -> int:
     """Return how many steps a run has taken, as far as it is known."""
     if run.ended is not None:
         return run.ended.step
@@ -120,12 +146,11 @@ def alarm_notices(findings: Sequence[Finding]) -> list[Notice]:
     return notices(dated)
 
 
-def _alarms(run: Run, heading: str = "") -> list[Block]:
+def _alarms(run: Run) -> list[Block]:
     if run.findings:
-        return [*([Text(heading=heading)] if heading else []), *alarm_notices(run.findings)]
+        return [*alarm_notices(run.findings)]
     layers = counted(len(run.layers), "layer")
-    none = f"No alarm was raised. Looked at: {layers} at {counted(len(run.records), 'step')}."
-    return [Text(heading=heading, body=none)]
+    return [Text(body=f"No alarm was raised. Looked at: {layers} at {counted(len(run.records), 'step')}.")]
 
 
 def marks(run: Run) -> tuple[Mark, ...]:
@@ -157,6 +182,7 @@ def view_curves(run: Run, view: View, *, span: tuple[float, float] | None = None
     )
     return Curves(
         title=view.title,
+        term=view.term,
         curves=curves,
         axis=view.axis,
         caption=view.caption,
@@ -203,7 +229,8 @@ def product_curves(run: Run) -> Curves | None:
     """Return the products over the network: of the norms, of the normalizers' constants, folded."""
     return total_curves(
         {name: run.total(quantity) for quantity, name in PRODUCTS},
-        title="Products over the network",
+        title="Product of what all layers can do",
+        term="printed product",
         axis="log10 of the product",
         caption=READING_THE_PRODUCTS,
         found=marks(run),
@@ -216,6 +243,7 @@ def total_curves(
     title: str,
     axis: str,
     caption: str = "",
+    term: str = "",
     found: tuple[Mark, ...] = (),
     logarithmic: bool = False,
 ) -> Curves | None:
@@ -226,6 +254,7 @@ def total_curves(
         title: stands above.
         axis: what the values are.
         caption: stands below.
+        term: what papers call it.
         found: marks on the axis of the steps.
         logarithmic: take logarithms if all values are positive and they span two powers of ten.
     """
@@ -236,7 +265,7 @@ def total_curves(
     if logarithmic and seen and min(seen) > 0 and max(seen) >= 100 * min(seen):
         courses, axis = {name: _log10(points) for name, points in courses.items()}, f"log10 of the {axis}"
     curves = tuple(curve(name, points, of=len(courses)) for name, points in courses.items())
-    return Curves(title=title, curves=curves, axis=axis, caption=caption, marks=found)
+    return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=found)
 
 
 def _totals(run: Run) -> Curves | None:

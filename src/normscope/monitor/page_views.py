@@ -19,12 +19,15 @@ class View:
     rules: tuple[tuple[str, float], ...] = ()
     log10: bool = False
     """Whether the logarithm is still to be taken."""
+    term: str = ""
+    """What papers call it."""
 
 
 VARIANCE = View(
     kind="normalizer",
     quantity="log10_variance",
-    title="Variance at the input of each normalizer",
+    title="How much the input of each normalizer varies",
+    term="normalized variance",
     axis="log10 of the variance",
     caption="One curve per layer, coloured from the first to the last: the mean over what is normalized together "
     "(channels, rows, groups), on the batch of the step. Where it grows, the normalizer takes ever more of the layers "
@@ -34,7 +37,8 @@ VARIANCE = View(
 NORM = View(
     kind="weight",
     quantity="log10_norm",
-    title="Operator norm of each weight",
+    title="How much each weight can stretch what it is given",
+    term="operator norm",
     axis="log10 of the norm",
     caption="One curve per layer, coloured from the first to the last: at its real input size, by power steps that go "
     "on from one measurement to the next, an estimate from below.",
@@ -43,68 +47,55 @@ NORM = View(
 FOLDED = View(
     kind="weight",
     quantity="log10_folded",
-    title="Weights folded with the normalizer behind them",
+    title="The same with the normalizer behind it",
+    term="folded gain",
     axis="log10 of the norm",
     caption="The norm of the weight and its normalizer together, with the variance of the batch: rescaling the weight "
     "does not move it.",
 )
-PARTS: tuple[tuple[str, tuple[View, ...]], ...] = (
-    ("Variance at the normalizers", (VARIANCE,)),
-    ("Norms of the weights", (NORM, FOLDED)),
-    (
-        "Scale-invariant weights",
-        (
-            View(
-                kind="weight",
-                quantity="log10_effective_lr",
-                title="Effective learning rate",
-                axis="log10 of lr over the norm",
-                caption="lr/norm² for SGD, lr/norm for optimizers that rescale gradients, with the norm of the "
-                "weight's invariant parts: the rate at which the function is really trained.",
-            ),
-            View(
-                kind="weight",
-                quantity="rotation",
-                title="Rotation of the weights",
-                axis="log10 of the angle of one step, in radians",
-                caption="How far one step turns a weight whose length says nothing.",
-                log10=True,
-            ),
-        ),
-    ),
-    (
-        "Gradients",
-        (
-            View(
-                kind="weight",
-                quantity="log10_gradient",
-                title="Norm of the gradient of each weight",
-                axis="log10 of the norm",
-                caption="As the optimizer gets it, after clipping.",
-            ),
-        ),
-    ),
-    (
-        "Gain by block",
-        (
-            View(
-                kind="block",
-                quantity="log10_activation",
-                title="Gain of the activations through each block",
-                axis="log10 of the gain",
-                rules=(("gain 1", 0.0),),
-            ),
-            View(
-                kind="block",
-                quantity="log10_backward",
-                title="Gain of the gradient back through each block",
-                axis="log10 of the gain",
-                rules=(("gain 1", 0.0),),
-            ),
-        ),
-    ),
-    (
-        "Dead units",
-        (View(kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share"),),
-    ),
+EFFECTIVE_LR = View(
+    kind="weight",
+    quantity="log10_effective_lr",
+    title="How fast weights whose scale has no effect are trained",
+    term="effective learning rate",
+    axis="log10 of lr over the norm",
+    caption="lr/norm² for SGD, lr/norm for optimizers that rescale gradients, with the norm of the weight's invariant "
+    "parts: the rate at which the function is really trained.",
 )
+ROTATION = View(
+    kind="weight",
+    quantity="rotation",
+    title="How far one step turns each of these weights",
+    axis="log10 of the angle of one step, in radians",
+    caption="Of weights whose length says nothing.",
+    log10=True,
+)
+GRADIENT = View(
+    kind="weight",
+    quantity="log10_gradient",
+    title="Size of the gradient of each weight",
+    axis="log10 of the norm",
+    caption="As the optimizer gets it, after clipping.",
+)
+ACTIVATION = View(
+    kind="block",
+    quantity="log10_activation",
+    title="How much the signal grows through each block",
+    axis="log10 of the gain",
+    rules=(("gain 1", 0.0),),
+)
+BACKWARD = View(
+    kind="block",
+    quantity="log10_backward",
+    title="How much the gradient grows on its way back through each block",
+    axis="log10 of the gain",
+    rules=(("gain 1", 0.0),),
+)
+DEAD = View(kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share")
+
+PARTS: tuple[tuple[str, str, tuple[View, ...]], ...] = (
+    ("Normalizers", "normalized variance", (VARIANCE,)),
+    ("Weights", "operator norm", (NORM, FOLDED, EFFECTIVE_LR, ROTATION)),
+    ("Signal and gradients", "", (ACTIVATION, BACKWARD, GRADIENT, DEAD)),
+)
+"""The parts of a page with a picture per quantity: heading, term, pictures."""

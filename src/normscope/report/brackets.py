@@ -1,15 +1,75 @@
-"""Brackets as a table."""
+"""Brackets by method, as a table and as a chart; methods that agree are one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..core.bracket import Bracket
-from .document import Column, Table
+from .document import Chart, Column, Series, Table
+
+AGREE = 0.005
+"""Upper sides this close, as exponents, are the same in two decimals."""
+
+PLAIN = {
+    "printed": "product as papers print it",
+    "printed-exact": "the same, exact constants",
+    "product": "layer after layer",
+    "folded": "linear layers joined",
+    "liplt": "across several layers",
+    "closed-form": "closed form",
+    "tight": "optimised certificate",
+    "exact": "exhaustive search",
+    "best": "best bound",
+    "observed": "seen at the data",
+}
+"""What the methods are called beside their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """Methods whose upper sides agree, with the bracket that speaks for them."""
+
+    names: tuple[str, ...]
+    bracket: Bracket
+
+    @property
+    def label(self) -> str:
+        """What the methods do, in plain words: the best bound is called so, others after the first of them."""
+        return PLAIN["best"] if "best" in self.names else PLAIN.get(self.names[0], self.names[0])
+
+
+def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
+    """Return brackets by method, those that agree as one.
+
+    Args:
+        brackets: by name, from the crudest to the best.
+
+    Returns:
+        In the order given; methods join the first they agree with, and the best, or the one with the strongest
+        evidence, speaks for them.
+    """
+    found: list[list[str]] = []
+    for name, bracket in brackets.items():
+        alike = next((names for names in found if _agree(brackets[names[0]], bracket)), None)
+        if alike is None:
+            found.append([name])
+        else:
+            alike.append(name)
+    return [Rung(names=tuple(names), bracket=brackets[_speaker(names, brackets)]) for names in found]
+
+
+def _agree(one: Bracket, other: Bracket) -> bool:
+    same = one.log10_upper == other.log10_upper or abs(one.log10_upper - other.log10_upper) < AGREE
+    return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
+
+
+def _speaker(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
+    return "best" if "best" in names else max(names, key=lambda name: brackets[name].evidence)
 
 
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
-    """Return one row per bracket: its name, both sides as exponents of ten, the evidence and what to know.
+    """Return one row per bracket: what it is, both sides as exponents of ten, the evidence and what to know.
 
     Args:
         brackets: by name.
@@ -19,33 +79,70 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
     Returns:
         A table of exponents, unformatted.
     """
+    shown = rungs(brackets)
     return Table(
         title=title,
         caption=caption,
         columns=(
-            Column(title="bound", kind="name"),
-            Column(title="lower", kind="log10"),
-            Column(title="upper", kind="log10"),
-            Column(title="scope", kind="name"),
-            Column(title="evidence", kind="name"),
+            Column(title="bound", help="What is done; methods that agree stand in one line."),
+            Column(title="lower", kind="log10", help="log10 of the side that inputs which were found attain."),
+            Column(title="upper", kind="log10", help="log10 of the side that bounds it."),
+            Column(title="scope", kind="name", help="Over which inputs it speaks."),
+            Column(title="evidence", kind="name", help="How the upper side is known."),
+            Column(title="methods", help="Their names in the JSON file and in the papers."),
             Column(title="remarks"),
         ),
         rows=tuple(
             (
-                name,
-                bracket.log10_lower,
-                bracket.log10_upper,
-                bracket.scope.value,
-                bracket.evidence.name if bracket.holds else "not a bound",
-                _remarks(name, bracket),
+                rung.label,
+                rung.bracket.log10_lower,
+                rung.bracket.log10_upper,
+                rung.bracket.scope.value,
+                rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
+                ", ".join(rung.names),
+                _remarks(rung.names, rung.bracket),
             )
-            for name, bracket in brackets.items()
+            for rung in shown
         ),
     )
 
 
-def _remarks(name: str, bracket: Bracket) -> str:
-    parts = ["" if bracket.method == name else bracket.method, bracket.reason or ""]
+def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
+    """Return brackets as bars from the lower to the upper side, formulas that are no bound as marks; all in log10.
+
+    Args:
+        brackets: by the name of their method.
+        title: stands above the chart.
+        caption: stands below it.
+
+    Returns:
+        A sideways chart, or None without brackets.
+    """
+    shown = rungs(brackets)
+    if not shown:
+        return None
+    bounds = [rung.bracket if rung.bracket.holds else None for rung in shown]
+    spans = Series(
+        name="from the lower to the upper side",
+        style="spans",
+        values=tuple(None if bracket is None else bracket.log10_lower for bracket in bounds),
+        until=tuple(None if bracket is None else bracket.log10_upper for bracket in bounds),
+    )
+    loose = tuple(None if rung.bracket.holds else rung.bracket.log10_upper for rung in shown)
+    marks = Series(name="a formula that is no bound for this network", style="marks", values=loose)
+    return Chart(
+        title=title,
+        caption=caption,
+        labels=tuple(rung.label for rung in shown),
+        series=(spans, marks) if any(value is not None for value in loose) else (spans,),
+        axis="log10 of the Lipschitz constant",
+        sideways=True,
+        term="ladder of bounds",
+    )
+
+
+def _remarks(names: Sequence[str], bracket: Bracket) -> str:
+    parts = ["" if bracket.method in names else bracket.method, bracket.reason or ""]
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
     return "; ".join(part for part in (*parts, *bracket.notes) if part)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
-
+from ..core.markup import visible as visible
 from .document import Cell, Kind
 
 NOT_MEASURED = "-"
-
-UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories that show nothing, or that turn around or break what stands beside them."""
 
 
 def format_cell(value: Cell, kind: Kind) -> str:
@@ -43,35 +39,6 @@ def format_cell(value: Cell, kind: Kind) -> str:
             return f"{value:,}"
         case "text" | "name":
             return str(value)
-
-
-def visible(text: str) -> str:
-    r"""Return `text` with characters that would act on their surroundings written out.
-
-    Names come from models and files: an escape sequence in one must not reach a terminal, a direction mark must not
-    turn a sentence around, and half a surrogate pair cannot be written to a file. Line breaks and tabs stay.
-
-    Args:
-        text: any string.
-
-    Returns:
-        The same string, or one with `\u202e` and the like in place of what nobody could see.
-
-    Example:
-        >>> visible("layer\u202e1")
-        'layer\\u202e1'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in UNSEEN:
-        return character
-    return (
-        character.encode("ascii", "backslashreplace").decode() if ord(character) > 127 else f"\\x{ord(character):02x}"
-    )
 
 
 def _unsigned(value: float, digits: int) -> float:

@@ -50,20 +50,32 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A paragraph, with a heading if it opens a part."""
+    """A paragraph, with a heading if it opens a part. Words between backticks are names.
+
+    Attributes:
+        body: the paragraph.
+        heading: of the part that begins here.
+        term: what papers call that which the heading names in plain words.
+        folded: the part shows its heading alone until the reader opens it.
+        lead: the paragraph is what the reader shall see first.
+    """
 
     body: str = ""
     heading: str = ""
+    term: str = ""
+    folded: bool = False
+    lead: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One headline value: what it is, the value, and a few words that qualify it."""
+    """One headline value: what it is in plain words, the value, a few words that qualify it, and the papers' term."""
 
     label: str
     value: Cell
     kind: Kind = "text"
     note: str = ""
+    term: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +91,34 @@ class Notice:
 
     Attributes:
         level: `"info"`, `"warning"` or `"error"`.
-        heading: a few words, e.g. a finding's code.
+        heading: a few words.
         where: a module path or the like; may be empty.
+        code: a short name for tools and documents to know it by.
         lines: pairs (label, sentence) in reading order; a line without a label goes on from the one before.
+        more: lines that are folded away until the reader asks; terminals leave those of infos out.
     """
 
     level: Literal["info", "warning", "error"]
     heading: str
     where: str = ""
+    code: str = ""
     lines: tuple[tuple[str, str], ...] = ()
+    more: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Things to do, in order, under a title."""
+
+    items: tuple[str, ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glossary:
+    """What terms mean, as pairs (term, sentence); the terms of other blocks of a page lead here."""
+
+    items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +130,16 @@ class Series:
         style: `"line"` joins the values, `"marks"` shows dots, `"spans"` bars from `values` to `until`.
         values: one per label; `None` leaves a gap, infinities are drawn at the edge and named in the hover text.
         until: the other ends of spans.
+        paths: of a line: the labels, by position, that it joins; None joins each with the next.
+        faint: drawn as something beside the others.
     """
 
     name: str
     style: Literal["line", "marks", "spans"]
     values: tuple[float | None, ...]
     until: tuple[float | None, ...] | None = None
+    paths: tuple[tuple[int, ...], ...] | None = None
+    faint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +154,7 @@ class Chart:
         axis: what the values are, e.g. "log10 of the gain".
         sideways: labels down the left side and values along the bottom (for few, long labels).
         rules: reference values to mark, each with a name.
+        term: what papers call that which the title names in plain words.
 
     Raises:
         ValueError: a series has more or fewer values than there are labels.
@@ -131,6 +167,7 @@ class Chart:
     axis: str = ""
     sideways: bool = False
     rules: tuple[tuple[str, float], ...] = ()
+    term: str = ""
 
     def __post_init__(self) -> None:
         for series in self.series:
@@ -190,6 +227,7 @@ class Curves:
         marks: what happened along the way.
         rules: reference values, each with a name.
         span: values that the value axis holds at least, so that two pictures can be compared.
+        term: what papers call that which the title names in plain words.
 
     Raises:
         ValueError: the points of a curve are not in order, or a depth is outside of [0, 1].
@@ -203,6 +241,7 @@ class Curves:
     marks: tuple[Mark, ...] = ()
     rules: tuple[tuple[str, float], ...] = ()
     span: tuple[float, float] | None = None
+    term: str = ""
 
     def __post_init__(self) -> None:
         for curve in self.curves:
@@ -212,7 +251,7 @@ class Curves:
                 raise ValueError(f"curve {curve.name!r} of {self.title!r}: a depth of {curve.depth}")
 
 
-Block = Table | Text | Figures | Notice | Chart | Curves
+Block = Table | Text | Figures | Notice | Steps | Glossary | Chart | Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .cells import NOT_MEASURED, visible
+from ..core.markup import escaped
+from .cells import NOT_MEASURED
 from .scale import Scale, tick_text, ticks
 
 LANE = 18.0
@@ -28,6 +28,12 @@ class Frame:
     bottom: float
     scale: Scale
     tilt: float = 0.0
+    narrow: bool = False
+
+    @property
+    def whole(self) -> tuple[float, float]:
+        """Width and height of the picture."""
+        return self.left + self.width + self.right, self.top + self.height + self.bottom
 
     @property
     def band(self) -> float:
@@ -61,7 +67,7 @@ class Frame:
 
 def grid_lines(frame: Frame) -> Iterator[str]:
     """Yield the lines of the value axis with their ticks, those of infinite values too."""
-    about = 8 if frame.sideways else 7
+    about = (4 if frame.narrow else 8) if frame.sideways else 7
     along = frame.band * frame.count
     ends = [(tick, tick_text(tick)) for tick in ticks(frame.scale.low, frame.scale.high, about=about)]
     ends += [(-math.inf, "-inf")] if frame.scale.below else []
@@ -82,7 +88,9 @@ def rule_lines(rules: Sequence[tuple[str, float]], frame: Frame) -> Iterator[str
         across = frame.across(value)
         (x1, y1), (x2, y2) = frame.point(0.0, across), frame.point(frame.band * frame.count, across)
         yield tag("line", class_="rule", x1=x1, y1=y1, x2=x2, y2=y2)
-        place = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
+        place: dict[str, str | float] = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
+        if frame.narrow and not frame.sideways:  # no room beside the plot
+            place = {"x": x2 - 2, "y": y2 - 4, "text_anchor": "end"}
         yield tag("text", escaped(name), class_="rule-name", **place)
 
 
@@ -107,11 +115,6 @@ def shortened(name: str, most: int) -> str:
         return name or NOT_MEASURED
     tail = (2 * most) // 3
     return f"{name[: most - tail - 1]}…{name[-tail:]}"
-
-
-def escaped(text: str) -> str:
-    """Return text as markup shows it, whatever it holds."""
-    return html.escape(visible(text))
 
 
 def number_text(value: float) -> str:

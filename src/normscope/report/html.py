@@ -6,11 +6,13 @@ import base64
 import functools
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .cells import format_cell, visible
-from .document import Block, Cell, Chart, Curves, Document, Kind, Table, Text
+from ..core.markup import escaped, visible
+from .cells import format_cell
+from .document import Block, Cell, Chart, Curves, Document, Glossary, Kind, Table, Text
 from .svg import chart_svg, swatch
 from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
 
@@ -26,6 +28,11 @@ RAMP_FROM = 13
 
 GENERATOR = "Normscope"
 
+NAME = re.compile(r"`([^`]+)`")
+
+OWN = ".normscope:not(#_)"
+"""The fragment's selector: it weighs as much as an id, so that the sheets of notebooks do not win over it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
@@ -34,6 +41,8 @@ class Section:
     anchor: str
     heading: str
     blocks: tuple[Block, ...]
+    term: str = ""
+    folded: bool = False
 
 
 def to_html(document: Document) -> str:
@@ -54,6 +63,7 @@ def to_html(document: Document) -> str:
         title=document.title or "Report",
         generator=GENERATOR,
         sections=sections(document),
+        words=words(document),
         policy=_policy(script),
         script=_markup(script),
         **_styles(environment),
@@ -73,7 +83,7 @@ def to_fragment(document: Document) -> str:
     """
     environment = _environment()
     return environment.get_template("fragment.html").render(
-        title=document.title, sections=sections(document), **_styles(environment)
+        title=document.title, sections=sections(document), words={}, **_styles(environment, OWN)
     )
 
 
@@ -89,10 +99,26 @@ def sections(document: Document) -> tuple[Section, ...]:
         if heading or not parts:
             parts.append((heading, []))
         parts[-1][1].append(block)
-    return tuple(
-        Section(anchor=f"part-{index}", heading=heading, blocks=tuple(blocks))
-        for index, (heading, blocks) in enumerate(parts, 1)
+    return tuple(_section(index, heading, blocks) for index, (heading, blocks) in enumerate(parts, 1))
+
+
+def _section(index: int, heading: str, blocks: list[Block]) -> Section:
+    first = blocks[0]
+    opened = first if isinstance(first, Text) and first.heading else Text()
+    return Section(
+        anchor=f"part-{index}", heading=heading, blocks=tuple(blocks), term=opened.term, folded=opened.folded
     )
+
+
+def words(document: Document) -> dict[str, str]:
+    """Return where each term is explained: the anchors of the glossaries' entries."""
+    terms = (term for block in document.blocks if isinstance(block, Glossary) for term, _ in block.items)
+    return {term: f"word-{index}" for index, term in enumerate(dict.fromkeys(terms), 1)}
+
+
+def prose(text: str) -> Markup:
+    """Return a sentence as markup: what stands between backticks is a name, everything else is text."""
+    return _markup(NAME.sub(r"<code>\1</code>", escaped(text)))
 
 
 def sort_value(value: Cell) -> str:
@@ -125,9 +151,10 @@ def _environment() -> jinja2.Environment:
         cell=format_cell,
         sort_value=sort_value,
         type_name=lambda block: type(block).__name__.lower(),
-        chart_svg=lambda chart: _markup(chart_svg(chart)),
+        prose=prose,
+        chart_svg=lambda chart, narrow=False: _markup(chart_svg(chart, narrow=narrow)),
         swatch=lambda series, number: _markup(swatch(series, number)),
-        curves_svg=lambda curves: _markup(curves_svg(curves)),
+        curves_svg=lambda curves, narrow=False: _markup(curves_svg(curves, narrow=narrow)),
         curve_swatch=lambda curve, number: _markup(curve_swatch(curve, number)),
         mark_swatch=lambda level: _markup(mark_swatch(level)),
     )
@@ -152,8 +179,9 @@ def _source(environment: jinja2.Environment, name: str) -> str:
     return environment.loader.get_source(environment, name)[0]
 
 
-def _styles(environment: jinja2.Environment) -> dict[str, Markup]:
-    return {name: _markup(_source(environment, f"{name}.css")) for name in ("light", "dark", "style")}
+def _styles(environment: jinja2.Environment, own: str = ".normscope") -> dict[str, Markup]:
+    sheets = {name: _source(environment, f"{name}.css") for name in ("light", "dark", "style")}
+    return {"own": _markup(own)} | {name: _markup(text.replace(".normscope", own)) for name, text in sheets.items()}
 
 
 def _policy(script: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..core.markup import escaped
 from .cells import format_cell
 from .document import Chart, Series
-from .drawing import Frame, arrow, escaped, grid_lines, is_finite, number_text, rule_lines, shortened, tag
+from .drawing import Frame, arrow, grid_lines, is_finite, number_text, rule_lines, shortened, tag
 from .scale import Scale, scale
 
 COLOURS = 6
@@ -25,14 +26,14 @@ TILT = 50.0
 SPACING = 19.0
 """Pixels between turned labels, at least."""
 
-NARROW = 860.0
-"""Pixels along the labels of an upright chart; hundreds of labels get more, and scroll."""
+WIDTH, NARROW = 860.0, 372.0
+"""Pixels of a picture along the labels (beside a wide one stand the names of its values), and in all on a telephone."""
 
 FEW = 12
 """Up to this many labels a sideways chart writes the values beside its bars."""
 
 
-def chart_svg(chart: Chart) -> str:
+def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
     """Return a chart as one `<svg>` element.
 
     Every label has a group of class `place` with a `<title>`: browsers show it when the pointer rests there, and the
@@ -40,6 +41,7 @@ def chart_svg(chart: Chart) -> str:
 
     Args:
         chart: what to draw.
+        narrow: for the screen of a telephone, which has no pointer: without titles.
 
     Returns:
         Markup without ids, styles or scripts; empty if no value of the chart was measured.
@@ -47,20 +49,20 @@ def chart_svg(chart: Chart) -> str:
     extent = scale(chart)
     if extent is None or not chart.labels:
         return ""
-    frame = _frame(chart, extent)
-    whole = (frame.left + frame.width + frame.right, frame.top + frame.height + frame.bottom)
+    frame = (_sideways if chart.sideways else _upright)(chart, extent, narrow)
+    lines = [(series, number) for number, series in enumerate(chart.series) if series.style == "line"]
     return tag(
         "svg",
         *grid_lines(frame),
         *_names(chart, frame),
-        tag("text", escaped(chart.axis), class_="axis", **_axis_place(frame, whole)) if chart.axis else "",
-        *(_line(series, number, frame) for number, series in enumerate(chart.series) if series.style == "line"),
+        tag("text", escaped(chart.axis), class_="axis", **_axis_place(frame)) if chart.axis else "",
+        *(line for series, number in lines for line in _lines(chart, series, number, frame)),
         *(_place(chart, index, frame) for index in range(frame.count)),
         *rule_lines(chart.rules, frame),
-        class_=f"chart{' sideways' if chart.sideways else ' long' if frame.width > 1.5 * NARROW else ''}",
-        viewBox=f"0 0 {number_text(whole[0])} {number_text(whole[1])}",
-        width=whole[0],
-        height=whole[1],
+        class_=f"chart{' sideways' if chart.sideways else ''}",
+        viewBox=f"0 0 {number_text(frame.whole[0])} {number_text(frame.whole[1])}",
+        width=frame.whole[0],
+        height=frame.whole[1],
         role="img",
         aria_label=chart.title or chart.axis or "chart",
     )
@@ -77,7 +79,8 @@ def swatch(series: Series, number: int) -> str:
     if series.style == "spans":
         drawn = tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)
     elif series.style == "line":
-        drawn = tag("path", class_="line", d="M1 7H21") + tag("circle", class_="mark", cx=11, cy=7, r=3)
+        line = tag("path", class_=f"line{_faint(series)}", d="M1 7H21")
+        drawn = line + tag("circle", class_=f"mark{_faint(series)}", cx=11, cy=7, r=3)
     else:
         drawn = _glyph(number, 11.0, 7.0, 4.0)
     return tag(
@@ -85,39 +88,56 @@ def swatch(series: Series, number: int) -> str:
     )
 
 
-def _frame(chart: Chart, extent: Scale) -> Frame:
-    count = len(chart.labels)
-    if chart.sideways:
-        left = min(max(map(len, chart.labels)), 34) * CHARACTER + 18
-        return Frame(
-            sideways=True,
-            count=count,
-            left=left,
-            top=10.0,
-            width=860 - left,
-            height=30.0 * count,
-            right=62.0,
-            bottom=44.0,
-            scale=extent,
-        )
-    width = min(max(NARROW, 2.0 * count), 3.0 * NARROW)
+def _sideways(chart: Chart, extent: Scale, narrow: bool) -> Frame:
+    count, most = len(chart.labels), _longest(chart, narrow)
+    left = min(max(map(len, chart.labels)), most) * CHARACTER + 18
+    right = 48.0 if narrow else 62.0
+    return Frame(
+        sideways=True,
+        count=count,
+        left=left,
+        top=10.0,
+        width=(NARROW - right if narrow else WIDTH) - left,
+        height=(26.0 if narrow else 30.0) * count,
+        right=right,
+        bottom=44.0,
+        scale=extent,
+        narrow=narrow,
+    )
+
+
+def _upright(chart: Chart, extent: Scale, narrow: bool) -> Frame:
+    count, most = len(chart.labels), _longest(chart, narrow)
+    # Names of layers stand out on the left below the axis, so how much room is left follows from the room they take.
+    left, right = (40.0, 10.0) if narrow else (52.0, 16.0 + _widest(chart))
+    width = NARROW - left - right if narrow else WIDTH
     band = width / count
-    lengths = {index: len(shortened(chart.labels[index], 26)) * CHARACTER for index in _labelled(count, band)}
+    lengths = {index: len(shortened(chart.labels[index], most)) * CHARACTER for index in _labelled(count, band)}
     tilt = TILT if max(lengths.values()) > band - 8 else 0.0
     turn = math.radians(tilt)
-    left = max(52.0, *(length * math.cos(turn) - band * (index + 0.5) + 12 for index, length in lengths.items()))
+    out = max(length * math.cos(turn) - band * (index + 0.5) + 12 for index, length in lengths.items())
     return Frame(
         sideways=False,
         count=count,
-        left=left,
+        left=max(left, out),
         top=30.0,
-        width=width,
-        height=260.0,
-        right=16.0 + max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0),
+        width=width - (max(left, out) - left if narrow else 0.0),
+        height=190.0 if narrow else 220.0,
+        right=right,
         bottom=max(lengths.values()) * math.sin(turn) + 28,
         scale=extent,
         tilt=tilt,
+        narrow=narrow,
     )
+
+
+def _longest(chart: Chart, narrow: bool) -> int:
+    """How many letters of a label are written."""
+    return (20 if narrow else 34) if chart.sideways else (16 if narrow else 22)
+
+
+def _widest(chart: Chart) -> float:
+    return max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0)
 
 
 def _labelled(count: int, band: float) -> range:
@@ -126,41 +146,49 @@ def _labelled(count: int, band: float) -> range:
 
 
 def _names(chart: Chart, frame: Frame) -> Iterator[str]:
+    most = _longest(chart, frame.narrow)
     for index in range(frame.count) if frame.sideways else _labelled(frame.count, frame.band):
         x, y = frame.point(frame.middle(index), 0.0)
         if frame.sideways:
-            name = escaped(shortened(chart.labels[index], 34))
+            name = escaped(shortened(chart.labels[index], most))
             yield tag("text", name, class_="label", x=frame.left - 10, y=y + 4, text_anchor="end")
         else:
-            name = escaped(shortened(chart.labels[index], 26))
+            name = escaped(shortened(chart.labels[index], most))
             turned = f" rotate(-{number_text(frame.tilt)})" if frame.tilt else ""
             across, down = number_text(x + (4 if turned else 0)), number_text(y + (14 if turned else 18))
             at = f"translate({across} {down}){turned}"
             yield tag("text", name, class_="label", transform=at, text_anchor="end" if turned else "middle")
 
 
-def _axis_place(frame: Frame, whole: tuple[float, float]) -> dict[str, float | str]:
+def _axis_place(frame: Frame) -> dict[str, float | str]:
     if frame.sideways:
-        return {"x": frame.left + frame.width / 2, "y": whole[1] - 6, "text_anchor": "middle"}
-    return {"x": frame.left, "y": 14.0}
+        middle = frame.whole[0] / 2 if frame.narrow else frame.left + frame.width / 2
+        return {"x": middle, "y": frame.whole[1] - 6, "text_anchor": "middle"}
+    return {"x": 2.0 if frame.narrow else frame.left, "y": 14.0}
 
 
-def _line(series: Series, number: int, frame: Frame) -> str:
-    steps, joined = [], False
-    for index, value in enumerate(series.values):
-        if not is_finite(value):
-            joined = False
-            continue
-        x, y = frame.point(frame.middle(index), frame.across(value or 0.0))
-        steps.append(f"{'L' if joined else 'M'}{number_text(x)} {number_text(y)}")
-        joined = True
-    return tag("path", class_=f"line {_colour(number)}", d="".join(steps)) if steps else ""
+def _lines(chart: Chart, series: Series, number: int, frame: Frame) -> Iterator[str]:
+    """Yield a line for each path of a series."""
+    for path in (range(len(chart.labels)),) if series.paths is None else series.paths:
+        steps, joined = [], False
+        for index in path:
+            value = series.values[index]
+            if not is_finite(value):
+                joined = False
+                continue
+            x, y = frame.point(frame.middle(index), frame.across(value or 0.0))
+            steps.append(f"{'L' if joined else 'M'}{number_text(x)} {number_text(y)}")
+            joined = True
+        if steps:
+            yield tag("path", class_=f"line {_colour(number)}{_faint(series)}", d="".join(steps))
 
 
 def _place(chart: Chart, index: int, frame: Frame) -> str:
     length = frame.width if frame.sideways else frame.height
     band = tag("rect", class_="band", **frame.box(frame.middle(index), frame.band, 0.0, length))
     marks = [mark for number, series in enumerate(chart.series) for mark in _marks(chart, series, number, index, frame)]
+    if frame.narrow:
+        return "".join(marks)
     return tag("g", tag("title", escaped(hover_text(chart, index))), band, *marks, class_="place")
 
 
@@ -191,7 +219,7 @@ def _marks(chart: Chart, series: Series, number: int, index: int, frame: Frame) 
         if _written(chart) and all(other.values[index] is None for other in chart.series if other is not series):
             yield tag("text", format_cell(value, "log10"), class_="figure", x=x + 10, y=y + 4)
     elif frame.count <= CROWDED or _alone(series, index):
-        yield tag("circle", class_=f"mark {_colour(number)}", cx=x, cy=y, r=radius - 0.6)
+        yield tag("circle", class_=f"mark {_colour(number)}{_faint(series)}", cx=x, cy=y, r=radius - 0.6)
 
 
 def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -> Iterator[str]:
@@ -258,6 +286,10 @@ def _glyph(number: int, x: float, y: float, r: float) -> str:
         case _:
             down = f"l{number_text(1.2 * r)} {number_text(2.2 * r)}h-{number_text(2.4 * r)}z"
             return tag("path", class_=kind, d=f"M{number_text(x)} {number_text(y - 1.2 * r)}{down}")
+
+
+def _faint(series: Series) -> str:
+    return " faint" if series.faint else ""
 
 
 def _colour(number: int) -> str:

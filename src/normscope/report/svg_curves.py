@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .curves import Place, count_text, places
+from ..core.markup import escaped
+from .curves import Place, count_text, places, thinned
 from .document import Curve, Curves, Mark
-from .drawing import Frame, arrow, escaped, grid_lines, number_text, rule_lines, tag
+from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, tag
 from .scale import scale_of, ticks
 
 DEPTHS = 10
@@ -23,8 +24,11 @@ DOTTED = 40
 THIN = 8
 """More curves than this are drawn with thin lines."""
 
-WIDTH, HEIGHT = 940.0, 270.0
-"""Pixels of the whole picture from left to right, and of the plot from top to bottom."""
+WIDTH, NARROW, HEIGHT = 940.0, 372.0, 270.0
+"""Pixels of the whole picture from left to right, the same on a telephone, and of the plot from top to bottom."""
+
+NARROW_POINTS = 50
+"""Points of a curve that a narrow picture has room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,34 +48,37 @@ class Plot:
         return self.frame.point(self.along(x), self.frame.across(value))
 
 
-def curves_svg(curves: Curves) -> str:
+def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
     """Return curves as one `<svg>` element with groups of class `place`, as `chart_svg` has them.
 
     Args:
         curves: what to draw.
+        narrow: for the screen of a telephone, which has no pointer: without places.
 
     Returns:
         Markup without ids, styles or scripts; empty if no curve has a value.
     """
-    plot = _plot(curves)
+    if narrow:
+        few = (replace(curve, points=thinned(curve.points, NARROW_POINTS)) for curve in curves.curves)
+        curves = replace(curves, curves=tuple(few))
+    plot = _plot(curves, narrow)
     if plot is None:
         return ""
     frame = plot.frame
-    whole = (frame.left + frame.width + frame.right, frame.top + frame.height + frame.bottom)
     thin = " thin" if len(curves.curves) > THIN else ""
     return tag(
         "svg",
         *grid_lines(frame),
         *_steps(curves, plot),
-        tag("text", escaped(curves.axis), class_="axis", x=frame.left, y=14) if curves.axis else "",
+        tag("text", escaped(curves.axis), class_="axis", x=2 if narrow else frame.left, y=14) if curves.axis else "",
         *rule_lines(curves.rules, frame),
         *(_happened(mark, plot) for mark in _apart(curves.marks, plot)),
         *(_curve(curves, number, plot) for number in range(len(curves.curves))),
-        *(_place(place, plot) for place in places(curves)),
+        *(_place(place, plot) for place in (() if narrow else places(curves))),
         class_=f"chart curves{thin}",
-        viewBox=f"0 0 {number_text(whole[0])} {number_text(whole[1])}",
-        width=whole[0],
-        height=whole[1],
+        viewBox=f"0 0 {number_text(frame.whole[0])} {number_text(frame.whole[1])}",
+        width=frame.whole[0],
+        height=frame.whole[1],
         role="img",
         aria_label=curves.title or curves.axis or "curves",
     )
@@ -115,7 +122,7 @@ def colour(curve: Curve, number: int) -> str:
     return f"d{min(int(curve.depth * DEPTHS), DEPTHS - 1)}"
 
 
-def _plot(curves: Curves) -> Plot | None:
+def _plot(curves: Curves, narrow: bool) -> Plot | None:
     points = [point for curve in curves.curves for point in curve.points]
     seen = [value for _, value in points if not math.isnan(value)]
     if not seen:
@@ -123,17 +130,19 @@ def _plot(curves: Curves) -> Plot | None:
     xs = [*(x for x, _ in points), *(mark.x for mark in curves.marks)]
     low, high = min(xs), max(xs)
     room = 0.5 if low == high else 0.0
-    left, right = 56.0, 24.0 + max((6.4 * len(name) for name, _ in curves.rules), default=0.0)
+    beside = max((6.4 * len(name) for name, _ in curves.rules), default=0.0)
+    left, right = (44.0, 12.0) if narrow else (56.0, 24.0 + beside)
     frame = Frame(
         sideways=False,
         count=1,
         left=left,
         top=34.0,
-        width=WIDTH - left - right,
-        height=HEIGHT,
+        width=(NARROW if narrow else WIDTH) - left - right,
+        height=200.0 if narrow else HEIGHT,
         right=right,
         bottom=42.0,
         scale=scale_of(seen, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
+        narrow=narrow,
     )
     return Plot(frame=frame, low=low - room, high=high + room)
 
@@ -141,7 +150,7 @@ def _plot(curves: Curves) -> Plot | None:
 def _steps(curves: Curves, plot: Plot) -> Iterator[str]:
     """Yield the ticks of the numeric axis; where every x is whole, they are."""
     frame = plot.frame
-    found = ticks(plot.low, plot.high, about=8)
+    found = ticks(plot.low, plot.high, about=4 if frame.narrow else 8)
     whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
     for tick in found:
         if whole and abs(tick - round(tick)) > 1e-9:

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Literal
 
 from .cells import format_cell, visible
 from .curves import as_table
-from .document import Block, Chart, Column, Curves, Document, Figures, Notice, Series, Table, Text
+from .document import (
+    Block,
+    Chart,
+    Column,
+    Curves,
+    Document,
+    Figures,
+    Glossary,
+    Notice,
+    Series,
+    Steps,
+    Table,
+    Text,
+)
 from .scale import Scale, scale, tick_text
 
 if TYPE_CHECKING:
@@ -91,11 +104,19 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
             for item in block.items:
                 note = f"  ({item.note})" if item.note else ""
                 _say(console, f"{visible(item.label):<{wide}}  {format_cell(item.value, item.kind)}{note}")
+        case Steps():
+            if block.title:
+                _say(console, block.title, "bold")
+            for number, step in enumerate(block.items, 1):
+                _say(console, f"{number}. {step}")
+        case Glossary():
+            for term, meaning in block.items:
+                _say(console, f"{term}: {meaning}")
         case Text():
             if block.heading:
                 _say(console, block.heading, "bold")
             if block.body:
-                _say(console, block.body)
+                _say(console, block.body, "bold" if block.lead else None)
     if not isinstance(block, Text) or block.body:
         console.print()
 
@@ -110,10 +131,10 @@ def _print_notice(notice: Notice, console: rich.console.Console) -> None:
 
     head = RichText(notice.level, style=LEVELS[notice.level])
     head.append(f" {visible(notice.heading)}", style="bold")
-    if notice.where:
-        head.append(f" in {visible(notice.where)}", style="default")
+    head.append(f": {visible(notice.where)}" if notice.where else "", style="default")
+    head.append(f" ({visible(notice.code)})" if notice.code else "", style="default")
     console.print(head)
-    for label, sentence in notice.lines:
+    for label, sentence in (*notice.lines, *(notice.more if notice.level != "info" else ())):
         begun = f"{visible(label)}: " if label else ""
         console.print(Padding(RichText(begun + visible(sentence)), (0, 0, 0, 2), expand=False))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from ...report.cells import format_cell
 from ...report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ...report.glossary import glossary
 from ...report.scale import tick_text
 from ...report.words import counted, listed, shape
 from .radii import COLUMNS, Radii
@@ -18,6 +20,8 @@ LISTED = 2000
 """Samples in the table of a page; more are in the JSON file alone."""
 FEW = 16
 """Up to this many samples are listed on a terminal."""
+COMPARED = 4
+"""Radii at which networks are compared, about."""
 
 FRAME = (("none", 0.0), ("all", 1.0))
 """What a share of samples lies between."""
@@ -27,8 +31,13 @@ READING_THE_CURVE = (
     "Under attack: the share for which a strong search found no such change. The truth lies between the two. Radii are "
     "l2 distances in the units of the model's input."
 )
+READING_WITHOUT_LABELS = (
+    "Certified: the share of samples whose class provably stays what it is however they are changed within the radius. "
+    "Under attack: the share for which a strong search found no change of class. The truth lies between the two. Radii "
+    "are l2 distances in the units of the model's input. No labels were given: whether a class is right is not known."
+)
 READING_THE_SAMPLES = (
-    "The label provably wins within the certified radius; at the attacked radius a change was found, and confirmed in "
+    "The class provably wins within the certified radius; at the attacked radius a change was found, and confirmed in "
     "float64, that makes another class win. 0 is a sample that is wrong as it stands, inf no change found."
 )
 
@@ -47,21 +56,27 @@ def radii_document(radii: Radii, *, brief: bool = False, at: Sequence[float] | N
 
 def radii_blocks(radii: Radii) -> tuple[Block, ...]:
     """Return curve, accuracies and samples as blocks for a page of something larger, such as an audit."""
-    return (*_chart(radii), accuracy_table(radii), _samples(radii, title="Radii by sample"))
+    named = accuracy_table(radii, title="Accuracy by radius" if radii.labelled else "Share by radius")
+    return (*_chart(radii), replace(named, caption=""), _samples(radii, title="Radii by sample"))
 
 
 def headline(radii: Radii) -> str:
-    """Return the outcome in two sentences."""
-    right = format_cell(radii.clean_accuracy, "percent")
-    first = f"{right} of {counted(len(radii), 'sample')} are put into their class."
+    """Return the outcome in one or two sentences; without labels nothing is said about right and wrong."""
+    right, count = sum(radii.right), len(radii)
+    all_right = "The sample is" if count == 1 else f"All {count:,} samples are"
+    first = (
+        f"{all_right} classified correctly." if right == count else f"{right:,} of {count:,} are classified correctly."
+    )
+    first = f"{first} " if radii.labelled else ""
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     if not own:
-        return first
-    second = f"For half of those the class provably cannot change within {median(own):.3g}"
+        return first.strip() or f"The class of {counted(count, 'sample')} was examined; none is decided."
+    whose = "those" if radii.labelled else counted(count, "sample")
+    second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     if found and math.isfinite(median(found)):
         second += f"; the attack needs {median(found):.3g} to change half of them"
-    return f"{first} {second}."
+    return f"{first}{second}."
 
 
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
@@ -75,23 +90,35 @@ def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: st
     points = radii.curve(at)
     columns = [
         Column(title="radius", kind="number", help="l2 distance in the units of the model's input"),
-        Column(title="certified", kind="percent", help="right, and provably right within the radius"),
+        Column(title="certified", kind="percent", help=f"{_kept(radii)} within the radius"),
     ]
     rows: list[tuple[float | None, ...]] = [(point.radius, point.certified) for point in points]
     if points and points[0].attacked is not None:
         columns.append(Column(title="under attack", kind="percent", help="no change within the radius was found"))
         rows = [(*row, point.attacked) for row, point in zip(rows, points, strict=True)]
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE)
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(radii))
 
 
-def compared_radii(radii: Mapping[str, Radii], at: Sequence[float]) -> Table:
+def _reading(radii: Radii) -> str:
+    return READING_THE_CURVE if radii.labelled else READING_WITHOUT_LABELS
+
+
+def _kept(radii: Radii) -> str:
+    return "right, and provably right" if radii.labelled else "the class provably stays what it is"
+
+
+def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None) -> Table:
     """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
 
     Args:
         radii: by the name of the network, for the same samples.
-        at: the radii.
+        at: the radii; four round numbers if not given.
     """
-    columns = [Column(title="network"), Column(title="accuracy", kind="percent", help="of the samples certified")]
+    at = _widest(radii).reach(COMPARED)[1 : COMPARED + 1] if at is None else at
+    columns = [Column(title="network")]
+    labelled = all(found.labelled for found in radii.values())
+    if labelled:
+        columns.append(Column(title="accuracy", kind="percent", help="of the samples certified"))
     for word, note in (
         ("certified", "right, and provably right within"),
         ("attacked", "still right under attack within"),
@@ -101,17 +128,16 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float]) -> Table:
     for name, found in radii.items():
         points = found.curve(at)
         certified, attacked = (point.certified for point in points), (point.attacked for point in points)
-        rows.append((name, found.clean_accuracy, *certified, *attacked))
-    title = "Accuracy within a radius: certified, and under attack"
+        rows.append((name, *((found.clean_accuracy,) if labelled else ()), *certified, *attacked))
+    title = f"{'Accuracy' if labelled else 'Share'} within a radius: certified, and under attack"
     hurried = [name for name, found in radii.items() if not found.converged]
     more = f" The budget ran out for {listed(hurried)}: more may be certified there." if hurried else ""
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=READING_THE_CURVE + more)
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(_widest(radii)) + more)
 
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
-    widest = max(radii.values(), key=lambda found: found.reach(STEPS)[-1])
-    places = widest.reach(STEPS)
+    places = _widest(radii).reach(STEPS)
     labels = tuple(tick_text(place) for place in places)
     certified = [
         Series(name=n, style="line", values=tuple(p.certified for p in r.curve(places))) for n, r in radii.items()
@@ -122,35 +148,39 @@ def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     return tuple(
         Chart(title=title, labels=labels, series=tuple(series), axis="share of the samples", rules=FRAME)
         for title, series in (
-            ("Certified accuracy by radius", certified),
-            ("Accuracy under attack by radius", attacked),
+            ("Samples that provably keep their class, by the size of the change", certified),
+            ("Samples that keep their class under attack, by the size of the change", attacked),
         )
         if any(value is not None for item in series for value in item.values)
     )
 
 
+def _widest(radii: Mapping[str, Radii]) -> Radii:
+    return max(radii.values(), key=lambda found: found.reach(STEPS)[-1])
+
+
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
-    return [
-        Text(heading="Summary", body=headline(radii)),
+    shown: list[Block] = [
+        Text(heading="Verdict", body=headline(radii), lead=True),
         Figures(items=tuple(_figures(radii))),
-        *_unsettled(radii),
-        Text(heading="Accuracy by radius"),
         *_chart(radii),
+        *_unsettled(radii),
+        Text(heading="Accuracy by radius" if radii.labelled else "Share by radius", folded=True),
         accuracy_table(radii, at, title=""),
-        Text(heading="Samples"),
+        Text(heading="Samples", folded=True),
         _samples(radii),
-        *([Text(heading="Notes")] if radii.notes else []),
+        Text(heading="About these figures", folded=True),
         *(Text(body=note) for note in radii.notes),
-        Text(heading="Provenance"),
         _provenance(radii),
     ]
+    return [*shown, *glossary(shown)]
 
 
 def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
     return [
-        Text(body=headline(radii)),
+        Text(body=headline(radii), lead=True),
         *_unsettled(radii),
-        accuracy_table(radii, at, title="accuracy by radius"),
+        accuracy_table(radii, at, title="accuracy by radius" if radii.labelled else "share by radius"),
         *([_samples(radii, title="radii by sample", brief=True)] if len(radii) <= FEW else []),
         *(Text(body=f"Note: {note}") for note in radii.notes),
     ]
@@ -159,15 +189,17 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 def _figures(radii: Radii) -> list[Figure]:
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
-    items = [Figure(label="accuracy", value=radii.clean_accuracy, kind="percent", note=counted(len(radii), "sample"))]
+    of = "of the samples that are right" if radii.labelled else f"of {counted(len(radii), 'sample')}"
+    items = []
+    if radii.labelled:
+        note = counted(len(radii), "sample")
+        items.append(Figure(label="Accuracy", value=radii.clean_accuracy, kind="percent", note=note))
     if own:
-        items.append(
-            Figure(label="median certified radius", value=median(own), kind="number", note="of the samples put right")
-        )
+        label, term = "No change up to this size can change the class", "certified radius"
+        items.append(Figure(label=label, value=median(own), kind="number", note=f"median {of}", term=term))
     if found:
-        items.append(
-            Figure(label="median attacked radius", value=median(found), kind="number", note="smallest change found")
-        )
+        label = "A change of this size was found that does"
+        items.append(Figure(label=label, value=median(found), kind="number", note=f"median {of}, by an attack"))
     return items
 
 
@@ -189,11 +221,13 @@ def _chart(radii: Radii) -> list[Block]:
         series.append(Series(name="under attack", style="line", values=left))
     return [
         Chart(
-            title="Certified, and under attack" if len(series) > 1 else "Certified accuracy",
+            title="How many samples keep their class, by the size of the change",
             labels=tuple(tick_text(place) for place in places),
             series=tuple(series),
             axis="share of the samples",
             rules=FRAME,
+            caption=_reading(radii),
+            term="certified radius",
         )
     ]
 
@@ -201,10 +235,10 @@ def _chart(radii: Radii) -> list[Block]:
 def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
     columns: tuple[Column, ...] = (
         Column(title="sample", kind="count"),
-        Column(title="label", kind="count"),
-        Column(title="predicted", kind="count"),
-        Column(title="margin", kind="number", help="the label's output above the largest other one"),
-        Column(title="certified", kind="number", help="within this radius the label provably wins"),
+        Column(title="label", kind="count", help="the class that was given"),
+        Column(title="predicted", kind="count", help="the class that the model gives"),
+        Column(title="margin", kind="number", help="the output of the class above the largest other one"),
+        Column(title="certified", kind="number", help="within this radius the class provably wins"),
         Column(
             title="attacked", kind="number", help="length of the smallest change found that makes another class win"
         ),
@@ -215,6 +249,8 @@ def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
         (index, *(getattr(radii, name)[index] for name in COLUMNS[:-1]), radii.evidence[index].name)
         for index in range(len(radii))
     )
+    if not radii.labelled:
+        columns, rows = (columns[0], *columns[2:]), tuple((row[0], *row[2:]) for row in rows)
     if brief:  # the evidence is the same for all, as a rule
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     more = f" {len(rows) - LISTED:,} more are left out here." if len(rows) > LISTED else ""

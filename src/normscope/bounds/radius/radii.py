@@ -30,6 +30,8 @@ COLUMNS = ("label", "predicted", "margin", "radius", "attacked", "method", "evid
 """The fields that hold one value per sample."""
 NOT_STORED = ("witness", "seconds")
 """The fields that JSON leaves out."""
+ADDED = ("labelled",)
+"""The fields that older files do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class Radii(Shown):
 
     Attributes:
         name: of the model.
-        label: the class that shall not change.
+        label: the class that shall not change; the predicted one where `labelled` is False.
+        labelled: whether labels were given. Without them nothing is known about right and wrong.
         predicted: the class the model gives.
         margin: the label's output above the largest other one; the sample counts as right where it is positive.
         radius: within it the label provably wins; 0 for a sample that is not right.
@@ -80,6 +83,7 @@ class Radii(Shown):
     method: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     classes: int
+    labelled: bool = True
     effort: str = "fast"
     rtol: float = 1e-2
     converged: bool = True
@@ -185,8 +189,9 @@ class Radii(Shown):
         if schema != SCHEMA_VERSION or isinstance(schema, bool):
             raise InputError(f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}")
         try:
-            given = {item.name: data[item.name] for item in fields(cls) if item.name not in NOT_STORED}
+            given = {item.name: data[item.name] for item in fields(cls) if item.name not in (*NOT_STORED, *ADDED)}
             given["seconds"] = data.get("seconds")  # of an older file
+            given["labelled"] = data.get("labelled", True)  # not in an older file
             _check_form(given)
             given["evidence"] = tuple(Evidence[item] for item in given["evidence"])
             for key in ("margin", "radius", "attacked"):
@@ -247,6 +252,7 @@ def _check_form(data: Mapping[str, Any]) -> None:
                 raise TypeError(f"{name} holds {item!r:.40}")
     plainly: dict[str, tuple[type, ...]] = {
         "name": (str,), "classes": (int,), "effort": (str,), "rtol": (int, float), "converged": (bool,),
+        "labelled": (bool,),
         "advice": (str, type(None)), "provenance": (Mapping,), "seconds": (int, float, type(None)),
     }  # fmt: skip
     for name, kind in plainly.items():

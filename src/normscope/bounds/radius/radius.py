@@ -109,6 +109,7 @@ def certified_radius(
     certifiers: dict[Any, Certifier] = {}
     parts: list[Columns] = []
     notes: list[str] = []
+    labelled = True
     for index, (inputs, labels) in enumerate(batches):
         if parts and budget.late:
             notes.append(f"max_seconds cut this short: only the first {sum(map(len, parts)):,} samples were examined")
@@ -122,11 +123,12 @@ def certified_radius(
         rows = certifier.rows(inputs)
         certifier.check(model, inputs, rows, mode, output)
         targets = certifier.labels(labels, len(rows))
+        labelled = labelled and targets is not None
         parts += certifier.examine(rows, targets, budget.share(1.0 / max(expected - index, 1)))
     if not parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
     first = next(iter(certifiers.values()))
-    return _joined(parts, first, budget, tuple(notes))
+    return _joined(parts, first, budget, tuple(notes), labelled=labelled)
 
 
 def audited_radii(work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
@@ -156,7 +158,7 @@ def audited_radii(work: Work, *, budget: Budget | None = None, samples: int = 8,
         raise
     except NormscopeError:
         return None
-    return _joined(parts, certifier, budget, ())
+    return _joined(parts, certifier, budget, (), labelled=False)
 
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
@@ -187,7 +189,9 @@ def _is_pair(x: Any) -> bool:
     return inputs.is_floating_point() and not labels.is_floating_point() and labels.ndim == 1
 
 
-def _joined(parts: list[Columns], certifier: Certifier, budget: Budget, notes: tuple[str, ...]) -> Radii:
+def _joined(
+    parts: list[Columns], certifier: Certifier, budget: Budget, notes: tuple[str, ...], *, labelled: bool
+) -> Radii:
     """Return the parts as one result, which says what the clock cut short."""
     graph = certifier.work.graph
     settled, norms = all(part.settled for part in parts), certifier.work.norms
@@ -198,6 +202,7 @@ def _joined(parts: list[Columns], certifier: Certifier, budget: Budget, notes: t
         name=type(certifier.work.model).__name__,
         **columns,
         classes=certifier.classes,
+        labelled=labelled,
         effort=certifier.effort,
         rtol=RTOL,
         converged=settled and not budget.cut and not norms.cut,

@@ -16,8 +16,10 @@ from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
 from .depth import gradient_explosion, gradient_vanishing, no_gradient
 from .epsilon import eps_dominated, eps_scale
+from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
-from .growth import expanding_normalizer, exploding_run
+from .growth import exploding_run
+from .loose import loose_bound
 from .saturated import saturated_units
 from .scale import half_precision, input_scale
 from .sets import small_batch, stale_statistics, tiny_sets
@@ -46,6 +48,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     expanding_normalizer,
     redundant_bias,
     not_lipschitz,
+    loose_bound,
     steep_activation,
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""
@@ -64,7 +67,7 @@ def look(examined: Examined) -> tuple[Finding, ...]:
     found = [finding for finder in LOOKED_FOR for finding in finder(examined)]
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
-    kept = unexplained(_once(found), examined)
+    kept = joined(unexplained(_once(found), examined))
     kept.sort(key=lambda f: (-f.severity.rank, order[f.code], depth(f.where)))
     return tuple(kept)
 

@@ -34,7 +34,7 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
         code="non-finite-weights",
         severity=Severity.ERROR,
         where=first,
-        seen=f"{first} {what}.{shown}{others}",
+        seen=f"`{first}` {what}.{shown}{others}",
         why="One such value makes everything computed from it NaN, so the model's output carries nothing.",
         advice=RESTORE,
         numbers=figures(values=bad, nan=nans, size=values.numel(), count=len(broken)),
@@ -53,7 +53,7 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
         code="non-finite-activations",
         severity=Severity.ERROR,
         where=where,
-        seen=f"{where or 'The model'} is the first module with {what}.",
+        seen=f"{f'`{where}`' if where else 'The model'} is the first module with {what}.",
         why="A value overflowed or was divided by zero here, and everything computed from it is lost.",
         advice="Look at this module's input: NaN in the data, values beyond the range of its dtype (65,504 in "
         "float16), the logarithm, root or quotient of a zero, a row that is masked out wholly. Normalize before it, or "

@@ -29,7 +29,7 @@ def eps_scale(examined: Examined) -> Iterator[Finding]:
             yield _finding(
                 where,
                 Severity.WARNING,
-                f"{where} has eps = 0.",
+                f"`{where}` has eps = 0.",
                 "A set of equal values has variance 0 and is divided by 0, and just before that the gain has no limit.",
                 "Set eps to 1e-5.",
                 figures(eps=0.0, log10_median=median),
@@ -38,7 +38,7 @@ def eps_scale(examined: Examined) -> Iterator[Finding]:
             yield _finding(
                 where,
                 Severity.WARNING,
-                f"eps = {figure(seen.eps)} in {where} exceeds the typical variance of its input, {power(median)}.",
+                f"eps = {figure(seen.eps)} in `{where}` exceeds the typical variance of its input, {power(median)}.",
                 "The layer then divides by sqrt(eps), a constant: it scales its input and normalizes nothing.",
                 f"Set eps to 1e-5, or at most to a hundredth of the variance ({power(median - 2)}).",
                 figures(eps=seen.eps, log10_median=median),
@@ -47,7 +47,7 @@ def eps_scale(examined: Examined) -> Iterator[Finding]:
             yield _finding(
                 where,
                 Severity.INFO,
-                f"{where} holds float16 weights, and its eps = {figure(seen.eps)} is below the smallest float16, "
+                f"`{where}` holds float16 weights, and its eps = {figure(seen.eps)} is below the smallest float16, "
                 f"{figure(HALF_STEP)}.",
                 "PyTorch's own kernels add eps in float32, where it counts; code or an exported model that computes in "
                 "float16 adds zero.",
@@ -83,7 +83,7 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
             code="eps-dominated",
             severity=Severity.WARNING if much else Severity.INFO,
             where=where,
-            seen=f"{percent(share)} of the {'stored variances' if seen.uses_running else 'sets'} of {where} "
+            seen=f"{percent(share)} of the {'stored variances' if seen.uses_running else 'sets'} of `{where}` "
             f"{'are' if seen.uses_running else 'have a variance'} below 10 eps = {figure(10.0 * seen.eps)} (median "
             f"{power(median)}).",
             why="There eps decides the result: the output is smaller than normalized, and rescaling the weights before "

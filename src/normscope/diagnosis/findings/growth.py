@@ -1,4 +1,4 @@
-"""Findings about expansion: signals that grow with depth, and normalizers that expand."""
+"""The finding about signals that grow with depth."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...bounds.printed import is_normalizer
 from ...core.finding import Finding, Severity
-from ...core.log10 import log10, power10
-from ..examined import Examined, NormalizerSeen, WeightSeen
-from .words import figure, figures, percent, power
+from ..examined import Examined, WeightSeen
+from .words import figure, figures, power
 
 RUN = 4
 """Layers: fewer are no trend."""
@@ -22,10 +21,6 @@ RESIDUAL = 2
 """Residual blocks in a run: with one, depth is not the cause."""
 RUN_TOTAL = 30.0
 """Growth in all, so that a short run with a lively layer is left alone."""
-EXPANDING_SETS = 0.5
-"""Of the sets, those with a variance below 1."""
-HUGE_GAIN = 3.0
-"""log10 of a folded gain: a thousand is more than any normalizer of a healthy fresh network."""
 
 
 def exploding_run(examined: Examined) -> Iterator[Finding]:
@@ -151,43 +146,3 @@ def _log_ratio(after: float, before: float) -> float:
     return (
         math.log(after) - math.log(before) if 0.0 < min(after, before) <= max(after, before) < math.inf else -math.inf
     )
-
-
-def expanding_normalizer(examined: Examined) -> Iterator[Finding]:
-    """Normalizers that see variances below 1 and expand, also together with the weights before them."""
-    for place, seen in examined.normalizers():
-        gain, share = place.row.log10_folded, seen.variance.share_below_one
-        if gain is None or not gain > 0.0 or not share >= EXPANDING_SETS:
-            continue
-        where, typical = place.path, gain - _above_typical(seen)
-        huge = typical >= HUGE_GAIN
-        alone = "" if place.row.folded_with is None else f" together with {place.row.folded_with}"
-        yield Finding(
-            code="expanding-normalizer",
-            severity=Severity.WARNING if huge else Severity.INFO,
-            where=where,
-            seen=f"{percent(share)} of what {where} normalizes has a variance below 1, and{alone} it expands by up to "
-            f"{power(gain)}.",
-            why="A normalizer divides by the deviation of its input: below 1 it expands, and the reduction of capacity "
-            "that Than et al. describe turns into its reverse.",
-            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps)."
-            if huge
-            else "Common at the start. Audit again after training: the variances should have grown.",
-            numbers=figures(
-                log10_folded=gain,
-                log10_typical=typical,
-                share_below_one=share,
-                log10_median=seen.variance.log10_median,
-            ),
-        )
-
-
-def _above_typical(seen: NormalizerSeen) -> float:
-    """Return log10 of how much more a normalizer expands its quietest set than its median one.
-
-    The folded gain is that of the quietest; BatchNorm's is that of all its channels together.
-    """
-    if seen.kind == "batch":
-        return 0.0
-    quiet, usual = (power10(v) + seen.eps for v in (seen.variance.log10_min, seen.variance.log10_median))
-    return (log10(usual) - log10(quiet)) / 2.0 if quiet > 0.0 else 0.0

@@ -40,7 +40,7 @@ def tiny_sets(examined: Examined) -> Iterator[Finding]:
             code="tiny-sets",
             severity=Severity.ERROR if constant else Severity.WARNING,
             where=where,
-            seen=f"{where} normalizes over sets of {counted(seen.entries, 'value')}.",
+            seen=f"`{where}` normalizes over sets of {counted(seen.entries, 'value')}.",
             why=f"A set of {seen.entries} cannot be standardised: {effect}"
             + (", so the output is constant." if constant else ", and no gradient passes."),
             advice=_larger_sets(seen),
@@ -65,18 +65,18 @@ def small_batch(examined: Examined) -> Iterator[Finding]:
         spread, where = seen.batch_spread, place.path
         shown = f"{counted(seen.entries, 'value')} per channel from {counted(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
-            words = f"{shown} give a variance that is off by {percent(noise)} at best"
+            words = f"estimates each variance from {shown}: the estimate is typically off by {percent(noise)}"
         elif spread is not None and spread > MEASURED_SPREAD:
-            words = f"its variances move by {percent(spread)} from batch to batch ({shown})"
+            words = f"sees variances that move by {percent(spread)} from batch to batch ({shown})"
         elif seen.samples <= FEW_SAMPLES:
-            words = f"{shown}: the positions of one sample are alike, so the variance is that of the sample"
+            words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
         else:
             continue
         yield Finding(
             code="small-batch",
             severity=Severity.WARNING,
             where=where,
-            seen=f"In {where} {words}.",
+            seen=f"BatchNorm `{where}` {words}.",
             why="In train mode every sample is divided by a deviation estimated from its batch; with few values that "
             "is noise, and the running statistics used later describe another function.",
             advice="Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
@@ -105,7 +105,7 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
             code="stale-statistics",
             severity=Severity.WARNING,
             where=where,
-            seen=f"Over {counted(examined.data.samples, 'sample')} a typical channel of {where} differs from what it "
+            seen=f"Over {counted(examined.data.samples, 'sample')} a typical channel of `{where}` differs from what it "
             f"stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored deviations in "
             f"its mean.{also}",
             why="In eval mode the stored statistics are used whatever the data, so the network computes another "
@@ -121,7 +121,7 @@ def _never_updated(where: str) -> Finding:
         code="stale-statistics",
         severity=Severity.INFO,
         where=where,
-        seen=f"The running statistics of {where} were never updated: mean 0 and variance 1 everywhere.",
+        seen=f"The running statistics of `{where}` were never updated: mean 0 and variance 1 everywhere.",
         why="In eval mode such a normalizer does not normalize: the figures of this audit are those of the network "
         "without it, and training will change them.",
         advice='Audit a fresh model in train mode (mode="train"); if it was trained, its statistics were lost: take '

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
-from ...diagnosis.findings.growth import HUGE_GAIN
+from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.words import figure, figures, percent, power
 from ..record import Layer, Record
 from .windows import current, first, lasting, latest, number, numbers, step, then_and_now, typical

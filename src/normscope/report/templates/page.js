@@ -67,7 +67,7 @@
   }
 
   // Charts: hover, or focus the chart and walk with the arrow keys.
-  for (const svg of all("svg.chart")) {
+  for (const svg of all(".wide svg.chart")) {
     const places = all(".place", svg);
     const texts = places.map((place) => {
       const title = place.querySelector("title");
@@ -108,12 +108,12 @@
 
   // Curves: a name of the legend brings its curve out, while the pointer is there or until the next click.
   for (const figure of all("figure.curves")) {
-    const lines = all(".curve", figure);
-    const names = all(".names", figure);
+    const lists = [".wide .curve", ".narrow .curve", ".names"].map((kind) => all(kind, figure));
+    const names = lists[2];
     let kept = -1;
     const choose = (index) => {
       figure.classList.toggle("one", index >= 0);
-      [lines, names].forEach((list) => list.forEach((item, place) => item.classList.toggle("chosen", place === index)));
+      lists.forEach((list) => list.forEach((item, place) => item.classList.toggle("chosen", place === index)));
     };
     names.forEach((name, index) => {
       name.addEventListener("pointerenter", () => choose(index));
@@ -167,6 +167,21 @@
     filter.hidden = false;
     narrow();
   }
+
+  // What is folded opens for whoever follows a link into it, and for printing.
+  const unfold = (hash) => {
+    const target = document.getElementById(decodeURIComponent(hash.slice(1)));
+    let fold = target && (target.closest("details") ?? target.querySelector(":scope > details"));
+    for (; fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  };
+  for (const link of all('a[href^="#"]')) link.addEventListener("click", () => unfold(link.hash));
+  if (location.hash) {
+    unfold(location.hash);
+    document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
+  }
+  let closed = [];
+  addEventListener("beforeprint", () => (closed = all("details:not([open])")).forEach((fold) => (fold.open = true)));
+  addEventListener("afterprint", () => closed.forEach((fold) => (fold.open = false)));
 
   // The contents follow the reader.
   const links = new Map(all("nav a").map((link) => [link.getAttribute("href").slice(1), link]));

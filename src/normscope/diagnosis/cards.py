@@ -1,0 +1,108 @@
+"""Findings as a reader meets them: one card per kind, with its layers, and what to do about all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..core.finding import Finding, Severity
+from ..report.document import Notice, Steps
+from ..report.words import counted, listed
+from .result import Row
+from .verdict import clause, groups, place, places, sentence
+
+SHOWN = 3
+"""Sentences of a group that say different things; of the other findings, only where they are."""
+NAMED = 40
+"""Places of a group that are named; the JSON has all."""
+NEXT = 4
+"""Steps to take next; the cards have the others."""
+
+_NAME = re.compile(r"(`[^`]+`)")
+
+
+def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
+    """Return findings as one notice per code and severity, the most serious first; infos are one line each.
+
+    Args:
+        findings: in any order.
+        rows: of the audit: how many normalizers there are.
+    """
+    return [_card(group, rows) for group in groups(findings)]
+
+
+def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
+    first, several = group[0], len(group) > 1
+    heading = sentence(clause(group, rows)).removesuffix(".")
+    seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_told(group, "seen"))]
+    rest = [("layers", places(group, NAMED))] if several else []
+    folded = (*others, *rest, ("why it matters", merged([f.why for f in group])), ("advice", advice(group)))
+    quiet = first.severity is Severity.INFO
+    named = bool(first.where) and (several or place(first.where) not in heading)
+    return Notice(
+        level=first.severity.value,
+        heading=heading,
+        where=places(group) if named else "",
+        code=first.code,
+        lines=() if quiet or not seen[1] else (seen,),
+        more=tuple((label, text) for label, text in ((seen, *folded) if quiet else folded) if text),
+    )
+
+
+def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[str]:
+    """Return what to do about errors and warnings, one step per kind, the most serious first."""
+    serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
+    told = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
+    left = len(told) - NEXT
+    return [*told[:NEXT], *([f"{counted(left, 'more kind')} of findings, above."] if left > 0 else [])]
+
+
+def steps(items: Sequence[str]) -> list[Steps]:
+    """Return steps under their heading, or nothing."""
+    return [Steps(title="What to do next", items=tuple(items))] if items else []
+
+
+def advice(group: Sequence[Finding]) -> str:
+    """Return the advice of all findings of a group: said once where it is the same but for the names in it."""
+    return merged([finding.advice for finding in group], [finding.where for finding in group])
+
+
+def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
+    """Return what several sentences say, as one where they differ in names between backticks alone.
+
+    Args:
+        texts: sentences.
+        where: the places they speak of, to stand before sentences that differ in more than names.
+
+    Example:
+        >>> merged(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
+        'The bias of `1` and `4` takes its place.'
+    """
+    by_form: dict[tuple[str, ...], list[list[str]]] = {}
+    spoken: dict[tuple[str, ...], list[str]] = {}
+    for index, text in enumerate(texts):
+        parts = _NAME.split(text)
+        form = tuple(parts[::2])
+        by_form.setdefault(form, []).append(parts[1::2])
+        spoken.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
+    written = {form: _filled(form, names) for form, names in by_form.items() if any(form)}
+    if len(written) < 2 or not where:
+        return " ".join(written.values())
+    return " ".join(f"{listed(list(dict.fromkeys(spoken[form])))}: {text}" for form, text in written.items())
+
+
+def _filled(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
+    """Return a sentence with all names that stand at each of its gaps."""
+    gaps = [listed(list(dict.fromkeys(found))) for found in zip(*names)]
+    return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
+
+
+def _told(group: Sequence[Finding], field: str) -> list[str]:
+    """Return what was seen: one sentence if all say the same of different places, else the first few."""
+    texts = [getattr(finding, field) for finding in group]
+    forms = {tuple(_NAME.split(text)[::2]) for text in texts}
+    if len(forms) == 1:
+        return [merged(texts)]
+    return [
+        text if finding.where in text else f"{place(finding.where)}: {text}" for finding, text in zip(group, texts)
+    ][:SHOWN]

@@ -1,0 +1,68 @@
+"""What a comparison says in sentences: what sets audits apart, what was found in which, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..core.finding import Finding, Severity
+from ..report.document import Block, Text
+from ..report.words import factor, listed
+from .cards import NAMED, next_steps, notices
+from .page_words import cuts
+from .result import Audit
+from .verdict import groups, places, sentence
+
+
+def compared_verdict(audits: Mapping[str, Audit]) -> str:
+    """Return what sets audits apart, in one sentence: where a change at the data grows most, and where problems are.
+
+    Args:
+        audits: by name.
+    """
+    seen = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
+    clauses = []
+    if len(seen) > 1:
+        most, least = max(seen, key=lambda name: seen[name]), min(seen, key=lambda name: seen[name])
+        if factor(seen[most]) == factor(seen[least]):
+            clauses.append(f"a small change of the data grows alike in all of them ({factor(seen[most])} times)")
+        else:
+            clauses.append(
+                f"a small change of the data grows most in {most} ({factor(seen[most])} times) and least in {least} "
+                f"({factor(seen[least])} times)"
+            )
+    wrong = [name for name, audit in audits.items() if any(f.severity > Severity.INFO for f in audit.findings)]
+    clauses.append(f"problems were found in {listed(wrong, most=4)}" if wrong else "no problems found in any of them")
+    return sentence("; ".join(clauses))
+
+
+def compared_steps(audits: Mapping[str, Audit]) -> list[str]:
+    """Return what to do about each audit's errors and warnings; the same step of several audits once."""
+    owners: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        for step in next_steps(audit.findings, audit.layers):
+            owners.setdefault(step, []).append(name)
+    told = [f"{listed(names, most=4)}: {step}" for step, names in owners.items()]
+    if any(map(cuts, audits.values())):
+        told.append("Raise `max_seconds`, so that what is compared was measured alike.")
+    return told or ["Nothing needs to be done."]
+
+
+def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
+    """Return one card per kind of finding, which says in which audits it was met and where in each."""
+    owner = {id(finding): name for name, audit in audits.items() for finding in audit.findings}
+    every = [finding for audit in audits.values() for finding in audit.findings]
+    if not every:
+        return [Text(body="Nothing was found in any of them.")]
+    blocks: list[Block] = []
+    for group in groups(every):
+        found: dict[str, list[Finding]] = {}
+        for finding in group:
+            found.setdefault(owner[id(finding)], []).append(finding)
+        distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
+        (card,) = notices(distinct)
+        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
+        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
+        rest = tuple(line for line in card.more if line[0] != "layers")
+        blocks.append(replace(card, where=met, more=(*where, *rest)))
+    return blocks

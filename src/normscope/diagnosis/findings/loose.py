@@ -1,0 +1,69 @@
+"""The finding about bounds over all inputs that say nothing about any input that occurs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...bounds.printed import is_weight
+from ...core.finding import Finding, Severity
+from ...report.words import counted, listed
+from ..examined import Examined
+from .words import figures, power
+
+CODE = "loose-bound"
+USELESS = 6.0
+"""log10 of the bound over the largest Jacobian at the data: a millionfold is a bound on nothing that occurs."""
+WIDE = 0.5
+"""log10 of a normalizer's constant over all inputs over that at the data: three times is an input nobody has."""
+
+NORMALIZERS = {
+    "layer_norm": "LayerNorm at zero variance",
+    "group_norm": "GroupNorm at zero variance",
+    "instance_norm": "InstanceNorm at zero variance",
+    "batch_norm": "BatchNorm at zero variance",
+    "rms": "RMSNorm at zero",
+    "rms_norm": "RMSNorm at zero",
+}
+
+
+def loose_bound(examined: Examined) -> Iterator[Finding]:
+    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so."""
+    best, observed = examined.bounds.get("best"), examined.bounds.get("observed")
+    if best is None or observed is None or not loose(best.log10_upper, observed.log10_upper):
+        return
+    excess = best.log10_upper - observed.log10_upper
+    causes = list(_causes(examined))
+    yield Finding(
+        code=CODE,
+        severity=Severity.INFO,
+        where="",
+        seen=f"No useful bound over all inputs: it is {power(best.log10_upper)}, which is {power(excess)} times the "
+        "largest growth at the data.",
+        why=f"What makes it so: {listed(causes, most=len(causes))}.",
+        advice="Judge the network by the figures at the data (`audit.observed`), or over a ball around an input with "
+        '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
+        numbers=figures(log10_excess=excess),
+    )
+
+
+def loose(log10_upper: float, log10_observed: float) -> bool:
+    """Whether a finite bound is so far above what was observed that it is of no use."""
+    return -math.inf < log10_observed < log10_upper - USELESS and log10_upper < math.inf
+
+
+def _causes(examined: Examined) -> Iterator[str]:
+    """Yield the operators whose constants over all inputs no data come near to; else depth itself."""
+    nodes = list(examined.graph or ())
+    special = "attention" if any("attention" in node.operator for node in nodes) else ""
+    wide = dict.fromkeys(
+        NORMALIZERS.get(place.row.operator, place.row.kind)
+        for place in examined.places
+        if place.row.log10_exact is not None
+        and place.row.log10_at_data is not None
+        and place.row.log10_exact - place.row.log10_at_data >= WIDE
+    )
+    yield from filter(None, (special, *wide))
+    if not special and not wide:
+        layers = sum(map(is_weight, nodes))
+        yield f"the worst cases of {counted(layers, 'weight layer')} multiplied, though no input meets them together"

@@ -1,0 +1,129 @@
+"""Branches: which rows follow which, which have a way around them, and how they are drawn."""
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.diagnosis.branches import branch_lines, main_line, standings
+
+from .audits import weight
+from .seen import randn
+
+
+class Residual(nn.Module):
+    def __init__(self, wide=False):
+        super().__init__()
+        self.norm, self.one, self.two = nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.skip = nn.Linear(4, 4) if wide else nn.Identity()
+
+    def forward(self, x):
+        return self.skip(x) + self.two(torch.relu(self.one(self.norm(x))))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.q(x)) * torch.tanh(self.k(x)) + self.v(x))
+
+
+class Dense(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(4, 4), nn.Linear(8, 4), nn.Linear(12, 2)
+
+    def forward(self, x):
+        a = torch.relu(self.one(x))
+        b = torch.relu(self.two(torch.cat([x, a], 1)))
+        return self.three(torch.cat([x, a, b], 1))
+
+
+MODELS = {
+    "a chain": (
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.LayerNorm(4)),
+        [(), (0,), (1,)],
+        (0, 1, 2),
+        (),
+    ),
+    "an identity skip": (
+        nn.Sequential(nn.Linear(4, 4), Residual(), Residual(), nn.Linear(4, 2)),
+        [(), (0,), (1,), (2,), (3,), (4,), (5,), (6,)],
+        (0, 1, 4, 7),
+        ((1, 2, 3), (4, 5, 6)),
+    ),
+    "a skip with a layer": (
+        nn.Sequential(nn.Linear(4, 4), Residual(wide=True), nn.Linear(4, 2)),
+        None,
+        None,
+        None,
+    ),
+    "three in parallel": (
+        nn.Sequential(nn.Linear(4, 4), Attention(), nn.Linear(4, 2)),
+        [(), (0,), (0,), (0,), (1, 2, 3), (4,)],
+        (0, 1, 2, 3, 4, 5),
+        ((1,), (2,), (3,)),
+    ),
+    "skips over everything": (Dense(), [(), (0,), (1,)], (0, 1, 2), ((0,), (1,))),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, case in MODELS.items() if case[1] is not None])
+def test_rows_know_what_they_follow_and_how_they_are_drawn(name):
+    model, follows, main, branches = MODELS[name]
+    rows = ns.audit(model.eval(), randn(4, 4), max_seconds=0.2).layers
+    assert [row.follows for row in rows] == follows
+    assert main_line(rows) == main
+    assert branch_lines(rows) == branches
+
+
+def test_a_branch_with_a_layer_of_its_own_runs_beside_the_other():
+    rows = ns.audit(MODELS["a skip with a layer"][0].eval(), randn(4, 4), max_seconds=0.2).layers
+    at = {row.path: index for index, row in enumerate(rows)}
+    assert rows[at["2"]].follows == tuple(sorted((at["1.two"], at["1.skip"])))
+    assert {row.path for row in rows if row.bypassed} == {"1.norm", "1.one", "1.two", "1.skip"}
+    assert set(branch_lines(rows)) == {(at["1.norm"], at["1.one"], at["1.two"]), (at["1.skip"],)}
+    first = rows[at["0"]]
+    for name in ("1.norm", "1.skip"):  # both begin where the first layer ends
+        assert rows[at[name]].log10_trunk_observed == pytest.approx(first.log10_observed)
+        assert rows[at[name]].log10_trunk_cumulative == pytest.approx(first.log10_cumulative)
+
+
+def test_the_stream_of_a_residual_network_is_measured_where_branches_leave_it():
+    model = nn.Sequential(Residual(), Residual()).eval()
+    with torch.no_grad():
+        for block in model:
+            block.two.weight.zero_()
+    rows = ns.audit(model, randn(4, 4), max_seconds=0.2).layers
+    begins = [row for row in rows if row.log10_trunk_observed is not None]
+    assert [row.path for row in begins] == ["0.norm", "1.norm"]
+    assert [row.log10_trunk_observed for row in begins] == pytest.approx([0.0, 0.0], abs=1e-6)  # the identity
+
+
+def test_a_model_that_is_not_traced_knows_no_branches():
+    rows = (weight("a"), weight("b"))
+    assert main_line(rows) == (0, 1)
+    assert branch_lines(rows) == ()
+
+
+def test_branches_survive_json():
+    rows = ns.audit(MODELS["an identity skip"][0].eval(), randn(4, 4), max_seconds=0.2)
+    again = ns.Audit.from_json(rows.to_json())
+    assert again.layers == rows.layers
+    old = rows.to_json()
+    for row in old["layers"]:
+        for name in ("follows", "bypassed", "log10_trunk_cumulative", "log10_trunk_observed"):
+            del row[name]
+    assert main_line(ns.Audit.from_json(old).layers) == tuple(range(8))
+
+
+def test_standings_of_a_deep_network_stay_cheap_and_right():
+    model = nn.Sequential(*(Residual() for _ in range(40))).eval()
+    graph = ns.capture(model, randn(2, 4))
+    chosen = [node for node in graph if node.operator in ("linear", "layer_norm")]
+    found = standings(graph, chosen)
+    assert len(found) == 120
+    assert all(stand.follows == ((index - 1,) if index else ()) for index, stand in enumerate(found))
+    assert [index for index, stand in enumerate(found) if stand.begins] == list(range(0, 120, 3))

@@ -1,0 +1,158 @@
+"""Normalizers that expand, where it costs something; and bounds of no use, with what makes them so."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core.bracket import Bracket, Evidence
+from normscope.diagnosis.examined import Place
+from normscope.diagnosis.findings import look
+from normscope.diagnosis.findings.loose import loose
+from normscope.diagnosis.result import Row
+
+from .seen import INFO, WARNING, examined, normalizer, randn
+
+
+def chain(*steps, gain=1.0, share=1.0):
+    """Pairs of a weight layer and a normalizer; each pair multiplies what was observed by 10**step."""
+    places, seen = [], 0.0
+    for number, step in enumerate(steps):
+        before = (2 * number - 1,) if number else ()
+        row = Row(path=f"w{number}", kind="Linear", operator="linear", role="weight", parameters=1, follows=before,
+                  log10_observed=seen - 0.3)  # fmt: skip
+        seen += step
+        places.append(Place(row=row))
+        known = {"log10_folded": gain, "folded_with": f"w{number}", "follows": (2 * number,), "log10_observed": seen}
+        places.append(normalizer(f"n{number}", "batch", log10=-2.0, share_below_one=share, row=known))
+    return places
+
+
+def told(places):
+    return [finding for finding in look(examined(*places)) if finding.code == "expanding-normalizer"]
+
+
+@pytest.mark.parametrize(
+    ("places", "count"),
+    [
+        (chain(1.2, 0.1), 1),  # most of the growth is in one
+        (chain(0.9, 0.8, 0.8), 3),
+        (chain(0.6, 0.2), None),  # the whole network grows less than tenfold
+        (chain(0.3, 0.3, 0.3, 0.3), None),  # no single one stands out
+        (chain(0.6, 0.4, 0.4, 0.4, 0.4), None),  # one does, but it is no material part
+        (chain(1.2, 0.1, gain=0.2), None),  # its gain with the weights is ordinary
+        (chain(1.2, 0.1, share=0.4), None),  # it does not expand, the weights do
+        (chain(2.0, -1.5), None),  # what grows shrinks again
+    ],
+)
+def test_it_is_raised_where_it_costs_something_and_once(places, count):
+    found = told(places)
+    if count is None:
+        assert not found
+        return
+    (one,) = found
+    assert one.severity is INFO
+    assert one.where == "n0"
+    assert one.numbers.get("count", 1) == count
+    assert "audit again" not in one.advice.lower()
+
+
+def test_the_one_finding_names_all_layers_and_how_much_they_do():
+    (one,) = told(chain(0.8, 1.0, 0.8))
+    assert one.where == "n1"
+    assert one.seen == (
+        "In `n0`, `n1` and `n2` a change at the data grows 4e+02 times in all; through the whole network it grows "
+        "4e+02 times."
+    )
+    assert one.numbers["log10_growth"] == pytest.approx(2.6)
+
+
+def test_a_thousandfold_gain_is_a_warning_whatever_was_observed():
+    places = [normalizer(f"n{n}", "batch", share_below_one=1.0, row={"log10_folded": 3.2}) for n in range(2)]
+    assert [(f.where, f.severity) for f in told(places)] == [("n0", WARNING), ("n1", WARNING)]
+
+
+def test_without_a_known_layer_before_it_nothing_is_claimed():
+    places = chain(1.2, 0.1)
+    alone = dataclasses.replace(places[1].row, folded_with=None)
+    assert not told([places[0], dataclasses.replace(places[1], row=alone), *places[2:]])
+
+
+def test_trained_and_fresh_networks_are_left_alone():
+    for norm in (nn.BatchNorm1d, nn.LayerNorm):
+        generator = torch.Generator().manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), norm(8), nn.ReLU(), nn.Linear(8, 8), norm(8), nn.ReLU(), nn.Linear(8, 2))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 2:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8**0.5)
+            for _ in range(40):
+                model(randn(64, 8))
+        audit = ns.audit(model.eval(), randn(4, 8), loader=[randn(64, 8)], max_seconds=0.2)
+        assert "expanding-normalizer" not in {finding.code for finding in audit.findings}
+
+
+def bound(upper):
+    return Bracket(log10_lower=-math.inf, log10_upper=upper, evidence=Evidence.NUMERICAL, method="m", reason="r")
+
+
+@pytest.mark.parametrize(
+    ("upper", "observed", "expected"),
+    [(7.9, 2.0, False), (8.1, 2.0, True), (194.0, 2.0, True), (math.inf, 2.0, False), (3.0, -math.inf, False)],
+)
+def test_a_millionfold_is_the_line(upper, observed, expected):
+    assert loose(upper, observed) is expected
+    seen = dataclasses.replace(examined(), bounds={"best": bound(upper), "observed": bound(observed)})
+    assert [finding.code for finding in look(seen)] == (["loose-bound"] if expected else [])
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.q, self.k, self.v = nn.LayerNorm(8), *(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + nn.functional.scaled_dot_product_attention(self.q(y), self.k(y), self.v(y))
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "words"),
+    [
+        (nn.Sequential(*(Block() for _ in range(4))), randn(2, 3, 8), "attention and LayerNorm at zero variance"),
+        (
+            nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.Tanh()))),
+            randn(4, 8),
+            "LayerNorm at zero variance",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(2, 4, 3), *(m for _ in range(4) for m in (nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)))),
+            randn(2, 2, 6, 6),
+            "GroupNorm at zero variance",
+        ),
+    ],
+)
+def test_what_makes_a_bound_useless_is_named(model, batch, words):
+    audit = ns.audit(model.eval(), batch, max_seconds=0.5)
+    (found,) = [finding for finding in audit.findings if finding.code == "loose-bound"]
+    assert found.severity is INFO
+    assert found.why == f"What makes it so: {words}."
+    shown = audit.document().blocks
+    figure = next(
+        item for block in shown if hasattr(block, "items") for item in block.items if item.term == "Lipschitz constant"
+    )
+    assert (figure.value, figure.note) == ("no useful bound", found.why)
+
+
+def test_depth_alone_makes_a_bound_useless_too():
+    layers = [m for _ in range(30) for m in (nn.Linear(8, 8), nn.ReLU())]
+    with torch.no_grad():
+        for layer in layers[::2]:
+            layer.weight.copy_(1.6 * torch.eye(8).roll(1, 0) * torch.linspace(0.2, 1.0, 8))
+            layer.bias.zero_()
+    audit = ns.audit(nn.Sequential(*layers).eval(), randn(2, 8), max_seconds=0.5)
+    for finding in (finding for finding in audit.findings if finding.code == "loose-bound"):
+        assert "the worst cases of 30 weight layers multiplied" in finding.why
