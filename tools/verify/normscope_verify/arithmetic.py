@@ -1,8 +1,8 @@
 """Arithmetic that is sure of its rounding: floats with error radii (NumPy), and balls of any precision (Arb).
 
 What is trusted here of floating point: sums, products, quotients and roots of float64 are correctly rounded, so a
-computed sum of n products x_i y_i is off by at most gamma(n) norm(x) norm(y) + n TINY, in whatever order it was taken
-(four times as much for complex numbers). Factorizations and eigenvalues are guesses, checked afterwards.
+computed sum of n products x_i y_i is off by at most gamma(n) sum abs(x_i y_i) + n TINY, in whatever order it was taken;
+and that is at most gamma(n) norm(x) norm(y) + n TINY. Factorizations and eigenvalues are guesses, checked afterwards.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def lengths(matrix: Array, axis: int) -> Array:
 
 @dataclass(frozen=True)
 class Enclosure:
-    """Real or complex numbers that are known to lie within `rad` of `mid`, entry by entry."""
+    """Numbers that are known to lie within `rad` of `mid`, entry by entry."""
 
     mid: Array
     rad: Array
@@ -97,14 +97,10 @@ class Enclosure:
         """Return floats as they are."""
         return cls(np.asarray(values), np.zeros(np.shape(values)))
 
-    def moved(self, move: Callable[[Array], Array]) -> Enclosure:
-        """Apply a function that only moves entries."""
-        return Enclosure(move(self.mid), move(self.rad))
-
     @property
-    def H(self) -> Enclosure:
-        """The conjugate transpose of a matrix, or of each matrix of a stack."""
-        return Enclosure(np.conj(np.swapaxes(self.mid, -1, -2)), np.swapaxes(self.rad, -1, -2))
+    def T(self) -> Enclosure:
+        """The transpose of a matrix, or of each matrix of a stack."""
+        return Enclosure(np.swapaxes(self.mid, -1, -2), np.swapaxes(self.rad, -1, -2))
 
     @property
     def most(self) -> Array:
@@ -121,16 +117,15 @@ class Enclosure:
     def __mul__(self, other: Enclosure | Array | float) -> Enclosure:
         other = other if isinstance(other, Enclosure) else Enclosure.exact(other)
         mid = self.mid * other.mid
-        rad = np.abs(self.mid) * other.rad + self.rad * (np.abs(other.mid) + other.rad) + 4.0 * UNIT * np.abs(mid)
+        rad = np.abs(self.mid) * other.rad + self.rad * (np.abs(other.mid) + other.rad) + UNIT * np.abs(mid)
         return Enclosure(mid, raised(rad, 3.0))
 
     def __matmul__(self, other: Enclosure) -> Enclosure:
-        rounds = 4.0 if np.iscomplexobj(self.mid) or np.iscomplexobj(other.mid) else 1.0
         terms, shape = self.mid.shape[-1], (*self.mid.shape[:-1], other.mid.shape[-1])
         reserve(*shape)
-        WORK.spend(rounds * terms * math.prod(shape))
+        WORK.spend(terms * math.prod(shape))
         rows, columns = lengths(self.mid, -1)[..., None], lengths(other.mid, -2)[..., None, :]
-        rad = rounds * gamma(terms) * rows * columns
+        rad = gamma(terms) * rows * columns
         if other.rad.any():
             rad = rad + rows * lengths(other.rad, -2)[..., None, :]
         if self.rad.any():
@@ -159,7 +154,7 @@ def positive(blocks: Blocks, count: int) -> bool:
 def factored(blocks: Blocks, count: int, shift: float) -> bool:
     """Say whether M is proven positive semidefinite by factors R of M - shift I, whatever they are.
 
-    With the enclosed remainder E = M - shift I - R^H R, M is semidefinite if all row sums of abs(E) are within `shift`.
+    With the enclosed remainder E = M - shift I - R^T R, M is semidefinite if all row sums of abs(E) are within `shift`.
     """
     sizes = [blocks[i, i].mid.shape[-1] for i in range(count)]
     over = [np.zeros(size) for size in sizes]
@@ -172,12 +167,12 @@ def factored(blocks: Blocks, count: int, shift: float) -> bool:
             pushed = {j: Enclosure.exact(np.linalg.solve(root.mid, block.mid)) for j, block in ahead.items()}
         except np.linalg.LinAlgError:
             return False
-        over[i] = raised(over[i] + (own + -(root @ root.H)).most.sum(-1), sizes[i])
+        over[i] = raised(over[i] + (own + -(root @ root.T)).most.sum(-1), sizes[i])
         for j, block in ahead.items():
             left = (block + -(root @ pushed[j])).most
             over[i], over[j] = raised(over[i] + left.sum(-1), sizes[j]), raised(over[j] + left.sum(-2), sizes[i])
             for k in (k for k in ahead if j <= k):
-                moved = -(pushed[j].H @ pushed[k])
+                moved = -(pushed[j].T @ pushed[k])
                 blocks[j, k] = blocks[j, k] + moved if (j, k) in blocks else moved
     return all((row <= shift).all() for row in over)
 
@@ -185,7 +180,7 @@ def factored(blocks: Blocks, count: int, shift: float) -> bool:
 def matrix_norm(matrix: Enclosure) -> arb:
     """Return a proven bound on the largest singular value of every matrix within an enclosure, or within a stack."""
     if matrix.mid.shape[-2] > matrix.mid.shape[-1]:
-        matrix = matrix.H
+        matrix = matrix.T
     short, long = matrix.mid.shape[-2:]
     if short > MOST_SIDE:
         raise Unproven(f"a matrix of {short} by {long} is too large for its norm to be taken")
@@ -196,7 +191,7 @@ def matrix_norm(matrix: Enclosure) -> arb:
     exponent = -math.floor(math.log2(top))
     half = exponent // 2  # in two steps: 2^-exponent itself may leave the range
     scaled = Enclosure.exact(matrix.mid) * 2.0**half * 2.0 ** (exponent - half)
-    gram = scaled @ scaled.H
+    gram = scaled @ scaled.T
     WORK.spend(20.0 * gram.mid.size * short)
     guess = float(np.linalg.eigvalsh(gram.mid)[..., -1].max())
     for shift in ((short + long + 16.0) ** 2 * UNIT * more for more in (1.0, 64.0, 4096.0)):
@@ -205,19 +200,6 @@ def matrix_norm(matrix: Enclosure) -> arb:
         if factor > 0.0 and factored({(0, 0): rest}, 1, shift):
             return (arb(factor).rsqrt() * arb(2) ** -exponent + noise).upper()
     raise Unproven("the norm of a matrix is not confirmed")
-
-
-def near_norm(matrix: Enclosure) -> float:
-    """Return about the largest singular value of a matrix; nothing rests on it."""
-    grown = matrix.mid if len(matrix.mid) <= matrix.mid.shape[1] else matrix.mid.T
-    top = float(np.abs(grown).max(initial=0.0)) or 1.0
-    gram = Enclosure.exact(grown / top)
-    WORK.spend(20.0 * len(grown) ** 3.0)
-    most = float(np.linalg.eigvalsh((gram @ gram.H).mid)[-1])
-    return math.sqrt(max(most, 0.0)) * top + float(lengths(lengths(matrix.rad, -1), -1))
-
-
-# ------------------------------------------------------------------------------------------------ balls
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> Array:

@@ -72,9 +72,6 @@ class Node:
 Item, Read = dict[str, Any], Sequence[Node]
 
 
-# ------------------------------------------------------------------------------------------------ linear nodes
-
-
 def linear(inside: int, outside: int, value: Callable[..., Array], norm: Callable[[], arb], fan: int = 0) -> Node:
     """Return a linear node of one operand, whose norm is taken when it is first asked for."""
     known = functools.cache(norm)
@@ -100,7 +97,7 @@ def add(item: Item, reader: Reader, read: Read) -> Node:
         return functools.reduce(lambda a, b: a + b, chunks)
 
     require(read, "a sum of nothing")
-    return Node([1] * len(read), 1, value, lambda *bounds: sum(bounds, arb(0)), fan=len(read))
+    return Node([1] * len(read), 1, value, lambda *bounds: sum(bounds, arb(0)), fan=len(read) - 1)
 
 
 def concat(item: Item, reader: Reader, read: Read) -> Node:
@@ -161,9 +158,6 @@ def center(item: Item, reader: Reader, read: Read) -> Node:
         return x + mean if absolute else x - mean
 
     return linear(entries, entries, value, lambda: arb(1 if entries > 1 else 0), fan=entries + 4)
-
-
-# ------------------------------------------------------------------------------------------------ nonlinear nodes
 
 
 def bent(inside: int, outside: int, value: Callable[..., Array], slopes: Callable[[], Any], whole: bool = True) -> Node:
@@ -242,9 +236,6 @@ def softmax(item: Item, reader: Reader, read: Read) -> Node:
     return bent(entries, entries, value, lambda: gain)
 
 
-# ------------------------------------------------------------------------------------------------ nodes not bounded
-
-
 def opaque(item: Item, reader: Reader, read: Read) -> Node:
     """Read a node that is not followed: it has no value and no bound here."""
     what = f"{str(item.get('name'))[:200]} ({str(item.get('what', item['kind']))[:200]})"
@@ -275,9 +266,6 @@ def matmul(item: Item, reader: Reader, read: Read) -> Node:
     return Node([rows * terms, terms * columns], rows * columns, value, opaque(item, reader, read).bound)
 
 
-# ------------------------------------------------------------------------------------------------ the network
-
-
 KINDS: dict[str, Callable[[Item, Reader, Read], Node]] = {
     "constant": constant, "add": add, "concat": concat, "scale": scale, "gather": gather, "dense": dense,
     "center": center, "entrywise": entrywise, "normalize": normalize, "extreme": extreme, "softmax": softmax,
@@ -297,25 +285,20 @@ class Network:
         require(isinstance(data, dict) and isinstance(data.get("input"), dict), "no network")
         self.memory = ar.MOST_ENTRIES + sum(value.nbytes for value in reader.arrays.values())
         self.nodes: dict[str, Node] = {}
-        self.input = self._add(data["input"], source, [], reader)
-        for item in reader.listed(data.get("nodes"), "nodes"):
-            require(isinstance(item, dict) and str(item.get("kind")) in KINDS, "a node is of unknown kind")
-            read = [self.node(name) for name in reader.listed(item.get("from"), "operands")]
-            self._add(item, KINDS[str(item["kind"])], read, reader)
-        self.output = self.node(data.get("output"))
-
-    def _add(self, item: Item, kind: Callable[[Item, Reader, Read], Node], read: Read, reader: Reader) -> Node:
-        name = item.get("name")
-        require(isinstance(name, str) and 0 < len(name) <= 1000, f"{name!r} is no name")
-        require(name not in self.nodes, f"two nodes are called {name!r}")
-        node = kind(item, reader, read)
-        node.name, node.read = name, read
-        node.count = read[0].size // node.inside[0] if read and node.inside else 1
-        node.size = node.count * node.outside
-        fits = [operand.size for operand in read] == [node.count * entries for entries in node.inside]
-        require(fits and 0 < node.size <= MOST_SIZE, f"the parts of {name} do not fit")
-        self.nodes[name] = node
-        return node
+        for item in (data["input"], *reader.listed(data.get("nodes"), "nodes")):
+            require(isinstance(item, dict) and (not self.nodes or str(item.get("kind")) in KINDS), "an unknown kind")
+            name, kind = item.get("name"), KINDS[str(item["kind"])] if self.nodes else source
+            require(isinstance(name, str) and 0 < len(name) <= 1000, f"{name!r} is no name")
+            require(name not in self.nodes, f"two nodes are called {name!r}")
+            read = [self.node(operand) for operand in reader.listed(item.get("from", []), "operands")]
+            node = kind(item, reader, read)
+            node.name, node.read = name, read
+            node.count = read[0].size // node.inside[0] if read and node.inside else 1
+            node.size = node.count * node.outside
+            fits = [operand.size for operand in read] == [node.count * entries for entries in node.inside]
+            require(fits and 0 < node.size <= MOST_SIZE, f"the parts of {name} do not fit")
+            self.nodes[name] = node
+        self.input, self.output = next(iter(self.nodes.values())), self.node(data.get("output"))
 
     def node(self, name: Any) -> Node:
         """Return the node of that name."""

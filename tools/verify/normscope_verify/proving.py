@@ -153,13 +153,14 @@ class Prover:
             moves.append(self.known(node.read[0]))
 
         forms.run(source, bent)
+        live = [(form, moves[block]) for block, form in forms.forms[at.name].items() if moves[block] > 0]
         parts, total = [], arb(0)
-        for block, form in forms.forms[at.name].items():
-            about = ar.near_norm(form)
-            if about > 0.0 and moves[block] > 0:
-                t = min(max(float((moves[block] / about).sqrt()), 1e-150), 1e150)
-                parts.append(form * t)
-                total = total + (moves[block] / t) ** 2
+        for form, move in live:
+            ar.WORK.spend(20.0 * form.mid.size * min(form.mid.shape))
+            about = np.linalg.norm(form.mid, 2) + np.linalg.norm(form.rad)  # a guess, on which nothing rests
+            t = float(np.clip(float((move / max(about, 1e-300)).sqrt()), 1e-150, 1e150)) if len(live) > 1 else 1.0
+            parts.append(form * t)
+            total = total + (move / t) ** 2
         if not parts:
             return arb(0)
         joint = Enclosure(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("mid", "rad")))
@@ -196,7 +197,7 @@ class Prover:
             for i, left in forms.forms[name].items():
                 for j, right in forms.forms[name].items():
                     if i <= j and factors.most.any():
-                        enter(i, j, (left * factors) @ right.H)
+                        enter(i, j, (left * factors) @ right.T)
 
         def source(node: Node) -> None:
             own = forms.fresh(node, np.ones(1))
@@ -220,16 +221,11 @@ class Prover:
 
         forms.run(source, bent)
         squares(at.name, Enclosure.exact(np.full(at.size // forms.slices, -scale)) * scale)
-        self._fill_in(forms, set(blocks))
-        return sum(total, arb(0)).sqrt() / arb(scale) if ar.positive(blocks, len(forms.sizes)) else None
-
-    @staticmethod
-    def _fill_in(forms: Forms, filled: set[tuple[int, int]]) -> None:
-        """Refuse what a factorization would need too much memory for."""
-        count = len(forms.sizes)
+        count, filled = len(forms.sizes), set(blocks)
         if count > MOST_BLOCKS:
             raise Unproven("a certificate through too many nodes")
-        for i in range(count):
+        for i in range(count):  # what a factorization fills in
             ahead = [j for j in range(i + 1, count) if (i, j) in filled]
             filled.update((j, k) for j in ahead for k in ahead if j <= k)
         ar.reserve(sum(forms.sizes[i] * forms.sizes[j] for i, j in filled), most=forms.memory)
+        return sum(total, arb(0)).sqrt() / arb(scale) if ar.positive(blocks, count) else None

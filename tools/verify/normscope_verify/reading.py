@@ -31,7 +31,7 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
             arrays = {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
         raw = arrays.pop("header").tobytes()
         require(len(raw) <= MOST_HEADER, "the header is too large")
-        header = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        header = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_no_duplicates)
     except BadFile:
         raise
     except OSError as error:
@@ -67,15 +67,13 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     return value
 
 
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+def _no_number(text: str) -> None:
+    raise BadFile(f"{text} is no number")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
+    require(len(dict(pairs)) == len(pairs), "a key of the header occurs twice")
+    return dict(pairs)
 
 
 class Reader:
