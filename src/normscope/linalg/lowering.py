@@ -153,9 +153,9 @@ def pattern(value: Tensor, shape: Sequence[int], archive: Archive) -> Any:
     """Return numbers that are spread out to a shape, as the checker reads them: a number, or an array that repeats."""
     value = value.detach().double()
     value = value.reshape([1] * (len(shape) - value.ndim) + list(value.shape))
-    if value.numel() == 1:
+    if value.numel() == 1 and bool(torch.isfinite(value).all()):
         return float(value)
-    wide = [k for k, n in enumerate(value.shape) if n > 1]
+    wide = [k for k, n in enumerate(value.shape) if n > 1] or [0]
     first, last = wide[0], wide[-1] + 1
     core = value.expand(*value.shape[:first], *shape[first:last], *value.shape[last:]).reshape(-1).contiguous()
     each = math.prod(shape[last:])

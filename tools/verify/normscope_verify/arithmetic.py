@@ -185,7 +185,7 @@ def matrix_norm(matrix: Enclosure) -> arb:
     if short > MOST_SIDE:
         raise Unproven(f"a matrix of {short} by {long} is too large for its norm to be taken")
     top = float(np.abs(matrix.mid).max(initial=0.0))
-    noise = arb(float(lengths(lengths(matrix.rad, -1), -1).max()))
+    noise = arb(float(lengths(lengths(matrix.rad, -1), -1).max())) if matrix.rad.any() else arb(0)
     if top == 0.0:
         return noise
     exponent = -math.floor(math.log2(top))

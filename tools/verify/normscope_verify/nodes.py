@@ -165,7 +165,7 @@ def bent(inside: int, outside: int, value: Callable[..., Array], slopes: Callabl
 
     def known() -> Slopes:
         found = slopes()
-        high = ar.above(found) if whole else found[1]
+        high = found[1] if not whole else ar.above(found) if found > 0 else 0.0
         sides = np.atleast_1d(-high if whole else found[0]), np.atleast_1d(high)
         if not np.isfinite(sides).all():
             raise Unproven("an activation has slopes without limit")

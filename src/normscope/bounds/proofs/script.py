@@ -150,7 +150,7 @@ class Script:
         shapes = [torch.as_tensor(value).shape for value in given.values()]
         wide = torch.broadcast_shapes(*shapes) if shapes else torch.Size()  # all parameters repeat alike
         parameters = {
-            key: pattern(torch.as_tensor(value).double().expand(wide), node.shape, self.archive)
+            key: pattern(torch.as_tensor(value, dtype=torch.float64).expand(wide), node.shape, self.archive)
             for key, value in given.items()
         }
         about = {"function": function, "parameters": parameters}
