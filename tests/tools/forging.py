@@ -230,7 +230,7 @@ class Lowered:
                 found.append(step)
             elif step["by"] == "operands":
                 found += [{"do": "gain", "at": name} for name in self.inner.get(step["at"], [])]
-                read = [node for node in self.file.nodes if node["name"] == step["at"]][0]["from"]
+                read = next(node for node in self.file.nodes if node["name"] == step["at"])["from"]
                 found.append({"do": "fold", "at": step["at"], "from": read})
             else:
                 through = {"add", "scale", "gather", "dense", "center", "constant", "concat"}

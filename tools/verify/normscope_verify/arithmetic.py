@@ -21,8 +21,7 @@ UNIT, TINY = 2.0**-53, 2.0**-1040
 """Relative rounding of one operation, and (much) more than what underflow can take from one product."""
 MOST_ENTRIES, MOST_SIDE, USUAL_WORK = 1 << 24, 2000, 1e12
 """Numbers in one array, the short side of a matrix whose norm is taken, and multiplications that one file may take."""
-BALL = 500
-"""Multiplications of floats that one of balls is counted as."""
+BALL = 500  # multiplications of floats that one of balls is counted as
 
 
 class BadFile(Exception):
@@ -219,10 +218,10 @@ def dot(matrix: Array, columns: Array) -> Array:
     """Multiply (stacks of) matrices of floats or of balls; leading dimensions are those of the stack."""
     shape = np.broadcast_shapes(matrix.shape[:-2], columns.shape[:-2])
     rows, terms, width = *matrix.shape[-2:], columns.shape[-1]
-    exact = columns.dtype == object
-    WORK.spend(1e4 + math.prod(shape) * (rows * width * terms * (BALL if exact else 1.0) + (1e4 if exact else 0.0)))
-    if not exact:
+    if columns.dtype != object:
+        WORK.spend(1e4 + math.prod(shape) * rows * width * terms)
         return matrix @ columns
+    WORK.spend(math.prod(shape) * (1e4 + rows * width * terms * BALL))
     matrix, columns = (np.broadcast_to(x, (*shape, *x.shape[-2:])) for x in (matrix, columns))
     found = np.empty((*shape, rows * width), object)
     for place in np.ndindex(*shape):

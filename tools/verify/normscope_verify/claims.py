@@ -113,9 +113,8 @@ def check_probe(data: Any, network: Network, reader: Reader) -> Verdict:
         apart = ar.norm_of(network.values(point)[network.output.name] - ar.balls(value))
     except Unproven as error:
         return Verdict(what, UNVERIFIED, str(error))
-    size = ar.norm_of(ar.balls(value)) + 1e-30
-    if not apart <= PROBE_TOLERANCE * size:
-        return Verdict(what, REJECTED, f"it is off by {ar.written(apart / size)}: these are not the claimed weights")
+    if not apart <= PROBE_TOLERANCE * (ar.norm_of(ar.balls(value)) + 1e-30):
+        return Verdict(what, REJECTED, f"it is off by {ar.written(apart)}: these are not the claimed weights")
     return Verdict(what, VERIFIED)
 
 

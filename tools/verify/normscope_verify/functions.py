@@ -27,11 +27,6 @@ def softplus(x: arb) -> arb:
     return x.max(arb(0)) + (-abs(x)).exp().log1p()
 
 
-def clamp(x: arb, low: float, high: float) -> arb:
-    """Return x between two limits."""
-    return x.max(arb(low)).min(arb(high))
-
-
 def elu_slopes(alpha: Array, scale: Array, inner: Array) -> tuple[float, float]:
     """Return the slopes of ELU: `scale` on the right, from 0 to alpha scale inner on the left."""
     left = arb(float(alpha[0])) * arb(float(scale[0])) * arb(float(inner[0]))
@@ -54,10 +49,10 @@ FUNCTIONS: dict[str, Function] = {
         lambda slope: (np.minimum(slope, 1.0), np.maximum(slope, 1.0)),
         {"slope": ANY},
     ),
-    "clamp": Function(clamp, (0.0, 1.0), {"low": ANY, "high": ANY}),
+    "clamp": Function(lambda x, low, high: x.max(arb(low)).min(arb(high)), (0.0, 1.0), {"low": ANY, "high": ANY}),
     "abs": Function(abs, (-1.0, 1.0)),
-    "hardsigmoid": Function(lambda x: clamp(x / 6 + HALF, 0.0, 1.0), (0.0, 0.16666666666666669)),
-    "hardswish": Function(lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, (-0.5, 1.5)),
+    "hardsigmoid": Function(lambda x: (x / 6 + HALF).max(arb(0)).min(arb(1)), (0.0, 0.16666666666666669)),
+    "hardswish": Function(lambda x: x * (x + 3).max(arb(0)).min(arb(6)) / 6, (-0.5, 1.5)),
     "elu": Function(
         lambda x, alpha, scale, inner: scale * (x.max(arb(0)) + alpha * (inner * x.min(arb(0))).expm1()),
         elu_slopes,

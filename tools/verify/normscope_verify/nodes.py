@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from .arithmetic import Array, Enclosure, Unproven, require
 from .functions import FUNCTIONS
 from .reading import MOST_SIZE, Reader
 
-MOST_BALLS, AT_ONCE = 4 * 10**6, 10**6
-"""Balls in one evaluation, and numbers that are mapped at once."""
-Slopes = tuple[Array, Array]
+MOST_BALLS, AT_ONCE = 4 * 10**6, 10**6  # in one evaluation; numbers that are mapped at once
 
 
 @dataclass
@@ -44,12 +42,12 @@ class Node:
     value: Callable[..., Array]
     bound: Callable[..., arb]
     fan: int | None = None
-    slopes: Callable[[], Slopes] | None = None
+    slopes: Callable[[], tuple[Array, Array]] | None = None
     whole: bool = False
     name: str = ""
     read: Sequence[Node] = ()
-    count: int = field(default=0, init=False)
-    size: int = field(default=0, init=False)
+    count: int = 0
+    size: int = 0
 
     def carry(self, forms: Sequence[Enclosure]) -> Enclosure:
         """Map the rows of enclosures of the operands, each of them one or several chunks, by a linear node."""
@@ -163,7 +161,7 @@ def center(item: Item, reader: Reader, read: Read) -> Node:
 def bent(inside: int, outside: int, value: Callable[..., Array], slopes: Callable[[], Any], whole: bool = True) -> Node:
     """Return a nonlinear node of one operand, by its slopes or, as a whole, by its constant."""
 
-    def known() -> Slopes:
+    def known() -> tuple[Array, Array]:
         found = slopes()
         high = found[1] if not whole else ar.above(found) if found > 0 else 0.0
         sides = np.atleast_1d(-high if whole else found[0]), np.atleast_1d(high)
@@ -247,8 +245,7 @@ def opaque(item: Item, reader: Reader, read: Read) -> Node:
         raise Unproven(f"it rests on {what}, which is not followed here")
 
     require(read, "an operation on nothing")
-    size = reader.whole(item.get("size", 1))
-    return Node([node.size for node in read], size, value, bound)
+    return Node([node.size for node in read], reader.whole(item.get("size", 1)), value, bound)
 
 
 def product(item: Item, reader: Reader, read: Read) -> Node:

@@ -14,8 +14,7 @@ from .arithmetic import Array, Enclosure, Unproven, require
 from .nodes import Network, Node
 from .reading import Reader
 
-MOST_BLOCKS = 500
-"""Values that a certificate may have as variables."""
+MOST_BLOCKS = 500  # values that a certificate may have as variables
 
 
 class Forms:
@@ -154,6 +153,8 @@ class Prover:
 
         forms.run(source, bent)
         live = [(form, moves[block]) for block, form in forms.forms[at.name].items() if moves[block] > 0]
+        if not live:
+            return arb(0)
         parts, total = [], arb(0)
         for form, move in live:
             ar.WORK.spend(20.0 * form.mid.size * min(form.mid.shape))
@@ -161,8 +162,6 @@ class Prover:
             t = float(np.clip(float((move / max(about, 1e-300)).sqrt()), 1e-150, 1e150)) if len(live) > 1 else 1.0
             parts.append(form * t)
             total = total + (move / t) ** 2
-        if not parts:
-            return arb(0)
         joint = Enclosure(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("mid", "rad")))
         return ar.matrix_norm(joint) * total.sqrt()
 

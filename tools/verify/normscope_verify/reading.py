@@ -31,7 +31,7 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
             arrays = {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
         raw = arrays.pop("header").tobytes()
         require(len(raw) <= MOST_HEADER, "the header is too large")
-        header = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_no_duplicates)
+        header = json.loads(raw.decode(), object_pairs_hook=_no_duplicates)
     except BadFile:
         raise
     except OSError as error:
@@ -65,10 +65,6 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     value = np.frombuffer(content, dtype).reshape(shape)
     require(dtype.kind != "f" or np.isfinite(value).all(), f"{member.filename} holds NaN or infinite values")
     return value
-
-
-def _no_number(text: str) -> None:
-    raise BadFile(f"{text} is no number")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
