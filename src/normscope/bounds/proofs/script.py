@@ -41,7 +41,7 @@ class Script:
         input: the name of the vector of all inputs.
         cores: by name of a nonlinear node of the graph, the script's node that holds its core.
         read: by the same name, the script's nodes that the core reads.
-        folded: by name of a linear node of the graph, the values it reads, where it takes several nodes here.
+        folded: by name of a linear value of the graph, the values it is a linear map of, perhaps over several nodes.
     """
 
     def __init__(self, graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> None:
@@ -193,6 +193,7 @@ class Script:
         if what.shift is not None and bool(what.shift.any()):
             terms.append(self.nodes.constant(f"{node.name}/constant", what.shift, shape))
         self._add(node, node.name, "add", terms)
+        self.folded[node.name] = (core,)
         return core, (operand,)
 
     def _glu(self, node: Node, axis: int) -> Made:
