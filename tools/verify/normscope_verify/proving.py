@@ -92,12 +92,7 @@ class Forms:
 
 
 class Prover:
-    """What has been proven so far, over all inputs.
-
-    Attributes:
-        best: L(v) by name of a value, where there is one.
-        notes: why steps proved nothing.
-    """
+    """What has been proven over all inputs: `best` holds L(v) by name, `notes` why steps proved nothing."""
 
     def __init__(self, network: Network, reader: Reader) -> None:
         self.network, self.reader = network, reader
@@ -112,7 +107,7 @@ class Prover:
         try:
             ar.WORK.spend(1e4)
             bound = steps[step["do"]](at, step)
-        except Unproven as error:
+        except (Unproven, np.linalg.LinAlgError) as error:
             self.notes[str(error)] = None
             return
         if bound is not None and not bound.is_nan() and not self.best.get(at.name, bound + 1) <= bound:
@@ -153,13 +148,15 @@ class Prover:
 
         forms.run(source, bent)
         live = [(form, moves[block]) for block, form in forms.forms[at.name].items() if moves[block] > 0]
-        if not live:
-            return arb(0)
+        if len(live) <= 1:
+            return ar.matrix_norm(live[0][0]) * live[0][1] if live else arb(0)
         parts, total = [], arb(0)
         for form, move in live:
-            ar.WORK.spend(20.0 * form.mid.size * min(form.mid.shape))
-            about = np.linalg.norm(form.mid, 2) + np.linalg.norm(form.rad)  # a guess, on which nothing rests
-            t = float(np.clip(float((move / max(about, 1e-300)).sqrt()), 1e-150, 1e150)) if len(live) > 1 else 1.0
+            short = form.mid if len(form.mid) <= form.mid.shape[1] else form.mid.T
+            ar.WORK.spend(20.0 * form.mid.size * len(short))
+            about = max(np.linalg.eigvalsh(short @ short.T)[-1], 0.0) ** 0.5  # a guess, on which nothing rests
+            about = max(about + np.linalg.norm(form.rad), 1e-300)
+            t = float(np.clip(float((move / about).sqrt()), 1e-150, 1e150))
             parts.append(form * t)
             total = total + (move / t) ** 2
         joint = Enclosure(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("mid", "rad")))
