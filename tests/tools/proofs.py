@@ -30,7 +30,7 @@ from normscope.core.budget import Budget
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "verify"
 sys.path.insert(0, str(SCRIPT))
 
-from normscope_verify import arithmetic, composition, convolution, functions, maps, network, reading  # noqa: E402, F401
+from normscope_verify import arithmetic, functions, nodes, proving, reading  # noqa: E402, F401
 from normscope_verify import claims as checker  # noqa: E402, F401
 
 

@@ -59,35 +59,43 @@ def test_what_is_not_there_or_not_a_proof(tmp_path, capsys):
     "text",
     [
         *(b"", b"{", b"[]", b"null", b'{"format": "normscope-proof"}', b"\xff\xfe", b'{"a": 1, "a": 2}'),
-        *(b'{"format": "normscope-proof", "version": 2, "claims": NaN}', b"[" * 100_000),
-        b'{"format": "normscope-proof", "version": 1}',
+        *(b'{"format": "normscope-proof", "version": 3, "claims": NaN}', b"[" * 100_000),
+        *(b'{"format": "normscope-proof", "version": 1}', b'{"format": "normscope-proof", "version": 2}'),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_headers_that_are_no_headers(text, tmp_path, capsys):
     np.savez(tmp_path / "proof.npz", header=np.frombuffer(text or b" ", np.uint8))
     refused(tmp_path / "proof.npz", capsys)
 
 
+def dense(file: File) -> dict:
+    return next(node for node in file.header["network"]["nodes"] if node["kind"] == "dense")
+
+
 def bomb(file: File) -> None:
-    node = file.header["network"]["nodes"][0]
-    node["shape"] = node["maps"][0]["shape"] = [10**9, 10**9]
+    file.header["network"]["input"]["size"] = 10**9
 
 
-def nest(file: File) -> None:
-    inner = file.header["network"]["nodes"][0]["maps"][0]
-    for _ in range(60):
-        inner = {"map": "chain", "parts": [inner]}
-    file.header["network"]["nodes"][0]["maps"][0] = inner
+def widen(file: File) -> None:
+    dense(file)["columns"] = 10**9
 
 
 def stretch(file: File) -> None:
-    for axis in file.header["network"]["nodes"][0]["maps"][0]["axes"]:
-        axis["left"] = 10**6
+    dense(file)["columns"] = 24
 
 
 def flatten(file: File) -> None:
-    file.header["network"]["nodes"][0]["maps"] = []
+    dense(file)["from"] = []
+
+
+def double(file: File) -> None:
+    dense(file)["from"] *= 2
+
+
+def flood(file: File) -> None:
+    factors = {"array": dense(file)["matrix"], "each": 10**6}
+    file.header["network"]["nodes"].append({"name": "z", "kind": "scale", "from": ["y"], "factors": factors})
 
 
 def mistype(file: File) -> None:
@@ -99,11 +107,11 @@ def misname(file: File) -> None:
 
 
 def misspell(file: File) -> None:
-    file.header["network"]["nodes"][0]["maps"][0]["map"] = "__import__('os').system('true')"
+    dense(file)["kind"] = "__import__('os').system('true')"
 
 
 def unkind(file: File) -> None:
-    file.header["network"]["nodes"][0]["kind"] = ["linear"]
+    dense(file)["kind"] = ["dense"]
 
 
 def mute(file: File) -> None:
@@ -111,15 +119,16 @@ def mute(file: File) -> None:
 
 
 def negate(file: File) -> None:
-    file.header["network"]["inputs"][0]["shape"] = [-1, 5, 5]
+    file.header["network"]["input"]["size"] = -25
 
 
 def group(file: File) -> None:
-    file.header["network"]["nodes"][0]["maps"][0]["groups"] = 7
+    name = dense(file)["matrix"]
+    file.arrays[name] = file.arrays[name][0]
 
 
 def tear(file: File) -> None:
-    del file.header["network"]["nodes"][0]["maps"][0]["axes"][0]["stride"]
+    del dense(file)["columns"]
 
 
 def lengthen(file: File) -> None:
@@ -133,7 +142,24 @@ def complicate(file: File) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [bomb, nest, stretch, flatten, mistype, misname, misspell, unkind, mute, negate, group, tear, lengthen, complicate],
+    [
+        bomb,
+        widen,
+        stretch,
+        flatten,
+        double,
+        flood,
+        mistype,
+        misname,
+        misspell,
+        unkind,
+        mute,
+        negate,
+        group,
+        tear,
+        lengthen,
+        complicate,
+    ],
     ids=lambda harm: harm.__name__,
 )
 def test_harmful_content_is_refused(harm, sound, tmp_path, capsys):

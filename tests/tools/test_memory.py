@@ -74,28 +74,40 @@ def written_out():
     return file.upper(9.0)
 
 
-def on_tori():
-    """A convolution whose symbol is large."""
-    file = Forger((1, 1000, 1000))
-    conv = file.convolution(np.ones((1, 1, 2, 2)), [1000, 1000], left=1, right=1)
-    file.add("y", "linear", (1, 1001, 1001), ["x0"], maps=[conv])
+def columns():
+    """One matrix for millions of columns."""
+    file = Forger((10**6,))
+    for k in range(8):
+        file.add(f"y{k}", "dense", (10**6,), [file.output], matrix=file.put([[[1.0]]]), columns=10**6)
+    return file.upper(9.0, [*file.steps(), {"do": "fold", "at": "y7", "from": ["x0"]}])
+
+
+def repeated():
+    """A constant, factors and slopes of millions of entries each, from one number."""
+    file = Forger((4 * 10**6,))
+    each = {"array": file.put([0.5]), "each": 10**6}
+    for k in range(9):
+        file.add(f"y{k}", "scale", (4 * 10**6,), [file.output], factors=each)
     return file.upper(9.0)
 
 
-def long_torus():
-    """A torus of millions of places."""
-    file = Forger((1, 900_000))
-    file.add("y", "linear", (1, 900_001), ["x0"], maps=[file.convolution([[[1.0]]], [900_000], left=1)])
-    return file.upper(9.0)
+def windows():
+    """Few windows that read everything, in each of many chunks."""
+    file = Forger((10**6,))
+    index = file.put(np.zeros((100, 10)), np.int64)
+    file.nodes.append({"name": "y", "kind": "extreme", "shape": [10**8], "from": ["x0"], "of": 1, "index": index,
+                       "lowest": False, "leading": 1})  # fmt: skip
+    file.output = "y"
+    return file.upper(9.0, [])
 
 
-def padding():
-    """Few inputs and outputs, and ten million zeros between them."""
-    file = Forger((1, 10))
-    about = {"left": 10**6, "right": 10**6, "stride": 10**5}
-    conv = file.convolution([[[1.0]]], [10], **about)
-    file.add("y", "linear", (1, 21), ["x0"], maps=[conv])
-    return file.upper(9.0)
+def turns():
+    """The same expensive certificate, many times."""
+    file = Forger((400,))
+    file.bent("u", "relu")
+    file.add("y", "add", (400,), ["u", "x0"])
+    step = file.certificate({"x0": 1.0}, 0.1, multipliers={"u": file.put(np.linspace(1.0, 2.0, 400))})
+    return file.upper(-9.0, [step] * 20_000)
 
 
 def named_often(kind):
@@ -103,12 +115,10 @@ def named_often(kind):
 
     def build():
         file = Forger((SIZE,))
-        if kind == "diagonal":
-            data = {"map": "diagonal", "scale": file.put(np.ones(SIZE), np.float32)}
-        else:
-            data = {"map": "index", "index": file.put(np.zeros(SIZE), np.int64)}
-        for k in range(3):
-            file.add(f"y{k}", "linear", (SIZE,), [file.output], maps=[{"map": "chain", "parts": [data] * 400}])
+        name = file.put(np.zeros(SIZE), np.float32 if kind == "scale" else np.int64)
+        data = {"factors": name} if kind == "scale" else {"of": SIZE, "index": name}
+        for k in range(300):
+            file.add(f"y{k}", kind, (SIZE,), [file.output], **data)
         file.arrays["noise"] = np.random.default_rng(0).integers(0, 2**62, 900)
         return file.upper(9.0)
 
@@ -181,9 +191,10 @@ BOMBS = {
         fan,
         closed,
         written_out,
-        on_tori,
-        long_torus,
-        padding,
+        columns,
+        repeated,
+        windows,
+        turns,
         many_operands,
         many_values,
         spread_out,
@@ -192,18 +203,18 @@ BOMBS = {
         long_chain,
         many_claims,
     )
-} | {f"many {kind}": named_often(kind) for kind in ("diagonal", "index")}
+} | {f"many {kind}": named_often(kind) for kind in ("scale", "gather")}
 SLOW = {
     "eyes",
     "bents",
     "written_out",
-    "on_tori",
+    "turns",
     "many_sources",
     "long_chain",
     "many_claims",
     "many_values",
     "doubled",
-    "many index",
+    "many gather",
 }
 
 

@@ -41,10 +41,10 @@ def ball(tmp_path_factory) -> File:
 
 
 def weight(file: File, name: str) -> np.ndarray:
-    """Return a copy in float64, put in place, of the array that a linear node's only map holds."""
-    found = file.node(name=name)["maps"][0]
-    found = found.get("inner", found)
-    return widened(file, found.get("weight") or found["entries"])
+    """Return a copy in float64, put in place, of the matrix that a linear node multiplies by, `[rows, terms]`."""
+    nodes = file.header["network"]["nodes"]
+    found = next(n for n in nodes if n["kind"] == "dense" and n["name"].split("/")[0] == name)
+    return widened(file, found["matrix"])[0]
 
 
 def widened(file: File, name: str) -> np.ndarray:
@@ -54,6 +54,11 @@ def widened(file: File, name: str) -> np.ndarray:
 
 def certificate(file: File) -> dict:
     return next(step for step in file.claim("upper")["steps"] if step["do"] == "certificate")
+
+
+def multipliers(file: File) -> list[str]:
+    """Return the arrays of multipliers."""
+    return [value for value in certificate(file)["multipliers"].values() if isinstance(value, str)]
 
 
 def lower_the_bound(file: File) -> None:
@@ -82,16 +87,18 @@ def grow_a_layer(file: File) -> None:
 
 
 def multiply_a_multiplier(file: File) -> None:
-    widened(file, next(iter(certificate(file)["multipliers"].values()))).flat[0] *= 50.0
+    widened(file, multipliers(file)[0]).flat[0] *= 50.0
 
 
 def divide_the_multipliers(file: File) -> None:
-    for name in certificate(file)["multipliers"].values():
+    for name in multipliers(file):
         widened(file, name)[...] /= 3.0
+    given = certificate(file)["multipliers"]
+    given.update({name: value / 3.0 for name, value in given.items() if isinstance(value, float)})
 
 
 def negate_a_multiplier(file: File) -> None:
-    widened(file, next(iter(certificate(file)["multipliers"].values()))).flat[0] *= -1.0
+    widened(file, multipliers(file)[0]).flat[0] *= -1.0
 
 
 def drop_the_multipliers(file: File) -> None:
@@ -140,18 +147,17 @@ def bring_the_witness_so_close_that_rounding_decides(file: File) -> None:
 
 
 def change_a_bias(file: File) -> None:
-    widened(file, file.node(name="linear_1")["constant"])[...] -= 2.0
+    widened(file, file.node(name="linear_1/constant")["value"])[...] -= 2.0
 
 
-def change_the_stride(file: File) -> None:
-    found = file.node(name="conv2d")["maps"][0]["inner"]["axes"]
-    for axis in found:
-        axis["stride"] = 1
+def lengthen_an_index(file: File) -> None:
+    name = file.node(kind="gather")["index"]
+    file.arrays[name] = np.concatenate([file.arrays[name], [0]])
 
 
 def change_the_padding(file: File) -> None:
-    for axis in file.node(name="conv2d")["maps"][0]["inner"]["axes"]:
-        axis["left"], axis["right"] = 0, 2
+    name = file.node(kind="gather")["index"]
+    file.arrays[name] = np.roll(file.arrays[name], 1)
 
 
 def remove_a_node(file: File) -> None:
@@ -162,12 +168,15 @@ def remove_a_node(file: File) -> None:
         node["from"] = [gone["from"][0] if name == gone["name"] else name for name in node["from"]]
     steps = file.claim("upper")["steps"]
     steps[:] = [step for step in steps if step["at"] != gone["name"]]
+    for step in steps:
+        if "from" in step:
+            step["from"] = [gone["from"][0] if name == gone["name"] else name for name in step["from"]]
     del certificate(file)["multipliers"][gone["name"]]
 
 
 def skip_a_node(file: File) -> None:
     bent = file.node(function="gelu")
-    file.node(name="linear_2")["from"] = bent["from"]
+    next(n for n in file.header["network"]["nodes"] if bent["name"] in n["from"])["from"] = bent["from"]
 
 
 def change_eps(file: File) -> None:
@@ -203,7 +212,7 @@ FALSE = [
     *(change_a_bias, remove_a_node, skip_a_node, change_eps, move_the_probe, change_the_padding),
 ]
 MALFORMED = [
-    *(negate_a_multiplier, change_the_stride, plant_a_nan, plant_an_infinite_claim, name_two_nodes_alike, tie_a_loop),
+    *(negate_a_multiplier, lengthen_an_index, plant_a_nan, plant_an_infinite_claim, name_two_nodes_alike, tie_a_loop),
 ]
 
 

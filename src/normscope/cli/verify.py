@@ -37,12 +37,13 @@ def verify(
         list[Path],
         typer.Argument(metavar="FILE...", help="Brackets that bracket.save(path) wrote.", show_default=False),
     ],
+    work: Annotated[float, typer.Option(metavar="N", help="Multiplications that checking one file may take.")] = 1e12,
 ) -> None:
     """Check saved brackets (its help is HELP)."""
     for path in files:
         if not path.exists():
             raise InputError(f"no file {path}")
-    command = [sys.executable, str(checker_folder()), "--", *map(str, files)]
+    command = [sys.executable, str(checker_folder()), "--work", str(work), "--", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     for line in done.stdout.splitlines():
         typer.echo(one_line(line))

@@ -17,7 +17,7 @@ from .errors import InputError
 from .files import write_bytes
 from .version import __version__
 
-FORMAT, VERSION = "normscope-proof", 2
+FORMAT, VERSION = "normscope-proof", 3
 
 
 class Archive:

@@ -9,6 +9,5 @@ with input x (all inputs as one vector) and all norms l2:
   lower   some pair (x, y), which the file holds, attains at least 10^log10
 
 To read it from top to bottom: `arithmetic` (numbers that know their rounding), `reading` (the file), `functions`
-(activations), `maps`, `convolution`, `composition` (linear maps and their norms), `network` (kinds of nodes), `steps`
-(of a proof), `claims` (verdicts).
+(activations), `nodes` (kinds of nodes, the network), `proving` (the steps of a proof), `claims` (verdicts).
 """

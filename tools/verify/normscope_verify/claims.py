@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ import numpy as np
 from flint import arb
 
 from . import arithmetic as ar
-from .arithmetic import Array, BadFile, Unproven, require
-from .network import Network
+from .arithmetic import BadFile, Unproven, require
+from .nodes import Network
+from .proving import Prover
 from .reading import Reader, read
-from .steps import Prover, Step, parse_step
 
 VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
 UPPER_TOLERANCE, LOWER_TOLERANCE, PROBE_TOLERANCE = 1e-6, 1e-9, 1e-7
@@ -35,88 +35,63 @@ class Verdict:
         return f"{self.what}: {self.status}" + (f" ({self.why})" if self.why else "")
 
 
-@dataclass(frozen=True)
-class Ball:
-    """All inputs within `radius` of `centre`."""
-
-    centre: Array
-    radius: float
-
-
-@dataclass(frozen=True)
 class Claim:
-    """One side of a bracket; `given` names what the file brings no proof for."""
+    """One side of a bracket, over all inputs or (`centre`) a ball; `given` names what the file brings no proof for."""
 
-    side: str
-    log10: float
-    ball: Ball | None
-    words: str
-    steps: tuple[Step, ...]
-    witness: tuple[Array, ...]
-    given: tuple[str, ...]
+    def __init__(self, data: Any, network: Network, reader: Reader) -> None:
+        require(isinstance(data, dict) and data.get("side") in ("upper", "lower"), "a claim of no side")
+        require(data.get("scope") in ("global", "ball"), f"a claim of scope {data.get('scope')!r}")
+        self.upper, self.centre, self.radius = data["side"] == "upper", None, 0.0
+        log10 = reader.number(data.get("log10"))
+        require(abs(log10) <= 1e6, f"a claim of 10^{log10:g}")
+        self.bound = arb(10) ** arb(log10)
+        self.what = f"constant {'<=' if self.upper else '>='} {ar.written(self.bound)}, {data['scope']}"
+        if data["scope"] == "ball":
+            self.centre, self.radius = reader.array(data.get("centre")), reader.number(data.get("radius"))
+            require(self.centre.size == network.input.size and self.radius >= 0, "a ball does not fit the input")
+            self.what += f" of radius {self.radius:g}"
+        self.what += "".join(f", {str(data[key])[:80]}" for key in ("mode", "method") if data.get(key))
+        self.pair = [reader.array(name) for name in reader.listed(data.get("witness", []), "witnesses", 2)]
+        require(all(point.size == network.input.size for point in self.pair), "a witness does not fit the input")
+        require(self.upper or len(self.pair) == 2, "a lower side without its pair")
+        self.steps = reader.listed(data.get("steps", []), "steps")
+        self.given = [str(word)[:200] for word in reader.listed(data.get("given", []), "what is given", 10)]
 
-    @property
-    def bound(self) -> arb:
-        """The claimed figure."""
-        return ar.power10(self.log10)
-
-    @property
-    def what(self) -> str:
-        """The claim in words."""
-        return f"constant {'<=' if self.side == 'upper' else '>='} {ar.written(self.bound)}{self.words}"
-
-
-def parse_claim(data: Any, network: Network, reader: Reader) -> Claim:
-    """Read one claim and check that everything in it fits the network."""
-    require(isinstance(data, dict) and data.get("side") in ("upper", "lower"), "a claim of no side")
-    require(data.get("scope") in ("global", "ball"), f"a claim of scope {data.get('scope')!r}")
-    ball = None
-    if data["scope"] == "ball":
-        centre, radius = reader.array(data.get("centre")).reshape(-1), reader.number(data.get("radius"))
-        require(centre.size == network.input_size and radius >= 0, "a ball that does not fit the input")
-        ball = Ball(centre, radius)
-    words = f", {data['scope']}" + (f" of radius {ball.radius:g}" if ball else "")
-    words += "".join(f", {str(data[key])[:80]}" for key in ("mode", "method") if data.get(key))
-    witness = tuple(reader.array(name).reshape(-1) for name in reader.listed(data.get("witness", []), "witnesses", 2))
-    require(all(point.size == network.input_size for point in witness), "a witness does not fit the input")
-    require(data["side"] == "upper" or len(witness) == 2, "a lower side without its pair")
-    steps = tuple(parse_step(item, network, reader) for item in reader.listed(data.get("steps", []), "steps"))
-    given = tuple(str(word)[:200] for word in reader.listed(data.get("given", []), "what is given", 10))
-    log10 = reader.number(data.get("log10"))
-    require(abs(log10) <= 1e6, f"a claim of 10^{log10:g}")
-    return Claim(data["side"], log10, ball, words, steps, witness, given)
+    def covers(self, other: Claim) -> bool:
+        """Say whether what is claimed must hold for the pairs of another claim."""
+        if self.centre is None or other.centre is None:
+            return self.centre is None
+        return bool((self.centre == other.centre).all()) and other.radius <= self.radius
 
 
-def check_upper(claim: Claim, network: Network) -> Verdict:
+def check_upper(claim: Claim, network: Network, reader: Reader) -> Verdict:
     """Go through the steps of an upper side, and compare what they prove with what is claimed."""
-    prover = Prover(network)
+    prover = Prover(network, reader)
     for step in claim.steps:
         prover.take(step)
-    own = prover.best[network.output.name]
-    here = f"{ar.written(own)} proven here"
-    if own <= claim.bound * (1 + UPPER_TOLERANCE):
+    own = prover.best.get(network.output.name)
+    here = "nothing proven here" if own is None else f"{ar.written(own)} proven here"
+    if own is not None and own <= claim.bound * (1 + UPPER_TOLERANCE):
         return Verdict(claim.what, VERIFIED, here)
-    if prover.rests:
-        return Verdict(claim.what, UNVERIFIED, f"rests on {first_few(prover.rests)}, which is not followed here")
-    if claim.ball is not None:
-        return Verdict(claim.what, UNVERIFIED, f"{here} over all inputs; enclosures over a ball are not followed here")
-    if claim.given or prover.loose:
-        return Verdict(claim.what, UNVERIFIED, f"{here}; {first_few([*claim.given, *prover.loose])}")
-    return Verdict(claim.what, REJECTED, f"only {here}")
+    over = "over all inputs; enclosures over a ball are not followed here"
+    reasons = [*claim.given, *prover.notes] + ([over] if claim.centre is not None else [])
+    if not reasons:
+        return Verdict(claim.what, REJECTED, f"only {here}")
+    more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+    return Verdict(claim.what, UNVERIFIED, f"{here}; {'; '.join(reasons[:3])}{more}")
 
 
 def check_lower(claim: Claim, network: Network) -> tuple[Verdict, arb]:
     """Evaluate the pair of a lower side in balls; return the verdict and the slope it attains for certain."""
-    u, v = claim.witness
-    points = [ar.balls(point) for point in claim.witness]
-    if claim.ball is not None:
-        far = max((ar.norm_of(point - ar.balls(claim.ball.centre)) for point in points), key=lambda d: float(d.upper()))
-        if not far <= claim.ball.radius * (1 + LOWER_TOLERANCE):
-            return Verdict(claim.what, REJECTED, f"the pair leaves the ball: {ar.written(far)} from its centre"), arb(0)
-    if (u == v).all():
+    points = [ar.balls(point) for point in claim.pair]
+    if claim.centre is not None:
+        away = [ar.norm_of(point - ar.balls(claim.centre)) for point in points]
+        if not all(far <= claim.radius * (1 + LOWER_TOLERANCE) for far in away):
+            return Verdict(claim.what, REJECTED, "the pair leaves the ball"), arb(0)
+    if (claim.pair[0] == claim.pair[1]).all():
         return Verdict(claim.what, REJECTED, "the pair is one point"), arb(0)
     try:
-        ends = [network.values(point)[network.output.name] for point in (u, v)]
+        ends = [network.values(point)[network.output.name] for point in claim.pair]
         slope = ar.norm_of(ends[0] - ends[1]) / ar.norm_of(points[0] - points[1])
     except Unproven as error:
         return Verdict(claim.what, UNVERIFIED, str(error)), arb(0)
@@ -128,64 +103,41 @@ def check_lower(claim: Claim, network: Network) -> tuple[Verdict, arb]:
     return Verdict(claim.what, UNVERIFIED, f"{attained}, as far as 128 bits can tell"), slope.lower()
 
 
-def check_probe(data: Any, network: Network, reader: Reader) -> Verdict | None:
-    """Compare the network's value at one point with the one the file gives; None if it gives none."""
-    if data is None:
-        return None
+def check_probe(data: Any, network: Network, reader: Reader) -> Verdict:
+    """Compare the network's value at one point with the one the file gives."""
     what = "the network's value at a sample"
     require(isinstance(data, dict), "a probe of unknown form")
-    point, value = reader.array(data.get("input")).reshape(-1), reader.array(data.get("output")).reshape(-1)
-    require(point.size == network.input_size and value.size == network.output.size, "a probe does not fit the network")
+    point, value = reader.array(data.get("input")), reader.array(data.get("output"))
+    require(point.size == network.input.size and value.size == network.output.size, "a probe does not fit the network")
     try:
-        apart = ar.norm_of(network.values(point)[network.output.name].reshape(-1) - ar.balls(value))
+        apart = ar.norm_of(network.values(point)[network.output.name] - ar.balls(value))
     except Unproven as error:
         return Verdict(what, UNVERIFIED, str(error))
-    size = ar.norm_of(ar.balls(value)) + 1e-30
-    if not apart <= PROBE_TOLERANCE * size:
-        return Verdict(what, REJECTED, f"it is off by {ar.written(apart / size)}: these are not the claimed weights")
+    if not apart <= PROBE_TOLERANCE * (ar.norm_of(ar.balls(value)) + 1e-30):
+        return Verdict(what, REJECTED, f"it is off by {ar.written(apart)}: these are not the claimed weights")
     return Verdict(what, VERIFIED)
 
 
 @flint.ctx.workprec(128)
 @np.errstate(all="ignore")
-def check(path: str) -> list[Verdict]:
-    """Check every claim of a file."""
+def check(path: str, work: float = ar.USUAL_WORK) -> list[Verdict]:
+    """Check every claim of a file, with at most so many multiplications."""
+    ar.WORK.most, ar.WORK.done = work, 0.0
     header, arrays = read(path)
     reader = Reader(arrays)
     network = Network(header.get("network"), reader)
-    claims = [parse_claim(item, network, reader) for item in reader.listed(header.get("claims"), "claims")]
+    claims = [Claim(item, network, reader) for item in reader.listed(header.get("claims"), "claims")]
     require(claims, "no claims")
-    probe = check_probe(header.get("probe"), network, reader)
-    lowers = {id(claim): check_lower(claim, network) for claim in claims if claim.side == "lower"}
-    verdicts = [] if probe is None else [probe]
+    verdicts = [] if header.get("probe") is None else [check_probe(header["probe"], network, reader)]
+    lowers = {id(claim): check_lower(claim, network) for claim in claims if not claim.upper}
     for claim in claims:
-        if claim.side == "lower":
-            verdicts.append(lowers[id(claim)][0])
-            continue
-        pairs = [lowers[id(c)][1] for c in claims if c.side == "lower" and inside(c.ball, claim.ball)]
+        pairs = [lowers[id(other)][1] for other in claims if claim.upper and not other.upper and claim.covers(other)]
         broken = [slope for slope in pairs if slope > claim.bound * (1 + UPPER_TOLERANCE)]
         if broken:
             verdicts.append(Verdict(claim.what, REJECTED, f"a pair attains {ar.written(broken[0])}"))
         else:
-            verdicts.append(check_upper(claim, network))
+            verdicts.append(check_upper(claim, network, reader) if claim.upper else lowers[id(claim)][0])
     return verdicts
-
-
-def inside(inner: Ball | None, outer: Ball | None) -> bool:
-    """Say whether what holds over one ball (None: all inputs) must hold for pairs of the other."""
-    same = inner is not None and outer is not None and bool((inner.centre == outer.centre).all())
-    return outer is None or (same and inner.radius <= outer.radius)  # type: ignore[union-attr]
-
-
-def first_few(words: Iterable[str]) -> str:
-    """Return the first few of several reasons."""
-    found = list(words)
-    return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-
-
-def shown(text: str) -> str:
-    """Return a line that no terminal acts on."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:2000])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,19 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Exit code: 0 all verified, 1 something rejected, 2 a file cannot be used, 3 something not re-verified.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a proof that bracket.save(path) wrote")
-    seen: set[str] = set()
-    for path in parser.parse_args(arguments).files:
+    parser.add_argument("--work", type=float, default=ar.USUAL_WORK, metavar="N",
+                        help="multiplications that one file may take (default: %(default)g, minutes)")  # fmt: skip
+    options, seen = parser.parse_args(arguments), set()
+    for path in options.files:
         try:
-            verdicts = check(path)
-        except BadFile as error:
-            print(shown(f"{path}: {error}"), file=sys.stderr)
-            seen.add("bad")
-            continue
+            lines = [(verdict.status, str(verdict)) for verdict in check(path, options.work)]
+        except (BadFile, Unproven) as error:
+            lines = [("bad", str(error))]
         except Exception as error:  # a file that nobody foresaw must not pass for one that was checked
-            print(shown(f"{path}: cannot be checked: {type(error).__name__}: {error}"), file=sys.stderr)
-            seen.add("bad")
-            continue
-        for verdict in verdicts:
-            print(shown(f"{path}: {verdict}"))
-            seen.add(verdict.status)
+            lines = [("bad", f"cannot be checked: {type(error).__name__}: {error}")]
+        for status, text in lines:
+            shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in f"{path}: {text}"[:2000])
+            print(shown, file=sys.stderr if status == "bad" else sys.stdout)  # nothing that a terminal acts on
+            seen.add(status)
     return 2 if "bad" in seen else 1 if REJECTED in seen else 3 if UNVERIFIED in seen else 0

@@ -10,12 +10,10 @@ import flint
 import numpy as np
 from flint import arb
 
-from .arithmetic import above, below
+from .arithmetic import Array, above
 
 with flint.ctx.workprec(128):
-    PI, HALF, CUBIC = arb.pi(), arb(1) / 2, arb("0.044715")
-SLACK = 1e-15
-"""Slopes at a bend are widened by this: the bend is known to the last bits of a float, and the slope is flat there."""
+    HALF, CUBIC, SHARP = arb(1) / 2, arb("0.044715"), (2 / arb.pi()).sqrt()
 ANY = (-1e300, 1e300)
 
 
@@ -29,46 +27,10 @@ def softplus(x: arb) -> arb:
     return x.max(arb(0)) + (-abs(x)).exp().log1p()
 
 
-def clamp(x: arb, low: float, high: float) -> arb:
-    """Return x between two limits."""
-    return x.max(arb(low)).min(arb(high))
-
-
-def bell(x: arb) -> arb:
-    """Return the derivative of tanh."""
-    return 4 * sigmoid(2 * x) * sigmoid(-2 * x)
-
-
-def gelu_slope(x: arb) -> arb:
-    """Return the derivative of GELU."""
-    return (1 + (x / arb(2).sqrt()).erf()) / 2 + x * (-x * x / 2).exp() / (2 * PI).sqrt()
-
-
-def gelu_inner(x: arb) -> arb:
-    """Return what tanh is taken of in the tanh form of GELU."""
-    return (2 / PI).sqrt() * (x + CUBIC * x * x * x)
-
-
-def gelu_tanh_slope(x: arb) -> arb:
-    """Return the derivative of the tanh form of GELU."""
-    steep = (2 / PI).sqrt() * (1 + 3 * CUBIC * x * x)
-    return sigmoid(2 * gelu_inner(x)) + x * bell(gelu_inner(x)) * steep / 2
-
-
-def silu_slope(x: arb) -> arb:
-    """Return the derivative of SiLU."""
-    return sigmoid(x) * (1 + x * sigmoid(-x))
-
-
-def mish_slope(x: arb) -> arb:
-    """Return the derivative of Mish."""
-    return softplus(x).tanh() + x * bell(softplus(x)) * sigmoid(x)
-
-
-def at_bends(slope: Callable[[arb], arb], low: float, high: float) -> tuple[float, float]:
-    """Return the range of a derivative from 0 to 1 that is least at one place and largest at another: zeros of f''."""
-    with flint.ctx.workprec(128):
-        return below(slope(arb(low))) - SLACK, above(slope(arb(high))) + SLACK
+def elu_slopes(alpha: Array, scale: Array, inner: Array) -> tuple[float, float]:
+    """Return the slopes of ELU: `scale` on the right, from 0 to alpha scale inner on the left."""
+    left = arb(float(alpha[0])) * arb(float(scale[0])) * arb(float(inner[0]))
+    return min(0.0, float(scale[0]), -above(-left)), max(0.0, float(scale[0]), above(left))
 
 
 @dataclass(frozen=True)
@@ -87,31 +49,25 @@ FUNCTIONS: dict[str, Function] = {
         lambda slope: (np.minimum(slope, 1.0), np.maximum(slope, 1.0)),
         {"slope": ANY},
     ),
-    "clamp": Function(clamp, (0.0, 1.0), {"low": ANY, "high": ANY}),
+    "clamp": Function(lambda x, low, high: x.max(arb(low)).min(arb(high)), (0.0, 1.0), {"low": ANY, "high": ANY}),
     "abs": Function(abs, (-1.0, 1.0)),
-    "hardsigmoid": Function(lambda x: clamp(x / 6 + HALF, 0.0, 1.0), (0.0, 1.0 / 6.0 + SLACK)),
-    "hardswish": Function(lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, (-0.5, 1.5)),
+    "hardsigmoid": Function(lambda x: (x / 6 + HALF).max(arb(0)).min(arb(1)), (0.0, 0.16666666666666669)),
+    "hardswish": Function(lambda x: x * (x + 3).max(arb(0)).min(arb(6)) / 6, (-0.5, 1.5)),
     "elu": Function(
         lambda x, alpha, scale, inner: scale * (x.max(arb(0)) + alpha * (inner * x.min(arb(0))).expm1()),
-        lambda alpha, scale, inner: (
-            min(0.0, scale, below(arb(scale) * alpha * inner)),
-            max(0.0, scale, above(arb(scale) * alpha * inner)),
-        ),
+        elu_slopes,
         {"alpha": ANY, "scale": ANY, "input_scale": (1e-9, 1e9)},
     ),
-    "gelu": Function(lambda x: x * (1 + (x / arb(2).sqrt()).erf()) / 2, at_bends(gelu_slope, -(2**0.5), 2**0.5)),
+    # The next four have their extreme slopes where f'' = 0: at +-sqrt(2), +-1.4185040087908283, +-2.3993572805154677
+    # (over beta), and at -2.2563763963607931 and 1.4905711794854284. What stands here is rounded away from f' there.
+    "gelu": Function(lambda x: x * (1 + (x / arb(2).sqrt()).erf()) / 2, (-0.1289041451851558, 1.128904145185156)),
     "gelu_tanh": Function(
-        lambda x: x * sigmoid(2 * gelu_inner(x)),
-        at_bends(gelu_tanh_slope, -1.418504008790828355548, 1.418504008790828355548),
+        lambda x: x * sigmoid(2 * SHARP * (x + CUBIC * x * x * x)), (-0.1289930686587728, 1.128993068658773)
     ),
     "silu": Function(
-        lambda x, beta: x * sigmoid(x * beta),
-        at_bends(silu_slope, -2.399357280515467667833, 2.399357280515467667833),
-        {"beta": (1e-9, 1e9)},
+        lambda x, beta: x * sigmoid(x * beta), (-0.09983932012886793, 1.0998393201288683), {"beta": (1e-9, 1e9)}
     ),
-    "mish": Function(
-        lambda x: x * softplus(x).tanh(), at_bends(mish_slope, -2.256376396360793120006, 1.490571179485428459294)
-    ),
+    "mish": Function(lambda x: x * softplus(x).tanh(), (-0.11252612238946356, 1.0884981612517293)),
     # torch goes over to x above the threshold: from 37 on that is no jump that a float64 could show
     "softplus": Function(
         lambda x, beta, threshold: softplus(x * beta) / beta,
@@ -121,7 +77,7 @@ FUNCTIONS: dict[str, Function] = {
     "sigmoid": Function(sigmoid, (0.0, 0.25)),
     "logsigmoid": Function(lambda x: -softplus(-x), (0.0, 1.0)),
     "tanh": Function(lambda x: x.tanh(), (0.0, 1.0)),
-    "erf": Function(lambda x: x.erf(), (0.0, above((4 / PI).sqrt()))),
+    "erf": Function(lambda x: x.erf(), (0.0, 1.128379167095513)),
     "atan": Function(lambda x: x.atan(), (0.0, 1.0)),
     "sin": Function(lambda x: x.sin(), (-1.0, 1.0)),
     "cos": Function(lambda x: x.cos(), (-1.0, 1.0)),

@@ -7,16 +7,15 @@ import json
 import math
 import os
 import zipfile
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .arithmetic import Array, BadFile, require
 
-FORMAT, VERSION = "normscope-proof", 2
-MOST_UNPACKED, MOST_HEADER, MOST_ENTRIES, MOST_INDICES = 1 << 30, 64 << 20, 10**7, 8 * 10**6
-"""Bytes of all arrays, bytes of JSON, entries of one value, and of all indices, however often they are named."""
+FORMAT, VERSION = "normscope-proof", 3
+MOST_UNPACKED, MOST_HEADER, MOST_SIZE, MOST_NAMED = 1 << 30, 64 << 20, 10**7, 8 * 10**6
+"""Bytes of all arrays, bytes of JSON, entries of one value, and of what is copied, however often it is named."""
 
 
 def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -30,25 +29,19 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
             require(unpacked <= min(MOST_UNPACKED, 500 * packed), "it unpacks to too much")
             require("header.npy" in names, "no header: not a proof file")
             arrays = {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+        raw = arrays.pop("header").tobytes()
+        require(len(raw) <= MOST_HEADER, "the header is too large")
+        header = json.loads(raw.decode(), object_pairs_hook=_no_duplicates)
     except BadFile:
         raise
     except OSError as error:
         raise BadFile(error.strerror or str(error)) from None
-    except Exception as error:  # zipfile, zlib and numpy raise many kinds for a damaged file
+    except Exception as error:  # zipfile, zlib, numpy and json raise many kinds for a damaged file
         raise BadFile(f"damaged: {type(error).__name__}: {error}") from None
-    raw = arrays.pop("header").tobytes()
-    require(len(raw) <= MOST_HEADER, "the header is too large")
-    try:
-        header = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"the header is no JSON: {error}") from None
     require(isinstance(header, dict) and header.get("format") == FORMAT, "not a proof file of Normscope")
-    require(
-        header.get("version") == VERSION,
-        f"version {header.get('version')!r} is not {VERSION}, which this checker reads: measure and save again",
-    )
-    digest = header.pop("digest", None)
-    require(digest == fingerprint(header, arrays), "damaged: the digest does not fit the content")
+    version = header.get("version")
+    require(version == VERSION, f"version {version!r} is not {VERSION}, which this checker reads: save it again")
+    require(header.pop("digest", None) == fingerprint(header, arrays), "damaged: the digest does not fit the content")
     return header, arrays
 
 
@@ -74,54 +67,45 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     return value
 
 
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number")
-
-
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
+    require(len(dict(pairs)) == len(pairs), "a key of the header occurs twice")
+    return dict(pairs)
 
 
-@dataclass(frozen=True)
 class Reader:
     """Checked access to JSON that refers to arrays."""
 
-    arrays: dict[str, Array]
-    spent: list[int] = field(default_factory=list)
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays, self.named = arrays, 0
 
-    def spend(self, entries: int) -> None:
-        """Refuse to read more indices than memory is meant for."""
-        self.spent.append(entries)
-        require(sum(self.spent) <= MOST_INDICES, "too many indices")
-
-    def array(self, name: Any, dtype: str = "f") -> Array:
-        """Return an array by its reference, in float64 or int64."""
+    def array(self, name: Any, dimensions: int = 1, dtype: str = "f") -> Array:
+        """Return an array by its reference, in float64 or int64; one that is not empty."""
         require(isinstance(name, str) and name in self.arrays, f"no array {name!r}")
         value = self.arrays[name]
-        require(value.dtype.kind == dtype, f"array {name} has dtype {value.dtype}")
+        require(value.dtype.kind == dtype and value.size, f"array {name} has dtype {value.dtype} or is empty")
+        require(value.ndim == dimensions, f"array {name} has {value.ndim} dimensions")
         self.arrays[name] = value.astype(np.float64 if dtype == "f" else np.int64, copy=False)
         return self.arrays[name]
 
-    def numbers(self, value: Any) -> Array:
-        """Return a number, or the array it refers to, as an array."""
-        return self.array(value) if isinstance(value, str) else np.array(self.number(value))
+    def indices(self, name: Any, dimensions: int, entries: int) -> Array:
+        """Return an array of places among so many entries; -1 stands for none."""
+        value = self.array(name, dimensions, "i")
+        self.name(value.size)
+        require(value.min() >= -1 and value.max() < entries, "an index out of place")
+        return value
 
-    @staticmethod
-    def shape(value: Any) -> tuple[int, ...]:
-        """Return a list of sizes as a shape."""
-        require(isinstance(value, list) and len(value) <= 16, f"{value!r} is no shape")
-        require(all(type(n) is int and 0 < n <= MOST_ENTRIES for n in value), f"{value!r} is no shape")
-        require(math.prod(value) <= MOST_ENTRIES, f"a value of {value!r} entries is too large")
-        return tuple(value)
+    def pattern(self, value: Any) -> Array:
+        """Return numbers that repeat: one number, an array, or an array of which each entry comes several times."""
+        if not isinstance(value, dict):
+            return self.array(value) if isinstance(value, str) else np.array([self.number(value)])
+        found, times = self.array(value.get("array")), self.whole(value.get("each"), 1, MOST_SIZE)
+        self.name(found.size * times)
+        return np.repeat(found, times)
 
-    def axes(self, value: Any, view: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a list of different axes of a view."""
-        found = tuple(self.whole(axis, 0, len(view) - 1) for axis in self.listed(value, "axes", 16))
-        require(0 < len(found) == len(set(found)), f"{value!r} is no list of axes")
-        return found
+    def name(self, entries: int) -> None:
+        """Refuse to copy more than memory is meant for."""
+        self.named += entries
+        require(self.named <= MOST_NAMED, "too many indices and patterns")
 
     @staticmethod
     def listed(value: Any, what: str, most: int = 100_000) -> list[Any]:
@@ -136,7 +120,7 @@ class Reader:
         return float(value)
 
     @staticmethod
-    def whole(value: Any, low: int, high: int) -> int:
+    def whole(value: Any, low: int = 1, high: int = MOST_SIZE) -> int:
         """Return an integer between two others."""
         require(type(value) is int and low <= value <= high, f"{value!r} is no integer from {low} to {high}")
         return int(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,16 +12,21 @@ from torch import Tensor
 from ...core.archive import Archive
 from ...core.log10 import power10
 from ...graph.ir import Node
+from ...linalg.lowering import pattern
 from ...rules.effects import Effect, Elementwise, Gain, Linear
 from .multipliers import Multipliers
 from .script import Script
+from .words import compact
 
 SLACK = 2e-7
 """Added to log10 of a certified bound, so that the checker's own rounding has room."""
 EDGE = 1.0 - 1e-7
 """Multipliers of nodes that are known as a whole stay this far below the edge of feasibility."""
-SUMS = {"product": ("operands",), "liplt": ("segments", "slopes")}
-"""What the sources of sums are, by method; "segments" where nothing is said."""
+SUMS = {"product": (), "liplt": ("segments", "slopes")}
+"""What sums start from, beside the operands of a node, by method; "segments" where nothing is said."""
+LINEAR = {"constant", "add", "concat", "scale", "gather", "dense", "center"}
+THROUGH = {"segments": LINEAR, "slopes": LINEAR | {"entrywise"}}
+"""The nodes that lie within a sum: linear ones, or activations too (LipLT)."""
 
 
 def steps(
@@ -46,16 +51,18 @@ def steps(
     for run in multipliers:
         for step in certificate(run, script, effects, archive):
             certificates.setdefault(step["at"], []).append(step)
-    ends = _ends(script)
+    ends, kinds = _ends(script), {node["name"]: node for node in script.nodes.items}
     found: list[dict[str, Any]] = []
-    for node in script.nodes:
-        name = node["name"]
-        if node["kind"] != "linear":
-            found.append({"do": "gain", "at": name})
-        else:
-            found.append({"do": "sum", "at": name, "by": "operands"})
-        if node["kind"] == "linear" and name in ends and "operands" not in by:
-            found += [{"do": "sum", "at": name, "by": way} for way in by]
+    for name, node in kinds.items():
+        found.append({"do": "gain", "at": name})
+        sources = [list(script.folded[name])] if name in script.folded else []
+        if name in ends and node["kind"] in LINEAR:
+            sources += [_sources(name, kinds, THROUGH[way]) for way in by]
+        seen: list[list[str]] = [] if len(node["from"]) > 1 else [node["from"]]
+        for some in sources:
+            if some and some not in seen:
+                found.append({"do": "fold", "at": name, "from": some})
+                seen.append(some)
         found += certificates.get(name, [])
     return found
 
@@ -63,10 +70,26 @@ def steps(
 def _ends(script: Script) -> set[str]:
     """Names of the values where a segment ends: read by a nonlinear node or a concatenation, or the output."""
     ends = {script.graph.output}
-    for node in script.nodes:
-        if node["kind"] != "linear" or node["name"] in script.apart:
+    for node in script.nodes.items:
+        if node["kind"] not in LINEAR or node["kind"] == "concat":
             ends.update(node["from"])
     return ends
+
+
+def _sources(name: str, nodes: Mapping[str, dict[str, Any]], through: Container[str]) -> list[str]:
+    """Return the values that one depends on through nodes of some kinds alone."""
+    found: dict[str, None] = {}
+    seen, stack = {name}, list(nodes[name]["from"])
+    while stack:
+        here = stack.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        if here in nodes and nodes[here]["kind"] in through:
+            stack.extend(nodes[here]["from"])
+        else:
+            found[here] = None
+    return sorted(found)
 
 
 def certificate(
@@ -87,9 +110,12 @@ def certificate(
         weights = _lambda(nodes[name], effects[name], sigma, run.slopes.get(name))
         if weights is None or name not in script.cores:
             return []
-        found[script.cores[name]] = archive.put(weights)
-    start = {(script.cores.get(name, name) if run.cores else name): value for name, value in run.start.items()}
-    start = start or {item.name: 0.0 for item in script.graph.inputs}
+        found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
+    start: dict[str, float] = {} if run.start else {script.input: 0.0}
+    inputs = {item.name for item in script.graph.inputs}
+    for name, value in run.start.items():  # all inputs are one vector
+        here = script.input if name in inputs else script.cores.get(name, name) if run.cores else name
+        start[here] = min(value, start.get(here, value))
     if not all(abs(value) < 140.0 for value in start.values()):
         return []
     at = run.into or run.at or script.graph.output
@@ -107,14 +133,14 @@ def certificate(
 
 def _covered(name: str, script: Script, start: set[str], carried: set[str]) -> bool:
     """Say whether a value depends on the start alone, through linear nodes and nodes that have multipliers."""
-    nodes = {node["name"]: node for node in script.nodes}
+    nodes = {node["name"]: node for node in script.nodes.items}
     seen, stack = set(start), [name]
     while stack:
         name = stack.pop()
         if name in seen:
             continue
         seen.add(name)
-        if name not in nodes or (nodes[name]["kind"] != "linear" and name not in carried):
+        if name not in nodes or (nodes[name]["kind"] not in LINEAR and name not in carried):
             return False
         stack.extend(nodes[name]["from"])
     return True
@@ -129,7 +155,7 @@ def _lambda(node: Node, effect: Effect, sigma: Tensor, slope: tuple[float, float
             spread = spread.broadcast_to(shape)
         else:
             spread = spread.reshape(-1).repeat(math.prod(shape) // spread.numel())
-        found = (spread / half**2).reshape(-1).contiguous() if half > 0 else torch.zeros(1, dtype=torch.float64)
+        found = (spread / half**2).reshape(shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
     elif isinstance(effect, Gain) and (len(effect.gains) == 1 or effect.joint):
         gains = [power10(gain.log10) for gain in effect.gains]
         if max(gains) <= 0.0 or (len(gains) > 1 and min(gains) < max(gains)):

@@ -1,0 +1,227 @@
+"""Linear maps as nodes of a proof's network: few kinds, all on vectors that fall into equal chunks.
+
+The kinds are those of the independent checker: `scale`, `gather`, `dense`, `center`, `add`, `concat` and `constant`. A
+convolution gathers what every tap reads, channel by channel, and multiplies by the kernel as one matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.archive import Archive
+from .convolution import Convolution
+from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from .writing import write_out
+
+_SIDE, _ENTRIES = 4096, 3e8
+"""Maps given as code are written out up to this short side and this many entries."""
+Part = tuple[str, dict[str, Any], Fraction]
+"""A kind of node, its data, and how many times more entries than its operand it has."""
+
+
+class TooLargeError(Exception):
+    """A map given as code is too large to be written out."""
+
+
+class Nodes:
+    """The nodes of a proof's network, one after the other.
+
+    Attributes:
+        items: plain data, whose arrays stand in the archive.
+        sizes: entries of every value, by name.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.items: list[dict[str, Any]] = []
+        self.sizes: dict[str, int] = {}
+
+    def add(self, name: str, kind: str, read: Sequence[str], entries: int, **data: Any) -> str:
+        """Add a node with so many entries."""
+        self.items.append({"name": name, "kind": kind, "from": list(read), **data})
+        self.sizes[name] = entries
+        return name
+
+    def constant(self, name: str, value: Tensor, shape: Sequence[int]) -> str:
+        """Add a constant in a shape that it can be spread out to."""
+        size = math.prod(shape)
+        return self.add(name, "constant", [], size, size=size, value=pattern(value, shape, self.archive))
+
+    def map(self, name: str, linear: LinearMap, read: str) -> str:
+        """Add the nodes of a linear map of a value; the last of them has the name.
+
+        Raises:
+            TooLargeError: a part is given as code and too large to be written out.
+        """
+        parts = list(self._parts(linear)) or [("add", {}, Fraction(1))]
+        for number, (kind, data, growth) in enumerate(parts):
+            here = name if number == len(parts) - 1 else f"{name}/{number}"
+            if kind == "sum":
+                terms = [self.map(f"{here}/{k}", term, read) for k, term in enumerate(data["terms"], start=1)]
+                read = self.add(here, "add", terms, self.sizes[terms[0]])
+            else:
+                read = self.add(here, kind, [read], int(self.sizes[read] * growth), **data)
+        return read
+
+    def gather(self, name: str, index: Tensor, read: str) -> str:
+        """Add a node that copies the entries an index names."""
+        return self.map(name, Reindex(index, (self.sizes[read],)), read)
+
+    def concat(self, name: str, operands: Sequence[str], places: Sequence[Tensor]) -> str:
+        """Add operands side by side: `places` says for each of them which of its entries every output copies, or -1."""
+        sizes = [self.sizes[operand] for operand in operands]
+        for count in _divisors(math.gcd(*sizes)):
+            parts = [size // count for size in sizes]
+            index, offset = torch.full_like(places[0].reshape(-1), -1), 0
+            for part, place in zip(parts, places, strict=True):
+                flat = place.reshape(-1)
+                index = torch.where(flat >= 0, flat // part * sum(parts) + offset + flat % part, index)
+                offset += part
+            plain = index.numel() == sum(sizes) and bool((index == torch.arange(len(index))).all())
+            if plain or count == 1:
+                break
+        if plain:
+            return self.add(name, "concat", operands, sum(sizes), of=parts)
+        return self.gather(name, index, self.add(f"{name}/all", "concat", operands, sum(sizes), of=parts))
+
+    def _parts(self, linear: LinearMap) -> Iterator[Part]:
+        """Yield the nodes that a map takes, one after the other."""
+        put = self.archive.put
+        match linear:
+            case Identity():
+                return
+            case Diagonal():
+                yield "scale", {"factors": pattern(linear.scale, linear.in_shape, self.archive)}, Fraction(1)
+            case Matrix():
+                yield _dense(linear.weight[None], 1, self.archive)
+            case Reindex():
+                index, of = _chunked(linear.index.cpu(), linear.in_size)
+                if not (len(index) == of and bool((index == torch.arange(of)).all())):
+                    yield "gather", {"of": of, "index": put(index)}, Fraction(len(index), of)
+            case Centering():
+                of = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
+                yield "center", {"of": of}, Fraction(1)
+            case Convolution() if not linear.transposed:
+                reads = _reads(linear)
+                yield from self._parts(Reindex(reads.reshape(-1), (math.prod(linear.in_shape[1:]),)))
+                weight = linear.weight.reshape(linear.groups, linear.weight.shape[0] // linear.groups, -1)
+                yield _dense(weight, reads.shape[1], self.archive)
+            case Repeated():
+                yield from self._parts(linear.inner)
+            case Composite():
+                for part in linear.parts:
+                    yield from self._parts(part)
+            case Sum():
+                yield "sum", {"terms": linear.terms}, Fraction(1)
+            case _:
+                yield from self._written(linear)
+
+    def _written(self, linear: LinearMap) -> Iterator[Part]:
+        """Write a map given as code out: one slice, where all slices of leading dimensions are treated alike."""
+        for depth in (2, 1):
+            block = _slice(linear, depth)
+            if block is not None:
+                break
+        else:
+            _check_size(linear.in_size, linear.out_size)
+            block = write_out(linear)
+        block = block.double().cpu()
+        filled = (block != 0).sum(1)
+        fan, rows = int(filled.max()), len(block)
+        if 4 * int(filled.sum()) > block.numel() or not fan:
+            yield _dense(block[None], 1, self.archive)
+            return
+        places = (block != 0).to(torch.int64).sort(dim=1, descending=True, stable=True).indices[:, :fan].T
+        entries = block.T.gather(0, places)
+        index = torch.where(entries != 0, places, -1).reshape(-1).contiguous()
+        of = block.shape[1]
+        yield "gather", {"of": of, "index": self.archive.put(index)}, Fraction(len(index), of)
+        if bool((entries[index.reshape(fan, rows) >= 0] != 1.0).any()):
+            factors = self.archive.put(entries.reshape(-1).contiguous())
+            yield "scale", {"factors": factors}, Fraction(1)
+        if fan > 1:
+            yield _dense(torch.ones(1, 1, fan), rows, self.archive)
+
+
+def pattern(value: Tensor, shape: Sequence[int], archive: Archive) -> Any:
+    """Return numbers that are spread out to a shape, as the checker reads them: a number, or an array that repeats."""
+    value = value.detach().double()
+    value = value.reshape([1] * (len(shape) - value.ndim) + list(value.shape))
+    if value.numel() == 1 and bool(torch.isfinite(value).all()):
+        return float(value)
+    wide = [k for k, n in enumerate(value.shape) if n > 1] or [0]
+    first, last = wide[0], wide[-1] + 1
+    core = value.expand(*value.shape[:first], *shape[first:last], *value.shape[last:]).reshape(-1).contiguous()
+    each = math.prod(shape[last:])
+    return archive.put(core) if each == 1 else {"array": archive.put(core), "each": each}
+
+
+def _dense(matrix: Tensor, columns: int, archive: Archive) -> Part:
+    """Return matrices `[groups, rows, terms]` that multiply all columns of a chunk `[groups, terms, columns]`."""
+    rows, terms = matrix.shape[1:]
+    return "dense", {"matrix": archive.put(matrix), "columns": columns}, Fraction(rows, terms)
+
+
+def _chunked(index: Tensor, entries: int) -> tuple[Tensor, int]:
+    """Return the index of one of as many chunks as possible that are treated alike, and a chunk's entries."""
+    for count in _divisors(math.gcd(len(index), entries)):
+        of = entries // count
+        local = index.reshape(count, -1)
+        local = torch.where(local >= 0, local - torch.arange(count)[:, None] * of, -1)
+        if bool((local == local[0]).all()) and bool(((local >= -1) & (local < of)).all()):
+            break
+    return local[0].contiguous(), of
+
+
+def _divisors(number: int) -> list[int]:
+    """Return all divisors, the largest first."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)}, reverse=True)
+
+
+def _reads(conv: Convolution) -> Tensor:
+    """Return which entry of a channel every tap reads for every output, `[taps, outputs]`; -1 for a zero."""
+    index = torch.zeros(1, 1, dtype=torch.int64)
+    for axis in conv.axes:
+        place = torch.arange(axis.kernel)[:, None] * axis.dilation + torch.arange(axis.outputs)[None] * axis.stride
+        if conv.padding_mode == "zeros":
+            place = place - axis.left
+            place = torch.where((place >= 0) & (place < axis.size), place, -1)
+        else:
+            place = axis.source(conv.padding_mode, torch.device("cpu"))[place]
+        grid = (index[:, None, :, None] * axis.size + place[None, :, None, :]).reshape(len(index) * axis.kernel, -1)
+        none = ((index[:, None, :, None] < 0) | (place[None, :, None, :] < 0)).reshape(grid.shape)
+        index = torch.where(none, -1, grid)
+    return index
+
+
+def _check_size(columns: int, rows: int) -> None:
+    if min(rows, columns) > _SIDE or rows * columns > _ENTRIES:
+        raise TooLargeError(f"a map of {rows} by {columns} entries")
+
+
+def _slice(linear: LinearMap, depth: int) -> Tensor | None:
+    """Return the matrix of one slice of the leading dimensions, or None if slices are mixed or treated differently."""
+    leading = linear.in_shape[:depth]
+    count = math.prod(leading)
+    if len(linear.in_shape) <= depth or linear.out_shape[:depth] != leading or len(linear.out_shape) < depth:
+        return None
+    columns, rows = linear.in_size // count, linear.out_size // count
+    _check_size(columns, rows)
+    if columns * linear.in_size > _ENTRIES:
+        return None
+    basis = torch.zeros(columns, count, columns, dtype=torch.float64, device=linear.device)
+    basis[torch.arange(columns), 0, torch.arange(columns)] = 1.0
+    image = linear.apply(basis.reshape(columns, *linear.in_shape)).reshape(columns, count, rows)
+    if bool(image[:, 1:].any()):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(1, count, columns, dtype=torch.float64, generator=generator).to(linear.device)
+    seen = linear.apply(probe.reshape(1, *linear.in_shape)).reshape(1, count, rows)
+    return image[:, 0].T if torch.allclose(seen, probe @ image[:, 0], rtol=1e-12, atol=1e-12) else None
