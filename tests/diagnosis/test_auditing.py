@@ -131,7 +131,8 @@ def test_gains_with_depth_stay_between_observed_and_certified():
         assert all(row.log10_observed <= row.log10_cumulative + 1e-6 for row in audit.layers)
         last = audit.layers[-1]
         assert last.log10_observed == pytest.approx(audit.observed.log10_lower, abs=1e-3)
-        assert last.log10_cumulative >= audit.ladder["folded"].log10_upper - 1e-9
+        assert last.log10_cumulative == pytest.approx(audit.lipschitz.log10_upper, abs=1e-9)
+        assert last.log10_cumulative <= audit.ladder["folded"].log10_upper + 1e-9
 
 
 def test_the_ladder_comes_down():

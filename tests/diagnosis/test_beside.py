@@ -36,7 +36,7 @@ class Sequence(nn.Module):
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_layer_has_a_row_and_one_for_each_matrix(kind, both):
     model = Sequence(kind, both=both).eval()
-    audit = ns.audit(model, torch.randn(8, 5, 4), max_seconds=0.1)
+    audit = ns.audit(model, torch.randn(8, 5, 4))
     rows = {row.path: row for row in audit.layers}
     assert list(rows) == ["first", "layer", "layer.weight_ih_l0", "layer.weight_hh_l0", "last"]
     for name in ("weight_ih_l0", "weight_hh_l0"):
@@ -60,7 +60,7 @@ def test_a_recurrent_layer_that_cannot_be_traced_has_the_same_rows():
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * (1.0 if x.sum().item() > 1e9 else 2.0)
 
-    audit = ns.audit(Untraced(nn.LSTM).eval(), torch.randn(8, 5, 4), max_seconds=0.1)
+    audit = ns.audit(Untraced(nn.LSTM).eval(), torch.randn(8, 5, 4))
     paths = [row.path for row in audit.layers]
     assert paths == ["first", "layer", "layer.weight_ih_l0", "layer.weight_hh_l0", "last"]
     assert audit.layers[2].norm.upper > 0.0
@@ -78,7 +78,7 @@ def test_a_cell_has_a_row_for_each_call_and_its_matrices_once():
                 h = self.cell(x[:, t], h)
             return h
 
-    audit = ns.audit(Steps().eval(), torch.randn(8, 3, 4), max_seconds=0.1)
+    audit = ns.audit(Steps().eval(), torch.randn(8, 3, 4))
     assert [row.path for row in audit.layers] == ["cell", "cell.weight_ih", "cell.weight_hh", "cell", "cell"]
     assert math.isfinite(audit.lipschitz.log10_upper)
 
@@ -103,7 +103,7 @@ def noisy(samples: int = 80) -> tuple[Tensor, Tensor]:
 
 def test_layers_of_a_time_embedding_have_rows_in_the_order_they_ran():
     model = Diffusion().eval()
-    audit = ns.audit(model, noisy(), max_seconds=0.1)
+    audit = ns.audit(model, noisy())
     rows = {row.path: row for row in audit.layers}
     assert list(rows) == ["first", "time.0", "time.1", "time.3", "last"]
     assert not audit.skipped
@@ -128,7 +128,7 @@ def test_a_time_embedding_that_died_is_found():
     with torch.no_grad():
         model.time[0].weight.mul_(1e-9)
         model.time[0].bias.zero_()
-    found = {(f.code, f.where) for f in ns.audit(model, noisy(), max_seconds=0.1).findings}
+    found = {(f.code, f.where) for f in ns.audit(model, noisy()).findings}
     assert found & {("dead-layer", "time.0"), ("dead-layer", "time.1"), ("eps-dominated", "time.1")}
 
 
@@ -142,5 +142,5 @@ def test_a_layer_whose_result_is_not_used_has_a_row_too():
             self.unused(x)
             return self.used(x)
 
-    audit = ns.audit(Unused().eval(), torch.randn(8, 4), max_seconds=0.1)
+    audit = ns.audit(Unused().eval(), torch.randn(8, 4))
     assert [row.path for row in audit.layers] == ["unused", "used"]

@@ -73,14 +73,14 @@ MODELS = {
 @pytest.mark.parametrize("name", [name for name, case in MODELS.items() if case[1] is not None])
 def test_rows_know_what_they_follow_and_how_they_are_drawn(name):
     model, follows, main, branches = MODELS[name]
-    rows = ns.audit(model.eval(), randn(4, 4), max_seconds=0.2).layers
+    rows = ns.audit(model.eval(), randn(4, 4)).layers
     assert [row.follows for row in rows] == follows
     assert main_line(rows) == main
     assert branch_lines(rows) == branches
 
 
 def test_a_branch_with_a_layer_of_its_own_runs_beside_the_other():
-    rows = ns.audit(MODELS["a skip with a layer"][0].eval(), randn(4, 4), max_seconds=0.2).layers
+    rows = ns.audit(MODELS["a skip with a layer"][0].eval(), randn(4, 4)).layers
     at = {row.path: index for index, row in enumerate(rows)}
     assert rows[at["2"]].follows == tuple(sorted((at["1.two"], at["1.skip"])))
     assert {row.path for row in rows if row.bypassed} == {"1.norm", "1.one", "1.two", "1.skip"}
@@ -96,7 +96,7 @@ def test_the_stream_of_a_residual_network_is_measured_where_branches_leave_it():
     with torch.no_grad():
         for block in model:
             block.two.weight.zero_()
-    rows = ns.audit(model, randn(4, 4), max_seconds=0.2).layers
+    rows = ns.audit(model, randn(4, 4)).layers
     begins = [row for row in rows if row.log10_trunk_observed is not None]
     assert [row.path for row in begins] == ["0.norm", "1.norm"]
     assert [row.log10_trunk_observed for row in begins] == pytest.approx([0.0, 0.0], abs=1e-6)  # the identity
@@ -109,7 +109,7 @@ def test_a_model_that_is_not_traced_knows_no_branches():
 
 
 def test_branches_survive_json():
-    rows = ns.audit(MODELS["an identity skip"][0].eval(), randn(4, 4), max_seconds=0.2)
+    rows = ns.audit(MODELS["an identity skip"][0].eval(), randn(4, 4))
     again = ns.Audit.from_json(rows.to_json())
     assert again.layers == rows.layers
     old = rows.to_json()

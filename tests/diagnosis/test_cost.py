@@ -46,7 +46,9 @@ def test_passes_through_the_model_are_counted_by_part(audits):
     assert cost.passes["capture"] == 8 + 3 + 4
     assert cost.passes["data"] == 8
     assert cost.passes["rows"] == 2
-    assert cost.total("passes") <= 12 * 8
+    assert cost.passes["Jacobians"] == 5 * 8
+    assert cost.backwards["Jacobians"] <= 8 * (3 + 4)
+    assert cost.total("passes") <= 13 * 8
 
 
 def test_every_sample_of_the_loader_counts_once():

@@ -91,7 +91,7 @@ def test_trained_and_fresh_networks_are_left_alone():
                     parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8**0.5)
             for _ in range(40):
                 model(randn(64, 8))
-        audit = ns.audit(model.eval(), randn(4, 8), loader=[randn(64, 8)], max_seconds=0.2)
+        audit = ns.audit(model.eval(), randn(4, 8), loader=[randn(64, 8)])
         assert "expanding-normalizer" not in {finding.code for finding in audit.findings}
 
 
@@ -136,7 +136,7 @@ class Block(nn.Module):
     ],
 )
 def test_what_makes_a_bound_useless_is_named(model, batch, words):
-    audit = ns.audit(model.eval(), batch, max_seconds=0.5)
+    audit = ns.audit(model.eval(), batch)
     (found,) = [finding for finding in audit.findings if finding.code == "loose-bound"]
     assert found.severity is INFO
     assert found.why == f"What makes it so: {words}."
@@ -153,6 +153,6 @@ def test_depth_alone_makes_a_bound_useless_too():
         for layer in layers[::2]:
             layer.weight.copy_(1.6 * torch.eye(8).roll(1, 0) * torch.linspace(0.2, 1.0, 8))
             layer.bias.zero_()
-    audit = ns.audit(nn.Sequential(*layers).eval(), randn(2, 8), max_seconds=0.5)
+    audit = ns.audit(nn.Sequential(*layers).eval(), randn(2, 8))
     for finding in (finding for finding in audit.findings if finding.code == "loose-bound"):
         assert "the worst cases of 30 weight layers multiplied" in finding.why

@@ -107,7 +107,7 @@ class TestVanishing:
         assert "a random direction of the output" in finding.seen
 
     def test_an_audit_finds_it_first(self) -> None:
-        audit = ns.audit(chain(12, nn.Sigmoid), randn(8, 32), max_seconds=0.2, rtol=0.1)
+        audit = ns.audit(chain(12, nn.Sigmoid), randn(8, 32), rtol=0.1)
         assert audit.findings[0].code == "gradient-vanishing"
         assert ns.Audit.from_json(audit.to_json()) == audit
         assert audit.signal.rows[0].kind == "input"
@@ -151,7 +151,7 @@ class TestExploding:
         assert not found(model(), randn(64, 32))
 
     def test_an_audit_says_it_once(self) -> None:
-        audit = ns.audit(chain(12, nn.ReLU, gain=3.0), randn(8, 32), max_seconds=0.2, rtol=0.1)
+        audit = ns.audit(chain(12, nn.ReLU, gain=3.0), randn(8, 32), rtol=0.1)
         codes = [finding.code for finding in audit.findings]
         assert "exploding-run" in codes
         assert "gradient-explosion" not in codes
@@ -180,7 +180,7 @@ class TestNoGradient:
         assert finding.numbers["layers"] == 4
 
     def test_an_audit_names_the_dead_layer_alone(self) -> None:
-        codes = [f.code for f in ns.audit(self.blocked(), randn(8, 32), max_seconds=0.2, rtol=0.1).findings]
+        codes = [f.code for f in ns.audit(self.blocked(), randn(8, 32), rtol=0.1).findings]
         assert "dead-layer" in codes
         assert "no-gradient" not in codes
 
@@ -231,7 +231,7 @@ class TestInputScale:
         model = self.trained()
         for findings in (
             ns.check(model, images(scale=255.0)).findings,
-            ns.audit(model, images(scale=255.0), max_seconds=0.2, rtol=0.1).findings,
+            ns.audit(model, images(scale=255.0), rtol=0.1).findings,
         ):
             assert findings[0].code == "input-scale"
             assert "look like bytes" in findings[0].seen

@@ -18,7 +18,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), 
 NOT_STORED = ("witness", "proof", "radii", "cost")
 """Fields that JSON does not hold, or that check themselves."""
 ADDED = (
-    *("sensitivity", "per_output", "signal", "step", "seconds"),
+    *("sensitivity", "per_output", "products", "signal", "step", "seconds"),
     *("follows", "bypassed", "log10_trunk_cumulative", "log10_trunk_observed"),
 )
 """Fields that audits saved by some versions do not have: not measured, or not stored."""

@@ -34,7 +34,7 @@ class Call:
     @property
     def variables(self) -> list[tuple[str, Tensor]]:
         """The float tensors that count as input, by name; masks do not."""
-        named = [(keystr(path), leaf) for path, leaf in tree_flatten_with_path((self.args, self.kwargs))[0]]
+        named = [(_name(path), leaf) for path, leaf in tree_flatten_with_path((self.args, self.kwargs))[0]]
         return [(name, leaf) for name, leaf in named if "mask" not in name and _measurable(leaf)]
 
     @property
@@ -55,6 +55,12 @@ class Call:
 
         args, kwargs = tree_map(pick, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+
+def _name(path: Sequence[Any]) -> str:
+    """Name an argument by its place among the positional ones, or by its keyword, and the way into its nest."""
+    first = path[1]
+    return str(getattr(first, "key", getattr(first, "idx", first))) + keystr(tuple(path[2:]))
 
 
 class Caller(nn.Module):

@@ -7,11 +7,12 @@ BLAS is used, not torch's: torch may be told to multiply float32 numbers in bflo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.linalg import blas
 from torch import Tensor
 
 from ..core.rounding import narrow_gram_allowance
@@ -22,6 +23,14 @@ NARROW_RTOL = 5e-3
 """From this tolerance on float32 will do: its rounding takes a few thousandths of the norm at most."""
 _WIDE = 2048
 """Terms that float64 takes at a time."""
+
+
+@functools.cache
+def _blas() -> Any:
+    """Return SciPy's BLAS, which loads when it is first needed."""
+    from scipy.linalg import blas
+
+    return blas
 
 
 def narrow_share(terms: int) -> float:
@@ -61,7 +70,7 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
     else:
         for piece in pieces:
             rows = piece.double().contiguous().numpy()
-            blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
+            _blas().dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
     upper = torch.from_numpy(total.T).triu_()  # stored by columns: read by rows it is the upper triangle
     return upper.add_(upper.triu(1).T)
 
@@ -82,7 +91,7 @@ def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
             part = None
             for piece in pieces[begin : begin + PIECES]:  # BLAS stores by columns: this is the transpose
                 beta = 0.0 if part is None else 1.0
-                part = blas.sgemm(1.0, piece[known].T, piece[own].T, beta=beta, c=part, trans_a=1, overwrite_c=1)
+                part = _blas().sgemm(1.0, piece[known].T, piece[own].T, beta=beta, c=part, trans_a=1, overwrite_c=1)
             done = torch.from_numpy(part.T)  # type: ignore[union-attr]
             total = done if total is None else total.double().add_(done)
         assert total is not None
@@ -96,7 +105,7 @@ def _narrow_sums(pieces: Iterable[Tensor], order: int) -> Iterator[np.ndarray]:
     for piece in pieces:
         assert piece.shape[0] <= PIECE, "the allowance is for short sums"
         rows = piece.float().contiguous().numpy()
-        blas.ssyrk(1.0, rows.T, beta=1.0 if count else 0.0, c=part, overwrite_c=1, lower=1)
+        _blas().ssyrk(1.0, rows.T, beta=1.0 if count else 0.0, c=part, overwrite_c=1, lower=1)
         count += 1
         if count == PIECES:
             yield part

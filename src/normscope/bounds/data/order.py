@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import bdtr
 
 
 def rank_above(draws: int, share: float, confidence: float) -> int | None:
@@ -27,7 +26,7 @@ def rank_above(draws: int, share: float, confidence: float) -> int | None:
         >>> rank_above(299, 0.99, 0.95), rank_above(298, 0.99, 0.95), rank_above(1000, 0.99, 0.95)
         (299, None, 996)
     """
-    held = np.flatnonzero(bdtr(np.arange(draws), draws, share) >= confidence)
+    held = np.flatnonzero(_chances(draws, share) >= confidence)
     return int(held[0]) + 1 if held.size else None
 
 
@@ -36,7 +35,7 @@ def rank_below(draws: int, share: float, confidence: float) -> int | None:
 
     The largest k with BinomialCDF(k - 1; draws, share) <= 1 - confidence; None where there are too few draws.
     """
-    held = np.flatnonzero(bdtr(np.arange(draws), draws, share) <= 1.0 - confidence)
+    held = np.flatnonzero(_chances(draws, share) <= 1.0 - confidence)
     return int(held[-1]) + 1 if held.size else None
 
 
@@ -51,3 +50,10 @@ def draws_needed(share: float, confidence: float) -> int:
     """
     about = max(1, math.floor(math.log1p(-confidence) / math.log(share)) - 1)
     return next(n for n in range(about, about + 4) if rank_above(n, share, confidence) is not None)
+
+
+def _chances(draws: int, share: float) -> np.ndarray:
+    """Return the binomial distribution function at 0 to draws - 1."""
+    from scipy.special import bdtr  # loads when first needed
+
+    return np.asarray(bdtr(np.arange(draws), draws, share))
