@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+import scipy.optimize
 import torch
 from torch import nn
 
@@ -91,13 +92,13 @@ class TestBudgets:
     def test_linear_programs_are_given_what_is_left_and_none_is_begun_too_late(self, monkeypatch) -> None:
         segments, plan, _ = planned(chain(1, (2, 5, 1), ["relu"]))
         search = Search(segments, plan, kinks(segments, plan))
-        limits, real = [], feasibility.linprog
+        limits, real = [], scipy.optimize.linprog
 
         def linprog(*args: Any, **options: Any) -> Any:
             limits.append(options["options"]["time_limit"])
             return real(*args, **options)
 
-        monkeypatch.setattr(feasibility, "linprog", linprog)
+        monkeypatch.setattr(scipy.optimize, "linprog", linprog)
         signs = [torch.ones(5, dtype=DOUBLE)]
         search.feasible.ask(signs, Budget(max_seconds=5.0))
         assert len(limits) == 1

@@ -31,7 +31,7 @@ from .ellipsoids.rigorous import accounted, is_exact
 from .evaluation import ESTIMATED, Values
 from .exact.patterns import closer
 from .folded import Joints, Norm, propagate
-from .passes import passes
+from .passes import multiplications, passes
 from .point import first_samples, jacobian_norms
 from .printed import exact_constant, is_normalizer, is_weight, printed
 from .proofs.multipliers import Multipliers
@@ -317,7 +317,7 @@ class Work:
             promising = [
                 (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
             ]
-        if not search and passes(self.graph, 1, work=PAIRS_WORK, least=0) == 0:
+        if not search and multiplications(self.graph) > PAIRS_WORK:
             return replace(bracket, notes=(*bracket.notes, TOO_LARGE))
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
         self.below = self.budget.search(BELOW, steps)

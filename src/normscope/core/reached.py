@@ -21,7 +21,10 @@ from torch import nn
 
 MOST = 20_000
 """Objects that are looked at."""
-LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
+LIBRARIES = frozenset(
+    {"torch", "numpy", "scipy", "normscope", "torchvision", "transformers", "timm", *sys.stdlib_module_names}
+    - {"__main__"}
+)
 """Packages whose functions and objects keep nothing of a forward."""
 TABLES = ("_parameters", "_buffers", "_modules")
 """Where a module keeps what it registers; put back entry by entry, as everything else that it holds."""

@@ -35,6 +35,10 @@ def compose(second: LinearMap, first: LinearMap) -> LinearMap:
     """
     if first.out_shape != second.in_shape:
         raise ValueError(f"cannot compose {second} after {first}")
+    if isinstance(second, Identity) and second.in_shape == second.out_shape:
+        return first  # the same object, with the norm that is known of it
+    if isinstance(first, Identity) and first.in_shape == first.out_shape:
+        return second
     parts: list[LinearMap] = []
     for part in (*_parts(first), *_parts(second)):
         parts.append(part)

@@ -29,7 +29,7 @@ class Ritz(NamedTuple):
         values: the largest Ritz value `[b]`: attained by its vector.
         vectors: its unit vector `[b, n]`.
         errors: its estimated relative error (not a bound).
-        above: what the eigenvalue is not above, but for starts as unlucky as `MISSED` says; infinite for one step.
+        above: what the eigenvalue is not above, but for starts as unlucky as `MISSED` says; infinite if not asked for.
         steps: applications of the operator.
     """
 
@@ -77,7 +77,7 @@ def lanczos(
         start: start vectors `[b, n]`, real or complex; `above` needs them drawn from a normal distribution.
         steps: at most this many steps, with full reorthogonalization.
         rtol: stop once the estimated relative error of every eigenvalue is below this.
-        sure: stop only once `above` is that close, too.
+        sure: take `above`, and stop only once it is that close, too.
         budget: the search stops once its time is over.
 
     Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013), for `above`.
@@ -108,7 +108,7 @@ def lanczos(
         late = budget is not None and budget.late
         if step + 1 == steps or step % _ROOM == _ROOM - 1 or late:
             known_so_far = alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu()
-            values, coordinates, errors, above = _ritz(*known_so_far, size)
+            values, coordinates, errors, above = _ritz(*known_so_far, size if sure else None)
             open_still = torch.maximum(errors, above / values.clamp(min=1e-300) - 1) if sure else errors
             if late or float(open_still.max()) <= rtol:
                 break
@@ -118,8 +118,11 @@ def lanczos(
     return Ritz(values, vectors, errors, above, step + 1)
 
 
-def _ritz(alpha: Tensor, beta: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`."""
+def _ritz(alpha: Tensor, beta: Tensor, size: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`.
+
+    `size`: the order of the operators; without it nothing is known above.
+    """
     tri = torch.diag_embed(alpha)
     if alpha.shape[1] > 1:
         tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
@@ -128,7 +131,8 @@ def _ritz(alpha: Tensor, beta: Tensor, size: int) -> tuple[Tensor, Tensor, Tenso
     residual = (beta[:, -1] * vectors[:, -1, -1]).abs()
     gap = top - values[:, -2] if alpha.shape[1] > 1 else top
     error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
-    return top, vectors[:, :, -1], error / top.clamp(min=1e-300), _above(values, beta, size)
+    above = torch.full_like(top, math.inf) if size is None else _above(values, beta, size)
+    return top, vectors[:, :, -1], error / top.clamp(min=1e-300), above
 
 
 def _above(values: Tensor, beta: Tensor, size: int) -> Tensor:

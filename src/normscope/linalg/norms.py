@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -140,8 +140,12 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
         case Averaging():
             return _schur(linear)
         case Composite(parts=parts):
-            factors = [bound(part, rtol=rtol, budget=budget).upper for part in parts]
-            return _written_out(linear, ONE.times(*factors).named("product of parts"), rtol, budget)
+            factors = [bound(part, rtol=rtol, budget=budget) for part in parts]
+            product = ONE.times(*(factor.upper for factor in factors)).named("product of parts")
+            others = [place for place, part in enumerate(parts) if not _isometric(part)]
+            if len(others) <= 1:  # the product is the norm: nothing can be gained but by the one map itself
+                return _carried(parts, factors, others[0], product) if others else Bound(product)
+            return _written_out(linear, product, rtol, budget)
         case Sum(terms=terms):
             summands = [bound(term, rtol=rtol, budget=budget).upper for term in terms]
             return _written_out(linear, total(summands).named("sum of terms"), rtol, budget)
@@ -151,6 +155,26 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
             return _repeated(linear, bound(inner, rtol=rtol, budget=budget))
     unknown = Upper.infinite(f"no certified bound for a {type(linear).__name__} of this size")
     return _written_out(linear, unknown, rtol, budget)
+
+
+def _carried(parts: Sequence[LinearMap], factors: Sequence[Bound], place: int, product: Upper) -> Bound:
+    """Return the bound of a row of maps that all but one keep lengths: that of the one, its vector led back."""
+    start = factors[place].start
+    if start is not None:
+        start = start[None]
+        for part in reversed(parts[:place]):
+            start = part.adjoint(start)
+        start = start[0]
+    return Bound(product, start, factors[place].tighten)
+
+
+def _isometric(linear: LinearMap) -> bool:
+    """Whether a map changes no length and reaches everything: it moves every entry to a place of its own."""
+    if isinstance(linear, Repeated):
+        return _isometric(linear.inner)
+    if isinstance(linear, Reindex):
+        return linear.in_size == linear.out_size and bool((linear.counts() == 1).all())
+    return isinstance(linear, Identity)
 
 
 def _unit(linear: LinearMap, index: int) -> Tensor:

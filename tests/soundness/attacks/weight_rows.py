@@ -173,6 +173,8 @@ def _parametrized(parts: list[str]) -> bool:
 
 def _reached(model: nn.Module, row: WeightRow, x: Tensor, seed: int, merged: bool) -> list[tuple[str, float]]:
     """The steepest secant by every parameter behind a row: its own, or the originals of its weight."""
+    with torch.no_grad():
+        model(x)  # weight_norm's hook makes the weight anew: as it comes it cannot be copied
     twin = copy.deepcopy(model).double()
     x = x.double() if x.is_floating_point() else x
     if any(HELD in note for note in row.notes):
