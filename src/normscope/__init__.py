@@ -1,5 +1,6 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
+from .bounds.domain.domain import Domain, domain
 from .bounds.ladder import Ladder, ladder
 from .bounds.lipschitz import lipschitz
 from .bounds.radius.radii import Radii
@@ -22,6 +23,7 @@ from .rules.registry import rule
 __all__ = [
     "Audit",
     "Bracket",
+    "Domain",
     "Evidence",
     "Finding",
     "Graph",
@@ -36,6 +38,7 @@ __all__ = [
     "audit",
     "capture",
     "certified_radius",
+    "domain",
     "ladder",
     "lipschitz",
     "rule",

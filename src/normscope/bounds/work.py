@@ -169,12 +169,18 @@ class Work:
                 proofs["tight"] = self._proof(proofs["folded"], self.certificate)
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
-        result = {"printed": printed(self.segments, self.norm, exact=False)}
-        result["printed-exact"] = printed(self.segments, self.norm, exact=True)
+        result = self._formulas()
         result |= {name: replace(self._bracket(u, name), proof=proofs[name]) for name, u in uppers.items()}
         result["best"] = replace(self._bracket(best, method), proof=proofs[method])
         later = {"liplt": self.chains, "closed-form": self.chains, "tight": self.budget, "best": self.budget}
         return {name: cut_short(rung, self.norms, later.get(name, self.norms)) for name, rung in result.items()}
+
+    def _formulas(self) -> dict[str, Bracket]:
+        """Return the formulas of the paper."""
+        return {
+            "printed": printed(self.segments, self.norm, exact=False),
+            "printed-exact": printed(self.segments, self.norm, exact=True),
+        }
 
     def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""

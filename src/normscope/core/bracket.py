@@ -29,6 +29,8 @@ class Scope(enum.StrEnum):
     """Over which inputs a Lipschitz constant speaks."""
 
     GLOBAL = "global"
+    DOMAIN = "domain"
+    """All inputs whose inner values stay in ranges that were recorded over data."""
     POINT = "point"
     BALL = "ball"
 
