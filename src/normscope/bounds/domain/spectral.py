@@ -20,7 +20,7 @@ def above_norm(matrices: Tensor, squarings: int = SQUARINGS) -> Tensor:
 
 
 def above_root(gram: Tensor, squarings: int = SQUARINGS) -> Tensor:
-    """Bound the roots of the largest eigenvalues of Gram matrices `[..., n, n]` of moderate size from above."""
+    """Bound the roots of the largest eigenvalues of symmetric matrices `[..., n, n]` of moderate size from above."""
     size = torch.linalg.matrix_norm(gram)
     result = size.sqrt()
     for step in range(squarings):
