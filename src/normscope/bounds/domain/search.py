@@ -12,6 +12,7 @@ from ...core.budget import Budget
 from ...core.rounding import inward
 from ...graph.ir import Graph
 from ..attack import gradients
+from ..backward import differentiable
 from ..passes import passes
 from .domain import Domain
 
@@ -52,7 +53,7 @@ class _Climb:
     """Power iteration for the direction, gradient steps for the point, halved until they stay inside."""
 
     def __init__(self, domain: Domain, graph: Graph, budget: Budget, generator: torch.Generator) -> None:
-        self.domain, self.graph, self.budget, self.generator = domain, graph, budget, generator
+        self.domain, self.graph, self.budget, self.generator = domain, differentiable(graph), budget, generator
 
     def function(self, point: Tensor) -> Tensor:
         return self.graph.run(*self.graph.split(point)).reshape(-1)
