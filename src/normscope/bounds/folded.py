@@ -35,6 +35,10 @@ class Chain(Protocol):
         """Return a bound on a form from its chain, and remember the chain behind activation `name`."""
         ...
 
+    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
+        """Return a bound on one term of a sum from the chain it ends, if one is known."""
+        ...
+
 
 def propagate(
     segments: Segments,
@@ -67,7 +71,7 @@ def propagate(
             apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
             value = root_sum_squares(moved) if apart else total(moved)
             if node.name in ends:
-                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side)])
+                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side, chain)])
             values[node.name] = value
             continue
         atom = segments.atoms[node.name]
@@ -76,7 +80,7 @@ def propagate(
             known = [values[name]]
             if isinstance(effect, Gain) and effect.before is not None:
                 known = [norm(effect.before).times(values[name])]
-                known += [form_bound(form, cores, graph, norm, side)] if fold else []
+                known += [form_bound(form, cores, graph, norm, side, chain)] if fold else []
             slope = effect.slope if isinstance(effect, Elementwise) else None
             tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
             inner.append(smallest([*known, tighter] if tighter is not None else known))
@@ -90,12 +94,23 @@ def propagate(
     return values
 
 
-def form_bound(form: Form, cores: dict[str, Upper], graph: Graph, norm: Norm, side: int = JOINT_SIDE) -> Upper:
+def form_bound(
+    form: Form,
+    cores: dict[str, Upper],
+    graph: Graph,
+    norm: Norm,
+    side: int = JOINT_SIDE,
+    chain: Chain | None = None,
+) -> Upper:
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
     norms = {source: norm(linear) for source, linear in form.items()}
     direct = [norms[source].times(cores[source]) for source in form if source in inputs]
-    others = [norms[source].times(cores[source]) for source in form if source not in inputs]
+    others = []
+    for source in [name for name in form if name not in inputs]:
+        known = [norms[source].times(cores[source])]
+        tighter = None if chain is None else chain.term(source, form[source], cores)
+        others.append(smallest([*known, tighter] if tighter is not None else known))
     plain = total([*([root_sum_squares(direct)] if direct else []), *others])
     joint = _joint(form, cores, norms, side)
     return plain if joint is None else smallest([plain, joint])

@@ -83,6 +83,9 @@ class Layer:
 class Work:
     """One captured graph, its segments and the norms taken so far."""
 
+    terms = False
+    """Whether chains that end in a sum count, too: no checker follows them."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -215,7 +218,7 @@ class Work:
 
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
-        chain = Certificate(start, method, device, self.chains)
+        chain = Certificate(start, method, device, self.chains, terms=self.terms)
         return propagate(self.segments, self.norm, fold=True, chain=chain), chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:

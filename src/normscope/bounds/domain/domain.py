@@ -19,7 +19,7 @@ from ...graph.export import capture
 from ...graph.ir import Graph
 from ..balls.unrolled import Steps
 from ..segments import segment
-from .blocks import block_gains
+from .gains import block_gains
 from .conditions import Condition
 from .coverage import Coverage, covered
 from .feed import Feed

@@ -16,9 +16,12 @@ from ..backward import differentiable
 from ..passes import passes
 from .domain import Domain
 
-STEPS, WORK, FEWEST = 200, 5e9, 2
+STEPS, WORK, FEWEST = 400, 5e9, 16
 """Gradients of the ascent through small networks, multiplications over all of them, gradients through large ones."""
-STARTS, POWERS = 3, 8
+MOST, STARTS, POWERS = 12, 3, 8
+"""Points that are looked at, points that the ascent starts from, and power steps for the direction at a point."""
+FEW_OUTPUTS = 64
+"""Up to this many outputs an operator that autograd differentiates only once is no obstacle."""
 
 
 def steepest(
@@ -41,8 +44,9 @@ def steepest(
     best, witness = -math.inf, None
     with sdpa_kernel(SDPBackend.MATH):
         climb = _Climb(domain, graph, own, generator)
-        ranked = sorted((climb.gain(point) for point in inside[: 4 * STARTS]), key=lambda found: -found[0])
-        for gain, point, direction in ranked[:STARTS]:
+        tried = [climb.gain(inside[0])]
+        tried += [climb.gain(point) for point in inside[1:MOST] if not own.over]
+        for gain, point, direction in sorted(tried, key=lambda found: -found[0])[:STARTS]:
             found = climb.run(gain, point, direction)
             if found[0] > best:
                 best, witness = found[0], (found[1], found[2])
@@ -67,16 +71,16 @@ class _Climb:
         with torch.enable_grad():
             x = point.detach().requires_grad_(True)
             value = self.function(x)
-            dual = torch.zeros_like(value, requires_grad=True)
-            (pulled,) = gradients_of(value, x, dual)
-            if pulled is None or not pulled.requires_grad:
-                return best
-            for _ in range(POWERS):
-                (pushed,) = torch.autograd.grad(pulled, dual, direction, retain_graph=True)
-                size = float(pushed.norm())
-                if size > best[0] and math.isfinite(size):
+            for turn in range(POWERS):
+                if turn > 1 and not self.budget.spend():
+                    break
+                pushed = _pushed(value, x, direction)
+                size = math.nan if pushed is None else float(pushed.detach().norm())
+                if pushed is None or not math.isfinite(size):
+                    break
+                if size > best[0]:
                     best = (size, point, direction)
-                (back,) = torch.autograd.grad(value, x, pushed, retain_graph=True)
+                (back,) = torch.autograd.grad(value, x, pushed.detach(), retain_graph=True)
                 if not float(back.norm()) > 0:
                     break
                 direction = back / back.norm()
@@ -103,20 +107,29 @@ class _Climb:
         """Return the unit gradient of log norm(J v) by the point, None where there is none."""
         with torch.enable_grad():
             x = point.detach().requires_grad_(True)
-            value = self.function(x)
-            dual = torch.zeros_like(value, requires_grad=True)
-            (pulled,) = gradients_of(value, x, dual)
-            if pulled is None or not pulled.requires_grad:
-                return None
-            (pushed,) = torch.autograd.grad(pulled, dual, direction, create_graph=True)
-            score = pushed.square().sum()
-            (grad,) = gradients(score, (x,))
+            pushed = _pushed(self.function(x), x, direction)
+            (grad,) = (None,) if pushed is None else gradients(pushed.square().sum(), (x,))
         size = math.nan if grad is None else float(grad.norm())
         return None if grad is None or not (math.isfinite(size) and size > 0) else grad.detach() / size
 
 
-def gradients_of(value: Tensor, x: Tensor, dual: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the product of a dual vector with the Jacobian, to be differentiated again."""
+def _pushed(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
+    """Return the Jacobian times a direction, to be differentiated again; None where autograd has none to give."""
     if not value.requires_grad:
-        return (None,)
-    return torch.autograd.grad(value, x, dual, create_graph=True, allow_unused=True)
+        return None
+    dual = torch.zeros_like(value, requires_grad=True)
+    try:
+        (pulled,) = torch.autograd.grad(value, x, dual, create_graph=True, allow_unused=True)
+        if pulled is None or not pulled.requires_grad:
+            return None
+        return torch.autograd.grad(pulled, dual, direction, create_graph=True)[0]
+    except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
+        return _by_rows(value, x, direction)
+
+
+def _by_rows(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
+    """Return the Jacobian times a direction, row by row, for few outputs."""
+    if value.numel() > FEW_OUTPUTS:
+        return None
+    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in value]
+    return torch.stack([row @ direction for row in rows])

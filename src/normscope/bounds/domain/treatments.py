@@ -28,6 +28,7 @@ from ...rules.registry import effect_of
 from ..balls.unrolled import Steps
 from .attention import AttentionGains
 from .conditions import Condition, Interval, MatrixNorm, Sizes, SoftmaxGain, Spread
+from .gains import LocalGain
 from .slopes import sloped
 
 aten = torch.ops.aten
@@ -55,9 +56,9 @@ class Treatment(ABC):
     def pieces(self, limits: Limits) -> list[Piece]:
         """Return the pieces; the last one bears the node's name."""
 
-    def whole(self, effect: Effect) -> list[Piece]:
+    def whole(self, effect: Effect, refs: tuple[str, ...] | None = None) -> list[Piece]:
         """Return the node as one piece."""
-        return [Piece(self.node.name, self.node.refs, self.node.shape, effect)]
+        return [Piece(self.node.name, self.node.refs if refs is None else refs, self.node.shape, effect)]
 
 
 class Given(Treatment):
@@ -85,9 +86,16 @@ class Normalizer(Treatment):
         super().__init__(node, effect, steps)
         step = next(step for step in steps if isinstance(step.operation, Normalize))
         assert isinstance(step.operation, Normalize)
-        self.eps, self.sets = step.operation.eps, step.shape[0]
-        self.condition = Spread(f"{node.name}:spread", node, step.name, step.operands, classes(node, self.sets))
+        self.eps = step.operation.eps
+        self.condition = Spread(f"{node.name}:spread", node, step.name, step.operands, classes(node))
         self.conditions = (self.condition,)
+        self.read_inside = False
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The scale behind the core, of every entry; None where there is none."""
+        after = self.effect.after if isinstance(self.effect, Gain) else None
+        return after.scale.double().expand(self.node.shape) if isinstance(after, Diagonal) else None
 
     def pieces(self, limits: Limits) -> list[Piece]:
         """Fold one factor per class into the scale behind the core; a single class into the gain."""
@@ -100,11 +108,19 @@ class Normalizer(Treatment):
             if effect.whole is not None and math.isfinite(effect.whole.log10):
                 root = Upper.of(math.sqrt(self.eps), Evidence.PROVEN, allowance=1e-15)
                 around = effect.whole.times(root, gain).named("least variance")
-            return self.whole(replace(effect, gains=(gain,), whole=around))
+            return self._split(replace(effect, gains=(gain,), whole=around))
         channels = inverse.repeat_interleave(self.node.shape[1] // len(inverse))
         factors = channels.reshape(-1, *(1,) * (len(self.node.shape) - 2))
         scale = effect.after.scale.to(factors) * factors if isinstance(effect.after, Diagonal) else factors
-        return self.whole(replace(effect, gains=(ONE,), after=Diagonal(scale, self.node.shape), whole=None))
+        return self._split(replace(effect, gains=(ONE,), after=Diagonal(scale, self.node.shape), whole=None))
+
+    def _split(self, effect: Gain) -> list[Piece]:
+        """Return the core and the scale behind it as two pieces, where somebody reads the core alone."""
+        if not self.read_inside or effect.after is None:
+            return self.whole(effect)
+        core, behind = replace(effect, after=None, whole=None), Linear(maps=(effect.after,))
+        inner = core_of(self.node.name)
+        return [Piece(inner, self.node.refs, self.node.shape, core), *self.whole(behind, (inner,))]
 
 
 class SoftmaxWeights(Treatment):
@@ -157,6 +173,34 @@ class Attention(Treatment):
         if not all(map(math.isfinite, gains)):
             return self.whole(Unbounded(reason=f"attention without finite weights in {self.node.where}"))
         return self.whole(Gain(gains=tuple(numerical(gain) for gain in gains)))
+
+
+class SelfAttention(Treatment):
+    """Softmax attention whose queries, keys and values are linear maps of one value: its gain in that value.
+
+    Behind a normalizer the value is its core: the scale is part of the maps.
+    """
+
+    def __init__(
+        self, node: Node, effect: Effect, steps: Sequence[Step], source: str, normalizer: Normalizer | None
+    ) -> None:
+        super().__init__(node, effect, steps)
+        scale = None
+        self.source = source
+        if normalizer is not None and normalizer.condition.classes == 1 and normalizer.scale is not None:
+            normalizer.read_inside, scale = True, normalizer.scale
+            self.source = core_of(source)
+        self.condition = LocalGain(
+            f"{node.name}:attention", node, node.name, (source,), tuple(steps), node.name, "its gain", 24, scale
+        )
+        self.conditions = (self.condition,)
+
+    def pieces(self, limits: Limits) -> list[Piece]:
+        """One gain, in the common value."""
+        gain = float(limits[self.condition.key][0])
+        if not math.isfinite(gain):
+            return self.whole(Unbounded(reason=f"attention without finite weights in {self.node.where}"))
+        return self.whole(Gain(gains=(numerical(gain),)), (self.source,))
 
 
 class Unrolled(Treatment):
@@ -292,7 +336,7 @@ def treatments(steps: Steps) -> dict[str, Treatment]:
         if kinds.count(Normalize) == 1 and len(kinds) == 1 and isinstance(effect, Gain) and len(effect.gains) == 1:
             found[node.name] = Normalizer(node, effect, own)
         elif node.op is aten.scaled_dot_product_attention.default and kinds == [MatrixProduct, Softmax, MatrixProduct]:
-            found[node.name] = Attention(node, effect, own)
+            found[node.name] = _attention(node, steps, by_node, found)
         elif kinds == [Softmax] and isinstance(effect, Gain):
             found[node.name] = SoftmaxWeights(node, effect, own)
         elif kinds and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize) for kind in kinds):
@@ -303,12 +347,48 @@ def treatments(steps: Steps) -> dict[str, Treatment]:
     return found
 
 
+def _attention(
+    node: Node, steps: Steps, by_node: Mapping[int, Sequence[Step]], found: Mapping[str, Treatment]
+) -> Treatment:
+    """Treat an attention by its gain in one value, where everything it reads is a linear map of it."""
+    effect, own = steps.effects[node.name], by_node[id(node)]
+    source, path = common_source(node, steps)
+    if source is None:
+        return Attention(node, effect, own)
+    between = [step for other in path for step in by_node[id(other)]]
+    normalizer = found.get(source)
+    return SelfAttention(
+        node, effect, [*between, *own], source, normalizer if isinstance(normalizer, Normalizer) else None
+    )
+
+
+def common_source(node: Node, steps: Steps) -> tuple[str | None, list[Node]]:
+    """Return the value that all operands of a node are linear maps of, the earliest there is, and the maps' nodes."""
+    nodes = {other.name: other for other in steps.graph}
+    chains = []
+    for name in dict.fromkeys(node.refs):
+        chain = [name]
+        while chain[-1] in nodes and isinstance(steps.effects[chain[-1]], Linear) and len(nodes[chain[-1]].refs) == 1:
+            chain.append(nodes[chain[-1]].refs[0])
+        chains.append(chain)
+    shared = [name for name in chains[0] if all(name in chain for chain in chains)]
+    if not shared:
+        return None, []
+    passed = {name for chain in chains for name in chain[: chain.index(shared[-1])]}
+    return shared[-1], [other for other in steps.graph if other.name in passed]
+
+
+def core_of(name: str) -> str:
+    """Return the name of a normalizer's core, before its scale."""
+    return f"{name}~core"
+
+
 def inverse_deviations(limits: Tensor, eps: float) -> Tensor:
     """Return 1/sqrt(v + eps) for the least variances v = -limits, rounded up."""
     return ((-limits).clamp(min=0.0) + eps).rsqrt() * (1 + 1e-12)
 
 
-def classes(node: Node, sets: int) -> int:
+def classes(node: Node) -> int:
     """Return how many classes the sets of a normalizer fall into: groups, or channels."""
     name = node.operator
     if "group_norm" in name:

@@ -12,7 +12,7 @@ from ...core.errors import InputError
 from ...core.rounding import Upper
 from ..balls.unrolled import Steps
 from ..work import Work
-from .blocks import product
+from .gains import product
 from .derivative import derivative
 from .domain import Domain
 from .search import steepest
@@ -25,6 +25,8 @@ class DomainWork(Work):
         work: over all inputs; its captured graph and norms are taken over, and no bound here exceeds its own.
         domain: recorded with the same network.
     """
+
+    terms = True
 
     def __init__(self, work: Work, domain: Domain) -> None:
         self.__dict__.update(work.__dict__)
