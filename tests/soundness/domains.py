@@ -12,6 +12,7 @@ from torch import Tensor
 
 import normscope as ns
 from normscope.bounds import work as engine
+from normscope.bounds.domain import domain as recording
 from normscope.bounds.domain.search import steepest
 from normscope.bounds.domain.work import DomainWork
 from normscope.bounds.ellipsoids.optimised import optimise
@@ -50,8 +51,9 @@ def try_domain(
     """
     generator = torch.Generator().manual_seed(network.seed + 1)
     batches = [network.batch, *(_like(network.batch, generator) for _ in range(samples // len(network.batch)))]
-    domain = ns.domain(network.model, batches, record=record)
     work = Work(network.model, network.batch)
+    with mock.patch.object(recording, "capture", return_value=work.graph):  # once is enough
+        domain = ns.domain(network.model, batches, record=record)
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
@@ -60,7 +62,7 @@ def try_domain(
     shape = tuple(network.batch.shape) if not work.graph.per_sample else (1, *network.batch.shape[1:])
     function = as_function(double_twin(network.model), shape)
     rows = torch.cat([batch.double().reshape(-1, math.prod(shape)) for batch in batches])
-    points = [row for row in rows[:4]]
+    points = list(rows[:4])
     found = steepest(domain, work.double, rows[:6], budget=Budget(20), seed=network.seed)[1]
     points += [] if found is None else [found[0]]
     seen, tried = -math.inf, 0
@@ -110,5 +112,3 @@ def _proposal(point: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor
         noise = torch.randn(point.shape, generator=generator, dtype=torch.float64)
         return point + scale * float(point.std().clamp(min=1e-3)) * noise
     return point * (1 - scale)
-
-

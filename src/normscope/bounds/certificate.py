@@ -194,7 +194,9 @@ class Certificate:
             return None
         state = link.certificate()
         log = math.inf if state is None else state.after(segment.weight)
-        return None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, self.method).times(cores[link.origin])
+        return (
+            None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, self.method).times(cores[link.origin])
+        )
 
     def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
         """Keep the multipliers of the chain into `name`."""

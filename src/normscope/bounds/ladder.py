@@ -93,7 +93,7 @@ def ladder(
 
     Args:
         model: any `torch.nn.Module`.
-        batch: as for `lipschitz`, and so are `domain`, `mode`, `output`, `on_missing`, `known`, `rtol`, `max_seconds`, `seed`.
+        batch: as for `lipschitz`, and so are all options that are not explained here.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
         effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.

@@ -1,7 +1,7 @@
 """Softmax attention at a point: how fast its value moves with queries, keys, values and mask.
 
-With P the weights, J_i = diag(p_i) - p_i p_i^T and c the scale, out_i moves by sum_j p_ij dv_j, c (K^T J_i V)^T dq_i and
-c V^T J_i dK q_i. So the gains are norm(P), c max_i norm(K^T J_i V) and c times the smaller of
+With P the weights, J_i = diag(p_i) - p_i p_i^T and c the scale, out_i moves by sum_j p_ij dv_j, by c (K^T J_i V)^T dq_i
+and by c V^T J_i dK q_i. So the gains are norm(P), c max_i norm(K^T J_i V) and c times the smaller of
 (sum_i norm(q_i)^2 norm(J_i V)^2)^(1/2) and norm(Q) max_i norm(J_i V); in the mask max_i norm(J_i V). Heads are apart.
 """
 
@@ -42,7 +42,8 @@ class AttentionGains(Largest):
         flat = [x.reshape(-1, *x.shape[-2:]) for x in (query, key, weights, value)]
         each = max(weights.shape[-2:]) * max(query.shape[-1], value.shape[-1]) * value.shape[-1]
         heads = max(1, ENTRIES // max(1, each))
-        parts = [gains(*group, self.factor) for group in zip(*(x.split(heads) for x in flat), strict=True)]
+        groups = zip(*(x.split(heads) for x in flat), strict=True)
+        parts = [gains(q, k, p, v, self.factor) for q, k, p, v in groups]
         return torch.cat(parts).reshape(batch, -1, 4).amax(1).nan_to_num(nan=torch.inf)
 
     def said(self, index: int) -> str:
@@ -53,7 +54,7 @@ class AttentionGains(Largest):
 def gains(query: Tensor, key: Tensor, weights: Tensor, value: Tensor, factor: float) -> Tensor:
     """Return `[heads, 4]` gains of heads `[n, d]`, `[d, m]`, `[n, m]`, `[m, e]`."""
     mean, size = weights @ value, torch.linalg.vector_norm(value, dim=(1, 2))
-    # K^T J_i V = sum_j p_ij k_j (v_j - mean_i)^T and the Gram matrix of J_i V = sum_j p_ij^2 (v_j - mean_i)(v_j - mean_i)^T
+    # K^T J_i V is the sum of p_ij k_j (v_j - mean_i)^T, the Gram matrix of J_i V that of p_ij^2 (v_j - mean_i)(...)^T
     crossed = _averaged(weights, key.mT, value) - (weights @ key.mT)[..., :, None] * mean[..., None, :]
     squares = weights.square()
     mixed = (squares @ value)[..., :, None] * mean[..., None, :]

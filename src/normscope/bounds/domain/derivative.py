@@ -12,17 +12,20 @@ from ...graph.ir import Node, Ref, Unit
 from ...rules.effects import Effect
 from ..balls.unrolled import Steps
 from ..segments import Segments, folded
-from .treatments import Limits, Piece, treatments
+from .pieces import Limits, Piece
+from .treatments import treatments
 
 
 def derivative(steps: Steps, limits: Limits) -> Segments:
     """Return the segments of a network's derivative: linear operators as they are, the others as their pieces."""
     graph, effects = steps.graph, dict[str, Effect]()
-    treated = treatments(steps)
+    treated, read = treatments(steps)
     shapes = {item.name: item.shape for item in graph.inputs}
     nodes: list[Node] = []
     for node in graph:
         shapes[node.name] = node.shape
+        if node.name not in read:
+            continue
         if node.name not in treated:
             nodes.append(node)
             effects[node.name] = steps.effects[node.name]

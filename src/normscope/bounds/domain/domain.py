@@ -19,10 +19,10 @@ from ...graph.export import capture
 from ...graph.ir import Graph
 from ..balls.unrolled import Steps
 from ..segments import segment
-from .gains import block_gains
 from .conditions import Condition
 from .coverage import Coverage, covered
 from .feed import Feed
+from .gains import block_gains
 from .identity import digests, is_given
 from .recording import Extremes, Watcher
 from .storage import read_domain, write_domain
@@ -336,7 +336,7 @@ def prepared(
         if any(node.dtype.is_complex for node in double):
             raise InputError("the model has complex values inside: no ranges are recorded of them")
         steps = Steps(double, segment(double).effects)
-        conditions = [c for treatment in treatments(steps).values() for c in treatment.conditions]
+        conditions = [c for treatment in treatments(steps)[0].values() for c in treatment.conditions]
     if record == "gains":
         conditions += block_gains(steps)
     return Feed(model, graph, mode, output), Watcher(steps, conditions)

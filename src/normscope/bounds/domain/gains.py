@@ -1,11 +1,12 @@
 """The gain of a part of a network at a point: the norm of its Jacobian, from above.
 
-A block is the part of a network between two values that everything passes through, with at least one nonlinear operator
-in it. The Jacobian of the network is the product of those of its blocks, so the product of their largest norms bounds it.
+A block is the part of a network between two values that everything passes through, with at least one nonlinear
+operator in it. The Jacobian of the network is the product of those of its blocks, so the product of their largest norms
+bounds it.
 
 Norms come from k Lanczos steps from a random start: the largest Ritz value is at least (1 - e) times the largest
-eigenvalue but for a probability of 1.648 sqrt(n) exp(-sqrt(e) (2 k - 1)) (Kuczynski and Wozniakowski 1992, theorem 4.2);
-with e for a probability of `RISK` the quotient is an upper side. Few outputs are differentiated one by one.
+eigenvalue but for a probability of 1.648 sqrt(n) exp(-sqrt(e) (2 k - 1)) (Kuczynski and Wozniakowski 1992, theorem
+4.2); with e for a probability of `RISK` the quotient is an upper side. Few outputs are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -42,14 +43,12 @@ class LocalGain(Largest):
         output: the value it ends with.
         name: what a reader calls it.
         iterations: Lanczos steps.
-        factors: of the entries that are read: the Jacobian is that by the entries before they are scaled.
     """
 
     steps: tuple[Step, ...]
     output: str
     name: str
     iterations: int = STEPS
-    factors: Tensor | None = None
 
     def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Bound the norm at every sample from above."""
@@ -69,13 +68,12 @@ class LocalGain(Largest):
             output = self._run(rows, entry)
             if not output.requires_grad:
                 return torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-            factors = 1.0 if self.factors is None else self.factors.to(rows).reshape(1, -1)
             if output.shape[1] <= FEW_OUTPUTS:
-                return _exact(output, rows, factors)
+                return _exact(output, rows)
             try:
-                return _iterated(output, rows, factors, self.iterations)
+                return _iterated(output, rows, self.iterations)
             except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
-                return _exact(output, rows, factors)
+                return _exact(output, rows)
 
     def _run(self, rows: Tensor, entry: Sequence[Tensor]) -> Tensor:
         parts = rows.split([value[0].numel() for value in entry], dim=1)
@@ -85,21 +83,21 @@ class LocalGain(Largest):
         return known[self.output].reshape(len(rows), -1)
 
 
-def _exact(output: Tensor, rows: Tensor, factors: Tensor | float) -> Tensor:
+def _exact(output: Tensor, rows: Tensor) -> Tensor:
     """Take the Jacobian row by row."""
-    grads = [factors * torch.autograd.grad(output[:, i].sum(), rows, retain_graph=True)[0] for i in range(output.shape[1])]
+    grads = [torch.autograd.grad(output[:, i].sum(), rows, retain_graph=True)[0] for i in range(output.shape[1])]
     return torch.linalg.matrix_norm(torch.stack(grads, 1), ord=2) * (1 + 1e-9)
 
 
-def _iterated(output: Tensor, rows: Tensor, factors: Tensor | float, most: int) -> Tensor:
+def _iterated(output: Tensor, rows: Tensor, most: int) -> Tensor:
     """Iterate on J^T J, all samples at once."""
     dual = torch.zeros_like(output, requires_grad=True)
     (pulled,) = torch.autograd.grad(output, rows, dual, create_graph=True)
 
     def normal(vectors: Tensor) -> Tensor:
-        (pushed,) = torch.autograd.grad(pulled, dual, factors * vectors, retain_graph=True)
+        (pushed,) = torch.autograd.grad(pulled, dual, vectors, retain_graph=True)
         (back,) = torch.autograd.grad(output, rows, pushed, retain_graph=True)
-        return factors * back
+        return back
 
     size = rows.shape[1]
     generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,8 @@ def sloped(a: Tensor, b: Tensor, *, exact: bool) -> tuple[Elementwise | None, Te
     entries that never move have the scale 0, and the interval is not wider than [A, B].
 
     Args:
-        a, b: finite, of the shape of the entries.
+        a: the least slope of every entry, finite.
+        b: the largest.
         exact: whether the slopes are exact; otherwise (and where they had to be divided) the evidence is NUMERICAL.
 
     Returns:

@@ -18,7 +18,15 @@ from ...core.errors import InputError
 from ...core.files import write_bytes
 
 FORMAT, VERSION = "normscope-domain", 1
-FIELDS = {"samples": int, "skipped": int, "margin": float, "quantile": float, "record": str, "mode": str, "digests": dict}
+FIELDS = {
+    "samples": int,
+    "skipped": int,
+    "margin": float,
+    "quantile": float,
+    "record": str,
+    "mode": str,
+    "digests": dict,
+}
 
 
 def write_domain(path: str | os.PathLike[str], header: Mapping[str, Any], limits: Mapping[str, Tensor]) -> None:

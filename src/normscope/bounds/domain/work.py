@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 
-from ...core.bracket import Bracket, Evidence, Scope
+from ...core.bracket import Bracket, Scope
 from ...core.errors import InputError
-from ...core.rounding import Upper
 from ..balls.unrolled import Steps
 from ..work import Work
-from .gains import product
 from .derivative import derivative
 from .domain import Domain
+from .gains import product
 from .search import steepest
 
 
