@@ -1,16 +1,17 @@
 """GLOBAL, DOMAIN and observed figures of trained networks, and what each costs.
 
     python benchmarks/domain.py [--models FOLDER] [--cifar FILE] [--text FILE ...] [--samples 1000] [--gains 100]
-                                [--only NAME ...] [--effort fast] [--device cpu] [--json FILE]
+                                [--fresh 64] [--only NAME ...] [--effort fast] [--device cpu] [--json FILE]
 
 Without arguments: the four networks of `normscope demo`, trained on scikit-learn's digits. FOLDER holds `networks.py`
 with `load(name)`, FILE an npz with uint8 images `train` and `test` of shape (n, 3, 32, 32), the texts are bytes for the
 language model. `--samples` inputs define each domain, `--gains` of them the one with the gains of blocks (0 leaves it
-out); coverage and observed figures are those of 64 fresh inputs. A pass is one forward of the model in float64;
+out); coverage and observed figures are those of `--fresh` other inputs. A pass is one forward of the model in float64;
 processor seconds are those of one thread unless OMP_NUM_THREADS says otherwise.
 """
 
 import argparse
+import copy
 import importlib
 import json
 import pathlib
@@ -28,7 +29,7 @@ from normscope.experiments.data import digits
 from normscope.experiments.train import train
 
 TRAINED = ("mlp10_bn_cifar10", "resnet18_cifar10", "vit_cifar10", "gpt_text")
-BATCH, FRESH, SHOWN = 64, 64, 8
+BATCH, SHOWN = 64, 8
 Case = tuple[str, nn.Module, Tensor, Tensor]
 
 
@@ -50,7 +51,7 @@ def trained_networks(options: argparse.Namespace) -> Iterator[Case]:
             continue
         model, _ = networks.load(name)
         if name == "gpt_text":
-            yield name, model, *tokens(options.text, options.samples)
+            yield name, model, *tokens(options.text, options.samples, options.fresh)
             continue
         archive = np.load(options.cifar)
         parts = [torch.from_numpy(archive[part]).float() / 255 for part in ("train", "test")]
@@ -62,12 +63,12 @@ def trained_networks(options: argparse.Namespace) -> Iterator[Case]:
         yield name, model, parts[0], parts[1]
 
 
-def tokens(files: list[pathlib.Path], samples: int) -> tuple[Tensor, Tensor]:
+def tokens(files: list[pathlib.Path], samples: int, fresh: int) -> tuple[Tensor, Tensor]:
     """Return windows of 128 bytes: some to record, others as fresh ones."""
     ids = torch.tensor(list(b"".join(file.read_bytes() for file in sorted(files))))
-    starts = torch.randint(0, len(ids) - 128, (samples + FRESH,), generator=torch.Generator().manual_seed(0))
+    starts = torch.randint(0, len(ids) - 128, (samples + fresh,), generator=torch.Generator().manual_seed(0))
     windows = torch.stack([ids[start : start + 128] for start in starts])
-    return windows[FRESH:], windows[:FRESH]
+    return windows[fresh:], windows[:fresh]
 
 
 def timed(function: Callable[[], object]) -> tuple[object, float]:
@@ -81,7 +82,7 @@ def timed(function: Callable[[], object]) -> tuple[object, float]:
 
 def pass_seconds(model: nn.Module, batch: Tensor) -> float:
     """Return the processor seconds of one float64 forward, per sample."""
-    twin = __import__("copy").deepcopy(model).double()
+    twin = copy.deepcopy(model).double()
     inputs = batch.double() if batch.is_floating_point() else batch
     with torch.no_grad():
         twin(inputs)
@@ -92,7 +93,7 @@ def measured(case: Case, options: argparse.Namespace) -> dict[str, object]:
     """Measure one network."""
     name, model, seen, fresh = case
     model = model.to(options.device)
-    seen, fresh = seen[: options.samples].to(options.device), fresh[:FRESH].to(options.device)
+    seen, fresh = seen[: options.samples].to(options.device), fresh[: options.fresh].to(options.device)
     one = pass_seconds(model, fresh[:BATCH])
     row: dict[str, object] = {"network": name, "samples": len(seen), "seconds per pass": one}
     domain, seconds = timed(lambda: ns.domain(model, list(seen.split(BATCH))))
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--text", type=pathlib.Path, nargs="*", default=[])
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--gains", type=int, default=100)
+    parser.add_argument("--fresh", type=int, default=64)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--effort", default="fast")
     parser.add_argument("--device", default="cpu")

@@ -140,7 +140,7 @@ def test_units_that_never_switch() -> None:
     domain = ns.domain(model, [x])
     bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain)
     mask = torch.diag(torch.tensor([1.0, 0.0, 1.0, 0.0]))
-    true = float(torch.linalg.matrix_norm((model[2].weight @ mask @ model[0].weight).double(), ord=2))
+    true = float(torch.linalg.matrix_norm((model[2].weight @ mask @ model[0].weight).detach().double(), ord=2))
     assert true <= bracket.upper <= true * (1 + 1e-6)
     assert ns.lipschitz(model, x[:2]).upper > 1.01 * true
 
@@ -332,6 +332,23 @@ def test_masks_that_differ_are_refused() -> None:
     assert domain.samples == 6
     with pytest.raises(InputError, match="another output"):
         ns.domain(model, [{"x": x, "mask": same}, {"x": x, "mask": other}])
+    with pytest.raises(InputError, match="another output"):
+        domain.contains({"x": x, "mask": other})
+    with torch.no_grad():
+        model.last.weight.mul_(2.0)
+    with pytest.raises(InputError, match="weights have changed"):
+        domain.violations({"x": x, "mask": same})
+
+
+def test_known_constants_are_part_of_the_network() -> None:
+    model, x = normed(), data(10, 4)
+    domain = ns.domain(model, [x], known={"1": 5.0})
+    assert all(condition.node.path != "1" for condition in domain.conditions)
+    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain, known={"1": 5.0})
+    assert bracket.log10_upper <= ns.lipschitz(model, x[:2], known={"1": 5.0}).log10_upper
+    for known in (None, {"1": 4.0}):
+        with pytest.raises(InputError, match="another network"):
+            ns.lipschitz(model, x[:2], scope="domain", domain=domain, known=known)
 
 
 def test_options_are_checked() -> None:

@@ -17,13 +17,14 @@ from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.export import capture
 from ...graph.ir import Graph
+from ...rules.registry import fill
 from ..balls.unrolled import Steps
 from ..segments import segment
 from .conditions import Condition
 from .coverage import Coverage, covered
 from .feed import Feed
 from .gains import block_gains
-from .identity import digests, is_given
+from .identity import digests
 from .recording import Extremes, Watcher
 from .storage import read_domain, write_domain
 from .treatments import treatments
@@ -113,7 +114,8 @@ class Domain:
         Returns:
             Truth values, one per sample.
         """
-        return self.inside(self._points(batch))
+        figures, samples = self._figures(batch)
+        return self._outside(figures, samples) <= 0
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
@@ -125,10 +127,9 @@ class Domain:
 
         The first violation of a sample names the first operator that leaves its range.
         """
-        points = self._points(batch)
-        figures, _ = self._watcher.figures(points)
+        figures, samples = self._figures(batch)
         found = []
-        for sample in range(len(points)):
+        for sample in range(samples):
             for condition in self.conditions:
                 limits, row = self.limits[condition.key], figures[condition.key][sample]
                 excess, index = condition.excess(row, limits).max(0)
@@ -167,13 +168,16 @@ class Domain:
             raise InputError("the loader gives no sample: coverage needs some")
         return covered(inside, total, confidence)
 
-    def _points(self, batch: Any) -> Tensor:
+    def _figures(self, batch: Any) -> tuple[dict[str, Tensor], int]:
+        """Return the figures of a batch and how many points it has."""
         found = self._feed.points(batch)
         if found is None:
             raise InputError(
                 f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
             )
-        return found[0]
+        figures, computed = self._watcher.figures(found[0])
+        self._feed.check(computed, found[1])
+        return figures, len(found[0])
 
     def _outside(self, figures: Mapping[str, Tensor], samples: int) -> Tensor:
         """Return the largest excess of each sample."""
@@ -193,11 +197,10 @@ class Domain:
             InputError: operators, shapes or weights differ.
         """
         own = digests(graph)
-        hidden = any(is_given(node) for node in graph)
         other = [name for name, digest in own.items() if self.digests.get(name) != digest]
-        if other or (not hidden and len(own) != len(self.digests)) or graph.mode != self.mode:
+        if other or len(own) != len(self.digests) or graph.mode != self.mode:
             raise InputError(
-                "the domain was recorded with another network: another mode, other shapes, or other weights"
+                "the domain was recorded with another network: another mode, other shapes, weights or known constants"
                 + (f" (first at {other[0]!r})" if other else "")
                 + ". Record it anew with normscope.domain(model, loader)"
             )
@@ -217,7 +220,13 @@ class Domain:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], model: nn.Module, batch: Any, *, output: str | int | None = None
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        batch: Any,
+        *,
+        output: str | int | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> Domain:
         """Read what `save` wrote.
 
@@ -226,12 +235,13 @@ class Domain:
             model: the model it was recorded with, with the same weights.
             batch: any batch of the recorded form.
             output: as it was recorded.
+            known: as it was recorded.
 
         Raises:
             InputError: the file is no domain, or was recorded with another network.
         """
         header, limits = read_domain(path)
-        feed, watcher = prepared(model, batch, header["record"], header["mode"], output)
+        feed, watcher = prepared(model, batch, header["record"], header["mode"], output, known)
         device = feed.graph.inputs[0].value.device
         keys = {condition.key for condition in watcher.conditions}
         found = cls(
@@ -259,6 +269,7 @@ def domain(
     record: str = "ranges",
     mode: str | None = None,
     output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
 ) -> Domain:
     """Record, over data, the ranges of a model's inner values: the domain of all inputs that stay inside.
 
@@ -279,6 +290,7 @@ def domain(
             it costs some 100 passes per sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. In train mode an input is a whole batch.
         output: which output to measure, for models with several.
+        known: constants for modules nobody can see into, by module path, the same as for `normscope.lipschitz`.
 
     Returns:
         The domain: `contains`, `violations`, `coverage`, `save`.
@@ -306,7 +318,7 @@ def domain(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
-    feed, watcher = prepared(model, first, record, mode, output)
+    feed, watcher = prepared(model, first, record, mode, output, known)
     extremes = Extremes(float(quantile), samples_of(loader, feed, first) if quantile > 0 else 0)
     skipped = 0
     with Progress("recording the domain") as progress:
@@ -327,12 +339,17 @@ def domain(
 
 
 def prepared(
-    model: nn.Module, batch: Any, record: str, mode: str | None, output: str | int | None
+    model: nn.Module,
+    batch: Any,
+    record: str,
+    mode: str | None,
+    output: str | int | None,
+    known: Mapping[str, float] | None,
 ) -> tuple[Feed, Watcher]:
     """Capture a model and set up what is recorded of it."""
     graph = capture(model, batch, mode=mode, output=output)
     with torch.no_grad():
-        double = graph.double()
+        double = fill(graph.double(), known or {})
         if any(node.dtype.is_complex for node in double):
             raise InputError("the model has complex values inside: no ranges are recorded of them")
         steps = Steps(double, segment(double).effects)

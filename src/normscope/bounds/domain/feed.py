@@ -98,8 +98,8 @@ class Feed:
         if not close(computed, expected, coarse=bool(self.graph.rounded) or _narrow(self.graph)):
             raise InputError(
                 "on this batch the model gives another output than the captured function: it reads more of the batch "
-                "than its float inputs (masks, token types, lengths), and these differ from the first batch. A domain "
-                "speaks of one function: pass data with the same masks"
+                "than its float inputs (masks, token types, lengths), and these differ from the first batch, or its "
+                "weights have changed since. A domain speaks of one function: pass data with the same masks"
             )
 
 

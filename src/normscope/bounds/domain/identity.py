@@ -14,12 +14,7 @@ from ...graph.ir import Graph, Node, Ref, Unit, leaves
 def digests(graph: Graph) -> dict[str, str]:
     """Return a digest of every operator of a float64 graph: what it is, what it reads, its constants."""
     found = {item.name: hashlib.sha256(f"input {item.shape}".encode()).hexdigest() for item in graph.inputs}
-    return found | {node.name: _digest(node) for node in graph if not is_given(node)}
-
-
-def is_given(node: Node) -> bool:
-    """Say whether a node stands for a module whose constant the user gave."""
-    return isinstance(node.op, Unit) and node.op.name == "known"
+    return found | {node.name: _digest(node) for node in graph}
 
 
 def _digest(node: Node) -> str:
