@@ -230,6 +230,22 @@ def test_gains_of_blocks() -> None:
     assert any("block" in what for what in named)
 
 
+def test_blocks_end_with_modules() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.first(x.relu())
+            return x + self.second(x.tanh())
+
+    model = drawn(nn.Sequential(Block(), Block(), nn.Linear(4, 2)))
+    domain = ns.domain(model, [data(5, 4)], record="gains")
+    blocks = [condition for condition in domain.conditions if condition.key.startswith("block")]
+    assert [condition.node.path for condition in blocks] == ["0", "2"]  # the linear tail belongs to the last
+
+
 def test_margin_and_quantile() -> None:
     model, x = normed(), data(60, 4)
 

@@ -285,9 +285,9 @@ def domain(
         margin: widens every range: by this share of its width; variances, norms and gains by this share of their size.
         quantile: the share of samples that each single limit may leave outside (the most extreme ones); above 0 the
             loader needs a length.
-        record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block (the part between two
-            values that everything passes through). The bound is then at most the product of the blocks' largest gains;
-            it costs some 100 passes per sample.
+        record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block, the part between two
+            values that everything passes through, at the ends of modules. The bound is then at most the product of the
+            blocks' largest gains; it costs some 150 passes per sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. In train mode an input is a whole batch.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path, the same as for `normscope.lipschitz`.

@@ -1,8 +1,8 @@
 """The gain of a part of a network at a point: the norm of its Jacobian, from above.
 
-A block is the part of a network between two values that everything passes through, with at least one nonlinear
-operator in it. The Jacobian of the network is the product of those of its blocks, so the product of their largest norms
-bounds it.
+A block is the part of a network between two values that everything passes through and at which a module ends, with at
+least one nonlinear operator in it. The Jacobian of the network is the product of those of its blocks, so the product of
+their largest norms bounds it.
 
 Norms come from k Lanczos steps from a random start: the largest Ritz value is at least (1 - e) times the largest
 eigenvalue but for a probability of 1.648 sqrt(n) exp(-sqrt(e) (2 k - 1)) (Kuczynski and Wozniakowski 1992, theorem
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...core.rounding import Upper, numerical
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
 from ...linalg.lanczos import lanczos
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import Step
@@ -112,19 +112,23 @@ def blocks(graph: Graph, effects: Mapping[str, Effect]) -> list[list[int]]:
     """Cut a graph into blocks: lists of places of nodes, in order."""
     last = {ref: i for i, node in enumerate(graph) for ref in node.refs}
     last[graph.output] = len(graph)
-    open_inputs = {item.name for item in graph.inputs}
-    live: set[str] = {name for name in open_inputs if name in last}
+    live = {item.name for item in graph.inputs if item.name in last}
     found: list[list[int]] = [[]]
     for i, node in enumerate(graph):
         live = {name for name in live | {node.name} if last.get(name, -1) > i}
         found[-1].append(i)
         bends = any(not isinstance(effects[graph.nodes[j].name], Linear) for j in found[-1])
-        if live == {node.name} and bends and i + 1 < len(graph):
+        if live == {node.name} and bends and i + 1 < len(graph) and _ends(node, graph.nodes[i + 1]):
             found.append([])
     if len(found) > 1 and all(isinstance(effects[graph.nodes[j].name], Linear) for j in found[-1]):
         tail = found.pop()
         found[-1] += tail
     return found
+
+
+def _ends(node: Node, following: Node) -> bool:
+    """Say whether the module that ran a node has ended before the next one; code of the model itself has no end."""
+    return not node.path or not (following.path == node.path or following.path.startswith(f"{node.path}."))
 
 
 def block_gains(steps: Steps) -> tuple[LocalGain, ...]:
