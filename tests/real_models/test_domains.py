@@ -12,7 +12,7 @@ import normscope as ns
 
 from .families import FAMILIES
 
-QUICK = ("vit", "gpt2", "llama", "torch_encoder_post_relu")
+QUICK = ("vit", "llama", "torch_encoder_post_relu")
 
 
 def loader(batch: Any) -> list[Any]:
