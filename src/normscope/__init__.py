@@ -1,6 +1,7 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
 from .bounds.data.quantile import DataBracket
+from .bounds.domain.domain import Domain, domain
 from .bounds.ladder import Ladder, ladder
 from .bounds.lipschitz import lipschitz
 from .bounds.radius.radii import Radii
@@ -27,6 +28,7 @@ __all__ = [
     "Bracket",
     "Check",
     "DataBracket",
+    "Domain",
     "Evidence",
     "Finding",
     "Graph",
@@ -42,6 +44,7 @@ __all__ = [
     "capture",
     "certified_radius",
     "check",
+    "domain",
     "ladder",
     "lipschitz",
     "rule",

@@ -154,8 +154,11 @@ class Link:
 class Certificate:
     """Carries a state along every chain of the graph (a `Chain` for `folded.propagate`)."""
 
-    def __init__(self, start: State, method: str, device: torch.device, budget: Budget | None = None) -> None:
+    def __init__(
+        self, start: State, method: str, device: torch.device, budget: Budget | None = None, *, terms: bool = False
+    ) -> None:
         self.start, self.method, self.device, self.budget = start, method, device, budget or Budget()
+        self.terms = terms
         self.links: dict[str, Link] = {}
         self.blocks: dict[int, Block | None] = {}
         self.runs: dict[tuple[str, str, str], Multipliers] = {}
@@ -182,6 +185,18 @@ class Certificate:
         self._note(source, name, log, ends=slope is None, cores=cores)
         bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, self.method)
         return bound.times(cores[link.origin])
+
+    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
+        """Bound one term of a sum by the chain it ends, where terms are asked for (no proof is kept of them)."""
+        link = self.links.get(source)
+        segment = self._block(linear) if self.terms and link is not None else None
+        if link is None or segment is None or link.copies != segment.copies:
+            return None
+        state = link.certificate()
+        log = math.inf if state is None else state.after(segment.weight)
+        return (
+            None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, self.method).times(cores[link.origin])
+        )
 
     def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
         """Keep the multipliers of the chain into `name`."""

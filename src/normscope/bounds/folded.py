@@ -39,6 +39,10 @@ class Chain(Protocol):
         """Return a bound on a form from its chain, and remember the chain behind activation `name`."""
         ...
 
+    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
+        """Return a bound on one term of a sum from the chain it ends, if one is known."""
+        ...
+
 
 def propagate(
     segments: Segments,
@@ -74,7 +78,9 @@ def propagate(
             apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
             value = root_sum_squares(moved) if apart else total(moved)
             if node.name in ends:
-                value = smallest([value, form_bound(segments.forms[node.name], cores, graph, norm, side, joints)])
+                value = smallest(
+                    [value, form_bound(segments.forms[node.name], cores, graph, norm, side, joints, chain)]
+                )
             values[node.name] = value
             continue
         atom = segments.atoms[node.name]
@@ -83,7 +89,7 @@ def propagate(
             known = [values[name]]
             if isinstance(effect, Gain) and effect.before is not None:
                 known = [norm(effect.before).times(values[name])]
-                known += [form_bound(form, cores, graph, norm, side, joints)] if fold else []
+                known += [form_bound(form, cores, graph, norm, side, joints, chain)] if fold else []
             slope = effect.slope if isinstance(effect, Elementwise) else None
             tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
             inner.append(smallest([*known, tighter] if tighter is not None else known))
@@ -104,12 +110,17 @@ def form_bound(
     norm: Norm,
     side: int = JOINT_SIDE,
     joints: Joints | None = None,
+    chain: Chain | None = None,
 ) -> Upper:
     """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
     inputs = {item.name for item in graph.inputs}
     norms = {source: norm(linear) for source, linear in form.items()}
     direct = [norms[source].times(cores[source]) for source in form if source in inputs]
-    others = [norms[source].times(cores[source]) for source in form if source not in inputs]
+    others = []
+    for source in [name for name in form if name not in inputs]:
+        known = [norms[source].times(cores[source])]
+        tighter = None if chain is None else chain.term(source, form[source], cores)
+        others.append(smallest([*known, tighter] if tighter is not None else known))
     plain = total([*([root_sum_squares(direct)] if direct else []), *others])
     joint = _joint(form, cores, norms, side, {} if joints is None else joints)
     return plain if joint is None else smallest([plain, joint])

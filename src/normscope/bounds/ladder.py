@@ -14,6 +14,8 @@ from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
+from .domain.domain import Domain
+from .domain.work import DomainWork
 from .work import Layer, Work, check_option
 
 
@@ -23,7 +25,8 @@ class Ladder(Mapping[str, Bracket]):
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
     `folded`, `liplt`, `closed-form`, `tight` and `exact` (with `effort`), `best`, and `observed` (POINT, at the given
-    batch) where it could be measured.
+    batch) where it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all
+    inputs, and `gains` the product of the blocks' gains where they were recorded.
 
     Attributes:
         rungs: the brackets by name.
@@ -88,6 +91,7 @@ def ladder(
     model: nn.Module,
     batch: Any,
     *,
+    domain: Domain | None = None,
     effort: str = "fast",
     mode: str | None = None,
     output: str | int | None = None,
@@ -103,7 +107,8 @@ def ladder(
 
     Args:
         model: any `torch.nn.Module`.
-        batch: as for `lipschitz`, and so are `mode`, `output`, `on_missing`, `known`, `rtol`, `max_seconds`, `seed`.
+        batch: as for `lipschitz`, and so are all options that are not explained here.
+        domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
         effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure.
@@ -130,4 +135,8 @@ def ladder(
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
+    if domain is not None:
+        inside = DomainWork(work, domain)
+        found = inside.climb(work.observed_if_any(seed), seed, effort)
+        return Ladder(rungs=found, layers=work.layers(), graph=work.graph)
     return Ladder(rungs=work.climb(work.observed_if_any(seed), seed, effort), layers=work.layers(), graph=work.graph)

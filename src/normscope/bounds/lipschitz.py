@@ -15,6 +15,8 @@ from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball import ball_bracket
 from .data.streaming import data_quantile
+from .domain.domain import Domain
+from .domain.work import DomainWork
 from .ellipsoids.outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
@@ -28,6 +30,7 @@ def lipschitz(
     *,
     scope: str | Scope = Scope.GLOBAL,
     radius: float | None = None,
+    domain: Domain | None = None,
     effort: str = "fast",
     per: str | None = None,
     share: float = 0.99,
@@ -46,16 +49,20 @@ def lipschitz(
     GLOBAL: over all inputs of the batch's shape; the upper side is the best of all methods (named in `method`), the
     lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
     POINT: the Jacobian norm at each sample of the batch. BALL: over all inputs within `radius` (l2) of a sample, one
-    bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL.
-    DATA: the Jacobian norm that a share of the data's distribution does not exceed, with confidence, from the norms at
-    samples of a loader. It speaks of fresh independent draws, not of shifted or adversarial inputs.
+    bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL. DOMAIN: the
+    largest Jacobian norm at inputs whose inner values stay in recorded ranges (`normscope.domain`), by every method of
+    GLOBAL; it bounds the change of the output between two inputs if the whole segment between them lies inside. The
+    lower side is a point inside and a direction, and no domain exceeds GLOBAL. DATA: the Jacobian norm that a share of
+    the data's distribution does not exceed, with confidence, from the norms at samples of a loader. It speaks of fresh
+    independent draws, not of shifted or adversarial inputs.
 
     Args:
         model: any `torch.nn.Module`.
         batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings. For DATA also a
             loader: whatever yields such batches.
-        scope: `"global"`, `"point"`, `"ball"` or `"data"`.
+        scope: `"global"`, `"domain"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.
+        domain: what `normscope.domain(model, loader)` recorded, for `scope="domain"`.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
             leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
@@ -100,8 +107,10 @@ def lipschitz(
         raise InputError('per= splits GLOBAL constants: use scope="global"')
     if (radius is None) == (scope is Scope.BALL):
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
-    if scope is Scope.BALL and effort == "exact":
-        raise InputError('effort="exact" is for scope="global": balls take "fast" or "tight"')
+    if (domain is None) == (scope is Scope.DOMAIN):
+        raise InputError('scope="domain" needs domain=normscope.domain(model, loader), and the other scopes have none')
+    if scope in (Scope.BALL, Scope.DOMAIN) and effort == "exact":
+        raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
     if scope is Scope.DATA:
         return data_quantile(
             model,
@@ -126,6 +135,9 @@ def lipschitz(
         known_globally = Upper(best.log10_upper, best.evidence, best.method, best.reason)
         bracket = ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
         return _with_proofs(work, bracket, radius, best)
+    if domain is not None:
+        inside = DomainWork(work, domain)
+        return inside.with_lower(inside.rungs(effort)["best"], None, seed)
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
     bracket = work.exact(bracket) if effort == "exact" else bracket
     if per is not None:
@@ -137,7 +149,7 @@ def _scope(scope: str | Scope) -> Scope:
     try:
         return Scope(scope)
     except ValueError:
-        raise InputError(f'scope is "global", "point", "ball" or "data", not {scope!r}') from None
+        raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
 
 
 def _with_proofs(work: Work, bracket: Bracket, radius: float, best: Bracket) -> Bracket:

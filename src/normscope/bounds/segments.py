@@ -61,13 +61,20 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: ran
     """
     effects: dict[str, Effect] = {}
     sizes = {item.name: UNKNOWN for item in graph.inputs} | dict(sizes or {})
-    forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
-    atoms: dict[str, Atom] = {}
-    folder = _Folder()
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
         sizes[node.name] = ranges.after(effect, node, operands, norm)
+    return folded(graph, effects)
+
+
+def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
+    """Fold the linear segments of a float64 graph whose effects are known."""
+    forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
+    atoms: dict[str, Atom] = {}
+    folder = _Folder()
+    for node in graph:
+        effect = effects[node.name]
         if isinstance(effect, Linear):
             form: Form = {}
             for linear, name in zip(effect.maps, node.refs, strict=True):

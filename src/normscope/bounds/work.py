@@ -101,6 +101,9 @@ class Layer:
 class Work:
     """One captured graph, its segments and the norms taken so far."""
 
+    terms = False
+    """Whether chains that end in a sum count, too: no checker follows them."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -191,12 +194,18 @@ class Work:
                 proofs["tight"] = self._proof(proofs["folded"], self.certificate)
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
-        result = {"printed": printed(self.segments, self.norm, exact=False)}
-        result["printed-exact"] = printed(self.segments, self.norm, exact=True)
+        result = self._formulas()
         result |= {name: replace(self._bracket(u, name), proof=proofs[name]) for name, u in uppers.items()}
         result["best"] = replace(self._bracket(best, method), proof=proofs[method])
         later = {"liplt": self.chains, "closed-form": self.chains, "tight": self.budget, "best": self.budget}
         return {name: cut_short(rung, self.norms, later.get(name, self.norms)) for name, rung in result.items()}
+
+    def _formulas(self) -> dict[str, Bracket]:
+        """Return the formulas of the paper."""
+        return {
+            "printed": printed(self.segments, self.norm, exact=False),
+            "printed-exact": printed(self.segments, self.norm, exact=True),
+        }
 
     def _proof(self, base: Proof, certificate: Certified) -> Proof:
         """What a checker needs of an optimised certificate."""
@@ -231,7 +240,7 @@ class Work:
 
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
-        chain = Certificate(start, method, device, self.chains)
+        chain = Certificate(start, method, device, self.chains, terms=self.terms)
         return propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints), chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:

@@ -37,6 +37,8 @@ class Scope(enum.StrEnum):
 
     GLOBAL = "global"
     DATA = "data"
+    DOMAIN = "domain"
+    """All inputs whose inner values stay in ranges that were recorded over data."""
     POINT = "point"
     BALL = "ball"
 

@@ -43,7 +43,7 @@ class Steps:
         self._dtypes = {node.name: node.dtype for node in self.graph}
         self._owners: dict[str, Node] = {}
         self._sample = sample = {item.name: item.value[None] for item in self.graph.inputs}
-        held = {} if base is None else base._by_node()
+        held = {} if base is None else base.by_node()
         with torch.no_grad():
             for node in self.graph:
                 for step in held.get(id(node)) or self._steps(node, sample):
@@ -54,7 +54,7 @@ class Steps:
                     operands = [sample[name] for name in step.operands]
                     sample[step.name] = evaluate(step, operands, 1) if known is None else known
 
-    def _by_node(self) -> dict[int, list[Step]]:
+    def by_node(self) -> dict[int, list[Step]]:
         """Return the steps of every node, by the node's identity."""
         found: dict[int, list[Step]] = {}
         for name, node in self._owners.items():

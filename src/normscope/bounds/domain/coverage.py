@@ -1,0 +1,57 @@
+"""The share of a distribution that lies in a domain, from samples that did not define it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How many fresh samples lie inside a domain.
+
+    Attributes:
+        inside: samples inside.
+        samples: samples tried.
+        confidence: of the lower limit.
+        lower: with that confidence at least this share of the distribution lies inside (Clopper and Pearson).
+    """
+
+    inside: int
+    samples: int
+    confidence: float
+    lower: float
+
+    @property
+    def share(self) -> float:
+        """The share of the samples inside."""
+        return self.inside / self.samples
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "inside": self.inside,
+            "samples": self.samples,
+            "share": self.share,
+            "confidence": self.confidence,
+            "lower": self.lower,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inside} of {self.samples} samples lie inside ({self.share:.1%}); with confidence "
+            f"{self.confidence:.0%} at least {self.lower:.1%} of the distribution does"
+        )
+
+
+def covered(inside: int, samples: int, confidence: float) -> Coverage:
+    """Return the coverage with its lower limit, the share at which `inside` or more would be seen with 1 - confidence.
+
+    Example:
+        >>> round(covered(59, 59, 0.95).lower, 3)
+        0.95
+    """
+    from scipy.special import betaincinv  # loads when first needed
+
+    lower = float(betaincinv(inside, samples - inside + 1, 1.0 - confidence)) if inside else 0.0
+    return Coverage(inside=inside, samples=samples, confidence=confidence, lower=lower)

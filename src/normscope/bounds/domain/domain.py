@@ -1,0 +1,394 @@
+"""`domain`: the ranges of a network's inner values over data, and the set of all inputs that stay inside."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import InputError
+from ...core.progress import Progress
+from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.export import capture
+from ...graph.ir import Graph
+from ...rules.registry import fill
+from ..balls.unrolled import Steps
+from ..segments import segment
+from .conditions import Condition
+from .coverage import Coverage, covered
+from .feed import Feed
+from .gains import block_gains
+from .identity import digests
+from .recording import Extremes, Watcher
+from .storage import read_domain, write_domain
+from .treatments import treatments
+
+RECORDS = ("ranges", "gains")
+"""What `record` may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """An inner value that leaves its range.
+
+    Attributes:
+        sample: which sample of the batch (0 where the batch is one input).
+        path, operator: the module and its operator.
+        what: the figure that is out of range.
+        value: the figure at the sample.
+        limit: what it may be at most, or at least.
+        excess: how far it is out, relative to the size of such figures over the data.
+    """
+
+    sample: int
+    path: str
+    operator: str
+    what: str
+    value: float
+    limit: float
+    excess: float
+
+    def __str__(self) -> str:
+        place = f"{self.operator} in `{self.path or 'the model'}`"
+        return f"sample {self.sample}: at {place} {self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+
+
+class Domain:
+    """All inputs of a model whose inner values stay in the ranges that were recorded over data (`normscope.domain`).
+
+    The set need not be convex. A constant over it bounds the Jacobian norm at every input inside, and so the change of
+    the output between two inputs if the whole segment between them lies inside.
+
+    Attributes:
+        samples: how many samples (in train mode: batches) it was recorded over.
+        skipped: batches of another size that were left out, where the function is that of a whole batch.
+        margin, quantile, record: how it was recorded.
+        limits: the limit of every figure, by condition.
+        mode: `"train"` or `"eval"`.
+        input_shape: of one input.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        watcher: Watcher,
+        limits: Mapping[str, Tensor],
+        *,
+        samples: int,
+        skipped: int = 0,
+        margin: float = 0.0,
+        quantile: float = 0.0,
+        record: str = "ranges",
+    ) -> None:
+        self._feed, self._watcher, self.limits = feed, watcher, dict(limits)
+        self.samples, self.skipped, self.margin, self.quantile = samples, skipped, margin, quantile
+        self.record, self.mode = record, feed.graph.mode
+        self.input_shape = feed.graph.input_shape
+        self.digests = digests(watcher.steps.graph)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is recorded, operator by operator."""
+        return self._watcher.conditions
+
+    def __repr__(self) -> str:
+        figures = sum(limit.numel() for limit in self.limits.values())
+        return (
+            f"Domain({self.samples} samples, {len(self.limits)} conditions on {figures} figures, {self.mode} mode, "
+            f"margin={self.margin:g}, quantile={self.quantile:g}, record={self.record!r})"
+        )
+
+    @outside_inference_mode
+    def contains(self, batch: Any) -> Tensor:
+        """Say of each sample whether all its inner values lie in their ranges.
+
+        Args:
+            batch: as for the model; in train mode one input, of the recorded size.
+
+        Returns:
+            Truth values, one per sample.
+        """
+        figures, samples = self._figures(batch)
+        return self._outside(figures, samples) <= 0
+
+    def inside(self, points: Tensor) -> Tensor:
+        """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
+        return self._outside(self._watcher.figures(points)[0], len(points)) <= 0
+
+    @outside_inference_mode
+    def violations(self, batch: Any) -> tuple[Violation, ...]:
+        """Return every condition that a sample breaks, in the order of the network, each with its worst figure.
+
+        The first violation of a sample names the first operator that leaves its range.
+        """
+        figures, samples = self._figures(batch)
+        found = []
+        for sample in range(samples):
+            for condition in self.conditions:
+                limits, row = self.limits[condition.key], figures[condition.key][sample]
+                excess, index = condition.excess(row, limits).max(0)
+                if float(excess) > 0:
+                    i = int(index)
+                    found.append(
+                        Violation(
+                            sample=sample,
+                            path=condition.node.path,
+                            operator=condition.node.operator,
+                            what=condition.said(i),
+                            value=condition.shown(float(row[i]), i),
+                            limit=condition.shown(float(limits[i]), i),
+                            excess=float(excess),
+                        )
+                    )
+        return tuple(found)
+
+    def coverage(self, loader: Iterable[Any], *, confidence: float = 0.95) -> Coverage:
+        """Measure the share of data that lies inside, on data that did not define the domain.
+
+        Args:
+            loader: batches of fresh data.
+            confidence: of the lower limit.
+
+        Returns:
+            The share seen, and the lower limit of Clopper and Pearson on the share of the distribution.
+        """
+        if not 0.0 < confidence < 1.0:
+            raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
+        inside = total = 0
+        with Progress("measuring coverage") as progress:
+            for figures, samples in stream(self._feed, self._watcher, batches_of(loader), progress):
+                inside, total = inside + int((self._outside(figures, samples) <= 0).sum()), total + samples
+        if total == 0:
+            raise InputError("the loader gives no sample: coverage needs some")
+        return covered(inside, total, confidence)
+
+    def _figures(self, batch: Any) -> tuple[dict[str, Tensor], int]:
+        """Return the figures of a batch and how many points it has."""
+        found = self._feed.points(batch)
+        if found is None:
+            raise InputError(
+                f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
+            )
+        figures, computed = self._watcher.figures(found[0])
+        self._feed.check(computed, found[1])
+        return figures, len(found[0])
+
+    def _outside(self, figures: Mapping[str, Tensor], samples: int) -> Tensor:
+        """Return the largest excess of each sample."""
+        worst = [
+            condition.excess(figures[condition.key], self.limits[condition.key]).amax(1)
+            for condition in self.conditions
+            if self.limits[condition.key].numel()
+        ]
+        if not worst:
+            return torch.full((samples,), -math.inf)
+        return torch.stack(worst).amax(0)
+
+    def check(self, graph: Graph) -> None:
+        """Refuse another network than the one the domain was recorded with.
+
+        Raises:
+            InputError: operators, shapes or weights differ.
+        """
+        own = digests(graph)
+        other = [name for name, digest in own.items() if self.digests.get(name) != digest]
+        if other or len(own) != len(self.digests) or graph.mode != self.mode:
+            raise InputError(
+                "the domain was recorded with another network: another mode, other shapes, weights or known constants"
+                + (f" (first at {other[0]!r})" if other else "")
+                + ". Record it anew with normscope.domain(model, loader)"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recorded limits to one file (npz: numbers and JSON, no code); `Domain.load` reads it."""
+        header = {
+            "samples": self.samples,
+            "skipped": self.skipped,
+            "margin": self.margin,
+            "quantile": self.quantile,
+            "record": self.record,
+            "mode": self.mode,
+            "digests": self.digests,
+        }
+        write_domain(path, header, self.limits)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        batch: Any,
+        *,
+        output: str | int | None = None,
+        known: Mapping[str, float] | None = None,
+    ) -> Domain:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            model: the model it was recorded with, with the same weights.
+            batch: any batch of the recorded form.
+            output: as it was recorded.
+            known: as it was recorded.
+
+        Raises:
+            InputError: the file is no domain, or was recorded with another network.
+        """
+        header, limits = read_domain(path)
+        feed, watcher = prepared(model, batch, header["record"], header["mode"], output, known)
+        device = feed.graph.inputs[0].value.device
+        keys = {condition.key for condition in watcher.conditions}
+        found = cls(
+            feed,
+            watcher,
+            {key: value.to(device) for key, value in limits.items()},
+            samples=header["samples"],
+            skipped=header["skipped"],
+            margin=header["margin"],
+            quantile=header["quantile"],
+            record=header["record"],
+        )
+        if found.digests != header["digests"] or keys != set(limits):
+            raise InputError(f"{os.fspath(path)} was recorded with another network: other weights, shapes or version")
+        return found
+
+
+@outside_inference_mode
+def domain(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    margin: float = 0.0,
+    quantile: float = 0.0,
+    record: str = "ranges",
+    mode: str | None = None,
+    output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
+) -> Domain:
+    """Record, over data, the ranges of a model's inner values: the domain of all inputs that stay inside.
+
+    Recorded are the least variance of each normalizer (of every group or channel), the range of every channel before an
+    entrywise nonlinearity and of both factors of a product, the gains of softmax attention at the data. The data are
+    streamed once, in float64; memory is that of one batch.
+
+    `normscope.lipschitz(model, batch, scope="domain", domain=domain)` bounds the Jacobian norm at every input inside.
+
+    Args:
+        model: any `torch.nn.Module` that can be traced.
+        loader: batches, as `model` takes them; a second entry of a pair counts as labels.
+        margin: widens every range: by this share of its width; variances, norms and gains by this share of their size.
+        quantile: the share of samples that each single limit may leave outside (the most extreme ones); above 0 the
+            loader needs a length.
+        record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block, the part between two
+            values that everything passes through, at the ends of modules. The bound is then at most the product of the
+            blocks' largest gains; it costs some 150 passes per sample.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. In train mode an input is a whole batch.
+        output: which output to measure, for models with several.
+        known: constants for modules nobody can see into, by module path, the same as for `normscope.lipschitz`.
+
+    Returns:
+        The domain: `contains`, `violations`, `coverage`, `save`.
+
+    Raises:
+        InputError: there are no data, or an option is not what it can be.
+        CaptureError: the model cannot be traced.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)).eval()
+        >>> batch = torch.randn(16, 4)
+        >>> inside = ns.domain(model, [batch])
+        >>> bool(inside.contains(batch).all())
+        True
+    """
+    if not (isinstance(margin, int | float) and 0.0 <= margin < math.inf):
+        raise InputError(f"margin is a finite number >= 0, not {margin!r}")
+    if not (isinstance(quantile, int | float) and 0.0 <= quantile < 1.0):
+        raise InputError(f"quantile is a share from 0 up to (not including) 1, not {quantile!r}")
+    if record not in RECORDS:
+        raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
+    mode_of(model, mode)
+    batches = batches_of(loader)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("the loader gives no batch: a domain needs data")
+    feed, watcher = prepared(model, first, record, mode, output, known)
+    extremes = Extremes(float(quantile), samples_of(loader, feed, first) if quantile > 0 else 0)
+    skipped = 0
+    with Progress("recording the domain") as progress:
+        for figures, samples in stream(feed, watcher, itertools.chain([first], batches), progress):
+            skipped += samples == 0
+            extremes.add(figures, samples)
+    limits = extremes.settled(watcher.conditions, float(margin))
+    return Domain(
+        feed,
+        watcher,
+        limits,
+        samples=extremes.samples,
+        skipped=skipped,
+        margin=float(margin),
+        quantile=float(quantile),
+        record=record,
+    )
+
+
+def prepared(
+    model: nn.Module,
+    batch: Any,
+    record: str,
+    mode: str | None,
+    output: str | int | None,
+    known: Mapping[str, float] | None,
+) -> tuple[Feed, Watcher]:
+    """Capture a model and set up what is recorded of it."""
+    graph = capture(model, batch, mode=mode, output=output)
+    with torch.no_grad():
+        double = fill(graph.double(), known or {})
+        if any(node.dtype.is_complex for node in double):
+            raise InputError("the model has complex values inside: no ranges are recorded of them")
+        steps = Steps(double, segment(double).effects)
+        conditions = [c for treatment in treatments(steps)[0].values() for c in treatment.conditions]
+    if record == "gains":
+        conditions += block_gains(steps)
+    return Feed(model, graph, mode, output), Watcher(steps, conditions)
+
+
+def batches_of(loader: Any) -> Iterator[Any]:
+    """Return the batches of a loader; a tensor is one batch."""
+    if isinstance(loader, Tensor):
+        return iter([loader])
+    if isinstance(loader, str | bytes | Mapping) or not isinstance(loader, Iterable):
+        raise InputError(f"loader is a {type(loader).__name__}: pass an iterable of batches, such as a DataLoader")
+    return iter(loader)
+
+
+def samples_of(loader: Any, feed: Feed, first: Any) -> int:
+    """Return how many points a loader gives at most, for quantiles."""
+    if isinstance(loader, Tensor):
+        loader = [loader]
+    if not isinstance(loader, Sized):
+        raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
+    found = feed.points(first)
+    return len(loader) * (1 if found is None else len(found[0]))
+
+
+def stream(
+    feed: Feed, watcher: Watcher, batches: Iterable[Any], progress: Progress
+) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Yield the figures of every batch and how many points it has: none of a batch of another size."""
+    for number, batch in enumerate(batches, 1):
+        progress.step(f"batch {number}")
+        found = feed.points(batch)
+        if found is None:
+            yield {}, 0
+            continue
+        points, expected = found
+        figures, computed = watcher.figures(points)
+        feed.check(computed, expected)
+        yield figures, len(points)

@@ -1,0 +1,135 @@
+"""Batches as points of a captured graph, and the values of its steps there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import InputError
+from ...core.untouched import outside_inference_mode, untouched
+from ...graph.call import Call, arguments, close, fresh
+from ...graph.ir import Graph
+from ..balls.unrolled import Steps, evaluate
+
+ENTRIES = 2**25
+"""Entries of the largest value that is held for several samples at once."""
+Visitor = Callable[[str, Mapping[str, Tensor]], None]
+
+
+class Feed:
+    """Turns what a model takes into flat float64 points of its graph, one per sample (or one per batch).
+
+    Args:
+        model: the user's model.
+        graph: what was captured of it.
+        forced: the mode asked for, None for the mode the model is in.
+        output: which output was captured.
+    """
+
+    def __init__(self, model: nn.Module, graph: Graph, forced: str | None, output: str | int | None) -> None:
+        self.model, self.graph, self.forced, self.output = model, graph, forced, output
+
+    @outside_inference_mode
+    def points(self, batch: Any) -> tuple[Tensor, Tensor] | None:
+        """Return the points `[samples, n]` of a batch and what the model returns there, one row per point.
+
+        None for a batch of another size, where the captured function is that of a whole batch.
+
+        Raises:
+            InputError: the model does not take the batch, its samples have another shape than the captured ones, or
+                they hold NaN.
+        """
+        call = arguments(self.model, batch, self.output)
+        with torch.no_grad(), untouched(self.model, self.forced):
+            given, value = self._inputs(call)
+        if len(given) != len(self.graph.inputs):
+            raise InputError(
+                f"the batch holds {len(given)} float inputs and the captured model reads {len(self.graph.inputs)}: a "
+                "domain needs a model that reads all of them"
+            )
+        single = self.graph.per_sample
+        samples = len(given[0]) if single else 1
+        rows = []
+        for item, tensor in zip(self.graph.inputs, given, strict=True):
+            shape = (1, *tensor.shape[1:]) if single else tuple(tensor.shape)
+            if shape != item.shape and shape[1:] == item.shape[1:]:
+                return None
+            if shape != item.shape or (single and len(tensor) != samples):
+                raise InputError(f"the domain speaks of inputs of shape {item.shape}, the batch holds {shape}")
+            rows.append(tensor.detach().double().reshape(samples, -1).to(item.value.device))
+        points = torch.cat(rows, dim=1)
+        if not bool(torch.isfinite(points).all()):
+            raise InputError("the data hold NaN or infinite values: clean them first")
+        return points, value.detach().double().reshape(samples, -1)
+
+    def _inputs(self, call: Call) -> tuple[list[Tensor], Tensor]:
+        """Return the graph's inputs at a call, and the model's output: the call's floats, or the token embeddings."""
+        if call.variables:
+            return [tensor for _, tensor in call.variables], fresh(self.model, call)
+        seen: dict[str, list[Tensor]] = {item.path: [] for item in self.graph.inputs}
+        with ExitStack() as hooks:
+            for path, values in seen.items():
+                module = self.model.get_submodule(path)
+                if not isinstance(module, nn.Embedding):
+                    raise InputError(f"token ids enter through `{path}`, which is no nn.Embedding: pass embeddings")
+
+                def keep(_: nn.Module, __: Any, value: Tensor, values: list[Tensor] = values) -> None:
+                    values.append(value)
+
+                hooks.callback(module.register_forward_hook(keep).remove)
+            value = fresh(self.model, call)
+        ran = {path: iter(values) for path, values in seen.items()}
+        try:
+            return [next(ran[item.path]) for item in self.graph.inputs], value
+        except StopIteration:
+            raise InputError("an embedding of the captured model did not run on this batch") from None
+
+    def check(self, computed: Tensor, expected: Tensor) -> None:
+        """Refuse points where the captured graph does not give what the model gives.
+
+        Raises:
+            InputError: they differ: the model reads more of a batch (a mask, the ids) than the graph knows.
+        """
+        if not close(computed, expected, coarse=bool(self.graph.rounded) or _narrow(self.graph)):
+            raise InputError(
+                "on this batch the model gives another output than the captured function: it reads more of the batch "
+                "than its float inputs (masks, token types, lengths), and these differ from the first batch, or its "
+                "weights have changed since. A domain speaks of one function: pass data with the same masks"
+            )
+
+
+def _narrow(graph: Graph) -> bool:
+    return any(torch.finfo(item.value.dtype).eps > 1e-4 for item in graph.inputs)
+
+
+@torch.no_grad()
+def walk(steps: Steps, points: Tensor, visit: Visitor, reads: Mapping[str, Sequence[str]]) -> Tensor:
+    """Run the steps at flat points and show the values after each one, as `[B, *shape]` by name.
+
+    A value is forgotten after the last step that reads it, or at which it is looked at (`reads`, by step). Returns the
+    output, one row per point.
+    """
+    order = list(steps.steps.values())
+    used = [dict.fromkeys((*step.operands, *reads.get(step.name, ()))) for step in order]
+    last = {name: i for i, names in enumerate(used) for name in names}
+    values = dict(steps.split(points))
+    for name in list(values):
+        visit(name, values)
+    for i, step in enumerate(order):
+        values[step.name] = evaluate(step, [values[name] for name in step.operands], len(points))
+        visit(step.name, values)
+        for name in used[i]:
+            if last[name] == i and name != steps.output:
+                del values[name]
+    return values[steps.output].reshape(len(points), -1)
+
+
+def chunks(steps: Steps, points: Tensor) -> Sequence[Tensor]:
+    """Cut points so that no value of several samples together grows too large."""
+    largest = max((math.prod(shape) for shape in steps.shapes.values()), default=1)
+    return points.split(max(1, ENTRIES // max(largest, 1)))

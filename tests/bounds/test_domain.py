@@ -1,0 +1,444 @@
+"""Domains: what is recorded, what counts as inside, and what the bounds inside are worth."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.bounds.domain.attention import gains
+from normscope.bounds.domain.coverage import covered
+from normscope.bounds.domain.slopes import sloped
+from normscope.bounds.domain.spectral import above_norm
+from normscope.core.bracket import Evidence, Scope
+from normscope.core.errors import InputError
+
+
+def drawn(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Draw a model's weights, whatever the global generator says."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / math.sqrt(max(parameter.shape[-1], 2)))
+    return model.eval()
+
+
+def data(*shape: int, seed: int = 1) -> Tensor:
+    """Draw data."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def normed() -> nn.Module:
+    """A small network with a LayerNorm of tiny eps."""
+    return drawn(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)))
+
+
+class Gate(nn.Module):
+    """A gated unit: not Lipschitz over all inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.a(x)) * self.b(x)
+
+
+class Bare(nn.Module):
+    """Attention on the raw input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + self.out(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0])
+
+
+class Crossed(nn.Module):
+    """Attention whose keys come through a nonlinearity: no common linear source."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(self.q(x)[:, None], self.k(x).tanh()[:, None], x[:, None])[:, 0]
+
+
+def jacobian_norm(model: nn.Module, x: Tensor) -> float:
+    """The norm of the Jacobian at one sample."""
+    twin = copy.deepcopy(model).double()
+    jacobian = torch.autograd.functional.jacobian(lambda row: twin(row[None])[0].reshape(-1), x.double())
+    return float(torch.linalg.matrix_norm(jacobian.reshape(jacobian.shape[0], -1), ord=2))
+
+
+def test_recorded_data_lies_inside_and_far_inputs_do_not() -> None:
+    model, x = normed(), data(20, 4)
+    domain = ns.domain(model, [x[:7], x[7:]])
+    assert domain.samples == 20
+    assert domain.contains(x).all()
+    assert domain.contains(x[3:4]).all()  # alone as in a batch
+    assert int(domain.contains(100 * x).sum()) < 5  # the LayerNorm forgets the size, but not the bias before it
+
+
+def test_the_order_of_the_scopes() -> None:
+    model, x = normed(), data(20, 4)
+    domain = ns.domain(model, [x])
+    rungs = ns.ladder(model, x[:5], domain=domain)
+    largest = max(jacobian_norm(model, row) for row in x)
+    assert rungs["best"].scope is Scope.DOMAIN
+    assert largest <= rungs["best"].upper
+    assert rungs["best"].log10_upper < rungs["global"].log10_upper - 1.5  # eps is 1e-5
+    assert rungs["best"].lower >= 0.999 * max(jacobian_norm(model, row) for row in x[:5])
+    point, direction = rungs["best"].witness
+    assert domain.inside(point[None]).all()
+    assert abs(float(direction.norm()) - 1) < 1e-9
+
+
+def test_a_violation_names_the_operator_and_the_distance() -> None:
+    model, x = normed(), data(20, 4)
+    domain = ns.domain(model, [x])
+    flat = torch.zeros(1, 4)  # the bias alone: another variance, other units
+    found = domain.violations(torch.cat([x[:1], 50 * x[:1], flat]))
+    assert {violation.sample for violation in found} <= {1, 2}
+    first = next(violation for violation in found if violation.sample == 1)
+    assert first.operator == "relu"
+    assert first.path == "2"
+    assert first.excess > 0
+    assert "channel" in first.what
+    assert f"{first.limit:.6g}" in str(first)
+    inside = domain.contains(flat)[0]
+    assert bool(inside) == (not any(violation.sample == 2 for violation in found))
+
+
+def test_a_small_variance_is_a_violation() -> None:
+    model = drawn(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)))
+    x = data(10, 6)
+    domain = ns.domain(model, [x])
+    (found,) = domain.violations(1e-3 * x[:1])
+    assert found.operator == "layer_norm"
+    assert found.what == "its least variance"
+    assert found.value < found.limit
+
+
+def test_units_that_never_switch() -> None:
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([50.0, -50.0, 50.0, -50.0]))
+    x = data(12, 3)
+    domain = ns.domain(model, [x])
+    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain)
+    mask = torch.diag(torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    true = float(torch.linalg.matrix_norm((model[2].weight @ mask @ model[0].weight).detach().double(), ord=2))
+    assert true <= bracket.upper <= true * (1 + 1e-6)
+    assert ns.lipschitz(model, x[:2]).upper > 1.01 * true
+
+
+def test_channels_with_narrow_ranges() -> None:
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)))
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([9.0, -9.0, 0.0, 0.0]))  # two units on the flat ends
+    x = data(12, 3)
+    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=ns.domain(model, [x]))
+    full = ns.lipschitz(model, x[:2])
+    assert max(jacobian_norm(model, row) for row in x) <= bracket.upper < full.upper
+
+
+@pytest.mark.parametrize("build", [Gate, Bare, Crossed])
+def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
+    model = drawn(build())
+    x = data(12, 3, 4)
+    domain = ns.domain(model, [x])
+    rungs = ns.ladder(model, x[:2], domain=domain)
+    assert rungs["global"].log10_upper == math.inf
+    assert math.isfinite(rungs["best"].log10_upper)
+    assert max(jacobian_norm(model, row) for row in x) <= rungs["best"].upper
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)),  # eps 0
+        lambda x: x.exp(),
+        lambda x: (x * x).log1p(),
+        lambda x: x / (2 + x.tanh()),
+        lambda x: F.glu(x),
+        lambda x: torch.maximum(x, -0.5 * x),
+        lambda x: x.softmax(-1),
+        lambda x: torch.where(x > -100, x, 7 * x),
+        lambda x: (x[:, None] @ x[:, :, None])[:, 0],
+        lambda x: F.group_norm(x, 2),
+        lambda x: x.logsumexp(-1),
+    ],
+)
+def test_operators_one_by_one(function: object) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            value = function(self.first(x))  # type: ignore[operator]
+            return value if value.shape[-1] != 6 else self.last(value)
+
+    model, x = drawn(Net()), data(15, 4)
+    domain = ns.domain(model, [x])
+    assert domain.contains(x).all()
+    bracket = ns.lipschitz(model, x[:3], scope="domain", domain=domain)
+    largest = max(jacobian_norm(model, row) for row in x)
+    assert largest <= bracket.upper * (1 + 1e-9)
+    assert math.isfinite(bracket.log10_upper)
+    assert bracket.upper <= 100 * largest
+
+
+def test_train_mode_is_a_map_of_batches() -> None:
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))).train()
+    x = data(26, 3)
+    domain = ns.domain(model, list(x.split(8)))
+    assert domain.mode == "train"
+    assert (domain.samples, domain.skipped) == (3, 1)
+    assert domain.contains(x[:8]).tolist() == [True]
+    with pytest.raises(InputError, match="whole batches"):
+        domain.contains(x[:5])
+    bracket = ns.lipschitz(model, x[:8], scope="domain", domain=domain)
+    assert bracket.mode == "train"
+    twin = copy.deepcopy(model).double()
+    jacobian = torch.autograd.functional.jacobian(twin, x[:8].double()).reshape(16, 24)
+    assert float(torch.linalg.matrix_norm(jacobian, ord=2)) <= bracket.upper < ns.lipschitz(model, x[:8]).upper
+    assert model.training
+
+
+def test_gains_of_blocks() -> None:
+    model, x = normed(), data(20, 4)
+    domain = ns.domain(model, [x], record="gains")
+    rungs = ns.ladder(model, x[:2], domain=domain)
+    assert max(jacobian_norm(model, row) for row in x) <= rungs["gains"].upper
+    assert rungs["best"].log10_upper <= rungs["gains"].log10_upper
+    assert domain.contains(x).all()
+    named = [violation.what for violation in domain.violations(1e-2 * x)]
+    assert any("block" in what for what in named)
+
+
+def test_blocks_end_with_modules() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.first(x.relu())
+            return x + self.second(x.tanh())
+
+    model = drawn(nn.Sequential(Block(), Block(), nn.Linear(4, 2)))
+    domain = ns.domain(model, [data(5, 4)], record="gains")
+    blocks = [condition for condition in domain.conditions if condition.key.startswith("block")]
+    assert [condition.node.path for condition in blocks] == ["0", "2"]  # the linear tail belongs to the last
+
+
+def test_margin_and_quantile() -> None:
+    model, x = normed(), data(60, 4)
+
+    def upper(**options: float) -> float:
+        return ns.lipschitz(model, x[:2], scope="domain", domain=ns.domain(model, [x], **options)).log10_upper
+
+    plain = upper()
+    assert upper(margin=1.0) > plain > upper(quantile=0.2)
+    wide, narrow = ns.domain(model, [x], margin=0.2), ns.domain(model, [x], quantile=0.02)
+    assert wide.contains(1.02 * x).all()
+    assert 60 - 17 <= int(narrow.contains(x).sum()) < 60  # each of 17 figures leaves one sample outside
+
+
+def test_coverage_and_its_limit() -> None:
+    model, x = normed(), data(400, 4)
+    domain = ns.domain(model, [x[:200]])
+    found = domain.coverage(x[200:].split(50))
+    assert found.samples == 200
+    assert found.inside == int(domain.contains(x[200:]).sum())
+    assert 0 < found.lower < found.share
+    for inside in (0, 1, 57, 200):
+        lower = covered(inside, 200, 0.95).lower
+        assert binom.sf(inside - 1, 200, lower) == pytest.approx(0.05, abs=1e-9) if inside else lower == 0.0
+
+
+def test_saved_and_loaded(tmp_path: pathlib.Path) -> None:
+    model, x = normed(), data(20, 4)
+    domain = ns.domain(model, [x], margin=0.1)
+    domain.save(tmp_path / "d.npz")
+    again = ns.Domain.load(tmp_path / "d.npz", model, x[:2])
+    assert again.limits.keys() == domain.limits.keys()
+    assert all(torch.equal(again.limits[key], limit) for key, limit in domain.limits.items())
+    assert (again.samples, again.margin) == (20, 0.1)
+    assert again.contains(x).all()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1e-3
+    with pytest.raises(InputError, match="another network"):
+        ns.Domain.load(tmp_path / "d.npz", other, x[:2])
+    with pytest.raises(InputError, match="another network"):
+        ns.lipschitz(other, x[:2], scope="domain", domain=domain)
+    np.savez(tmp_path / "bad.npz", header=np.frombuffer(b"{}", np.uint8))
+    (tmp_path / "text").write_text("no archive")
+    for name in ("bad.npz", "text", "none"):
+        with pytest.raises(InputError):
+            ns.Domain.load(tmp_path / name, model, x[:2])
+
+
+def test_data_are_streamed_once_and_the_model_is_left_as_found() -> None:
+    model = normed().train()
+    x = data(30, 4)
+    served = []
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for part in x.split(10):
+            served.append(len(part))
+            yield part, torch.zeros(len(part))
+
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    domain = ns.domain(model, batches(), mode="eval")
+    assert served == [10, 10, 10]
+    assert (domain.samples, domain.mode) == (30, "eval")
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_token_models_start_at_their_embeddings() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.norm, self.head = nn.Embedding(11, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.norm(self.embed(ids)))
+
+    model = drawn(Tokens())
+    ids = torch.randint(0, 11, (20, 3), generator=torch.Generator().manual_seed(0))
+    domain = ns.domain(model, [ids[:8], ids[8:]])
+    assert domain.contains(ids).all()
+    bracket = ns.lipschitz(model, ids[:2], scope="domain", domain=domain)
+    assert bracket.log10_upper < ns.lipschitz(model, ids[:2]).log10_upper - 1
+
+
+def test_masks_that_differ_are_refused() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.last((x * mask).tanh())
+
+    model, x = drawn(Masked()), data(6, 4)
+    same, other = torch.ones(6, 4), torch.ones(6, 4)
+    other[2] = 0.0
+    domain = ns.domain(model, [{"x": x, "mask": same}])
+    assert domain.samples == 6
+    with pytest.raises(InputError, match="another output"):
+        ns.domain(model, [{"x": x, "mask": same}, {"x": x, "mask": other}])
+    with pytest.raises(InputError, match="another output"):
+        domain.contains({"x": x, "mask": other})
+    with torch.no_grad():
+        model.last.weight.mul_(2.0)
+    with pytest.raises(InputError, match="weights have changed"):
+        domain.violations({"x": x, "mask": same})
+
+
+def test_known_constants_are_part_of_the_network() -> None:
+    model, x = normed(), data(10, 4)
+    domain = ns.domain(model, [x], known={"1": 5.0})
+    assert all(condition.node.path != "1" for condition in domain.conditions)
+    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain, known={"1": 5.0})
+    assert bracket.log10_upper <= ns.lipschitz(model, x[:2], known={"1": 5.0}).log10_upper
+    for known in (None, {"1": 4.0}):
+        with pytest.raises(InputError, match="another network"):
+            ns.lipschitz(model, x[:2], scope="domain", domain=domain, known=known)
+
+
+def test_options_are_checked() -> None:
+    model, x = normed(), data(4, 4)
+    domain = ns.domain(model, [x])
+    for options in ({"margin": -1.0}, {"quantile": 1.0}, {"record": "all"}, {"mode": "both"}):
+        with pytest.raises(InputError):
+            ns.domain(model, [x], **options)
+    with pytest.raises(InputError, match="no batch"):
+        ns.domain(model, [])
+    with pytest.raises(InputError, match="needs a loader with a length"):
+        ns.domain(model, iter([x]), quantile=0.1)
+    with pytest.raises(InputError, match="needs domain="):
+        ns.lipschitz(model, x, scope="domain")
+    with pytest.raises(InputError, match="needs domain="):
+        ns.lipschitz(model, x, domain=domain)
+    with pytest.raises(InputError, match="exact"):
+        ns.lipschitz(model, x, scope="domain", domain=domain, effort="exact")
+    with pytest.raises(InputError, match="shape"):
+        domain.contains(data(2, 5))
+    with pytest.raises(InputError, match="NaN"):
+        domain.contains(torch.full((1, 4), math.nan))
+
+
+def test_evidence() -> None:
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    x = data(12, 3)
+    rungs = ns.ladder(model, x[:2], domain=ns.domain(model, [x]), effort="tight")
+    assert rungs["product"].evidence is Evidence.PROVEN
+    assert rungs["best"].proof is None
+    assert any("12 samples" in note for note in rungs["best"].notes)
+
+
+def test_gains_of_attention_are_above_dense_jacobians() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for trial in range(40):
+        n, m, d, e = torch.randint(1, 7, (4,), generator=generator).tolist()
+        size = 10.0 ** float(2 * torch.rand((), generator=generator) - 1)
+        sizes = ((n, d), (m, d), (m, e), (n, m))
+        q, k, v, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in sizes)
+        q, k = size * q, size * k
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+            return ((0.7 * q @ k.T + bias).softmax(-1) @ v).reshape(-1)
+
+        weights = (0.7 * q @ k.T + bias).softmax(-1)
+        bounds = gains(q[None], k.T[None], weights[None], v[None], 0.7)[0]
+        for bound, part in zip(bounds, torch.autograd.functional.jacobian(attend, (q, k, v, bias)), strict=True):
+            assert float(torch.linalg.matrix_norm(part.reshape(n * e, -1), ord=2)) <= float(bound), trial
+
+
+def test_norms_from_above() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for size in (1.0, 1e-200, 1e150):
+        matrices = size * torch.randn(20, 5, 3, generator=generator, dtype=torch.float64)
+        true = torch.linalg.matrix_norm(matrices / size, ord=2) * size
+        assert bool((true <= above_norm(matrices)).all())
+        assert bool((above_norm(matrices) <= 1.1 * true).all())
+
+
+def test_slopes_are_split_without_loss() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shift in (0.0, 2.0, -2.0):
+        a = torch.randn(50, generator=generator, dtype=torch.float64) * 0.3 + shift
+        b = a + torch.rand(50, generator=generator, dtype=torch.float64) * 0.2
+        a[:5], b[:5] = 0.0, 0.0
+        core, scale = sloped(a, b, exact=True)
+        assert core is not None
+        assert scale is not None
+        low, high = core.slope
+        assert bool((scale * low <= a + 1e-12).all() or low > 0)
+        kept = scale > 0
+        assert bool((a[kept] / scale[kept] >= low).all())
+        assert bool((b[kept] / scale[kept] <= high).all())
+        assert bool((scale[:5] == 0).all()) or shift == 0.0
+        assert low >= float(a.amin()) - 1e-9
+        assert high <= float(b.amax()) + 1e-9

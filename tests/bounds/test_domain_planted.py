@@ -1,0 +1,258 @@
+"""Do the trials of domains bite? Bugs are planted one by one; each is caught by a trial that passes without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds.domain import attention, conditions, entrywise, gains, slopes, treatments
+from normscope.bounds.domain import domain as recording
+from normscope.bounds.domain.conditions import Condition
+from normscope.core.errors import SoundnessError
+from normscope.rules.effects import Gain, Linear
+
+from .test_domain import Bare, Crossed, data, drawn, jacobian_norm
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and the trial that must see it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    trial: Callable[[], None]
+
+
+def inside(model: nn.Module, x: Tensor, **options: Any) -> Callable[[], None]:
+    """Recorded data lies inside, and its Jacobians are below the bound, which has what the network allows."""
+
+    def trial() -> None:
+        domain = ns.domain(model, [x], **options)
+        assert domain.contains(x).all()
+        assert domain.contains(x[-1:]).all()
+        bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain)
+        for row in x:
+            if bool(domain.contains(row[None])[0]):
+                assert jacobian_norm(model, row) <= bracket.upper * (1 + 1e-9)
+
+    return trial
+
+
+def between(model: nn.Module, x: Tensor) -> Callable[[], None]:
+    """What lies outside is found outside: scaled down, its variance vanishes; scaled up, ranges are left."""
+
+    def trial() -> None:
+        domain = ns.domain(model, [x])
+        bracket = ns.lipschitz(model, x[:2], scope="domain", domain=domain)
+        for factor in (1e-3, 0.1, 0.5, 1.5, 10.0):
+            for row in factor * x:
+                if bool(domain.contains(row[None])[0]):
+                    assert jacobian_norm(model, row) <= bracket.upper * (1 + 1e-9)
+
+    return trial
+
+
+def layered() -> nn.Module:
+    return drawn(nn.Sequential(nn.LayerNorm(5, eps=1e-8), nn.Linear(5, 3)))
+
+
+def grouped() -> nn.Module:
+    model = drawn(nn.Sequential(nn.GroupNorm(2, 4, eps=1e-8)))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+    return model
+
+
+def uneven(*shape: int) -> Tensor:
+    """Data whose first group has a small variance and whose second a large one."""
+    x = data(*shape)
+    x[:, : shape[1] // 2] *= 0.01
+    return x
+
+
+def tokens(samples: int) -> Tensor:
+    """Tokens of three sizes."""
+    return data(samples, 3, 5) * torch.tensor([0.05, 1.0, 5.0])[:, None]
+
+
+def offset() -> nn.Module:
+    """Units of which the first is never on."""
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([-50.0, 50.0, 0.0, 0.0]))
+    return model
+
+
+class Product(nn.Module):
+    """A product whose first factor hardly moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (3.0 + 0.01 * self.first(x)) * self.second(x)
+
+
+def bent() -> nn.Module:
+    return drawn(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+
+
+class Written(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, None] @ x[:, :, None])[:, 0] * 1.0
+
+
+class Chosen(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (4 * x).softmax(-1)
+
+
+def _first_only(self: Any, figures: Any, samples: int) -> None:
+    if not self.seen:
+        self.seen = {key: rows[:1] for key, rows in figures.items()}
+    self.samples += samples
+
+
+def _scaled(name: str, factor: float) -> Callable[[Patch], None]:
+    """Scale the figures of one kind of condition."""
+
+    def plant(patch: Patch) -> None:
+        kind = getattr(conditions, name, None) or getattr(attention, name, None) or getattr(gains, name)
+        own = kind.figures
+        patch.setattr(kind, "figures", lambda self, values: factor * own(self, values))
+
+    return plant
+
+
+def _mean_variance(patch: Patch) -> None:
+    def figures(self: Any, values: Any) -> Tensor:
+        y = values[self.reads[0]]
+        return (
+            -y.square()
+            .mean(-1)
+            .reshape(len(y), -1, self.classes)
+            .mean((1, 2), keepdim=False)[:, None]
+            .expand(-1, self.classes)
+        )
+
+    patch.setattr(conditions.Spread, "figures", figures)
+
+
+def _swapped_slopes(patch: Patch) -> None:
+    own = slopes.sloped
+
+    def sloped(a: Tensor, b: Tensor, *, exact: bool) -> Any:
+        return own(a, (a + b) / 2, exact=exact)
+
+    patch.setattr(entrywise, "sloped", sloped)
+
+
+def _lowest_alone(patch: Patch) -> None:
+    own = conditions.Interval.bounds
+
+    def bounds(self: Any, limits: Tensor) -> tuple[Tensor, Tensor]:
+        low, _ = own(self, limits)
+        return low, low
+
+    patch.setattr(conditions.Interval, "bounds", bounds)
+
+
+def _first_channel(patch: Patch) -> None:
+    def figures(self: Any, values: Any) -> Tensor:
+        x = values[self.reads[0]].reshape(len(values[self.reads[0]]), -1)[:, :1]
+        x = x.expand(-1, self.channels)
+        return torch.cat([x, -x], 1)
+
+    patch.setattr(conditions.Interval, "figures", figures)
+
+
+def _one_operand(patch: Patch) -> None:
+    own = entrywise.Unrolled._multiply
+
+    def multiply(self: Any, step: Any, limits: Any) -> Any:
+        pieces = own(self, step, limits)
+        left = next(piece for piece in pieces if piece.name.endswith("~left"))
+        effect = Linear(maps=(entrywise.Identity(step.shape),))
+        return [piece for piece in pieces[:-1] if "~left" in piece.name] + [
+            entrywise.Piece(step.name, (left.name,), step.shape, effect)
+        ]
+
+    patch.setattr(entrywise.Unrolled, "_multiply", multiply)
+
+
+def _queries_alone(patch: Patch) -> None:
+    own = treatments.Attention.pieces
+
+    def pieces(self: Any, limits: Any) -> Any:
+        (piece,) = own(self, limits)
+        few = Gain(
+            gains=(piece.effect.gains[0], *(gain.__class__(-9.0, gain.evidence) for gain in piece.effect.gains[1:]))
+        )
+        return self.whole(few)
+
+    patch.setattr(treatments.Attention, "pieces", pieces)
+
+
+def _large_eps(patch: Patch) -> None:
+    patch.setattr(treatments, "inverse_deviations", lambda limits, eps: ((-limits) + 1.0).rsqrt())
+
+
+def _everything_inside(patch: Patch) -> None:
+    patch.setattr(Condition, "excess", lambda self, figures, limits: torch.full_like(figures, -1.0))
+
+
+def _too_strict(patch: Patch) -> None:
+    own = Condition.excess
+    patch.setattr(Condition, "excess", lambda self, figures, limits: own(self, figures, limits) + 1e-4)
+
+
+def _last_batch(patch: Patch) -> None:
+    patch.setattr(recording.Extremes, "add", _first_only)
+
+
+def _few_lanczos(patch: Patch) -> None:
+    own = gains.lanczos
+
+    def lanczos(operator: Any, start: Tensor, *, steps: int, rtol: float) -> Any:
+        return own(operator, start, steps=1, rtol=rtol)
+
+    patch.setattr(gains, "lanczos", lanczos)
+
+
+BUGS = [
+    Bug("the average variance instead of the least", _mean_variance, inside(layered(), tokens(20))),
+    Bug("one variance for all groups", _mean_variance, inside(grouped(), uneven(20, 4, 3))),
+    Bug("variances four times too large", _scaled("Spread", 4.0), inside(layered(), data(1, 5))),
+    Bug("eps of one", _large_eps, inside(layered(), 0.2 * data(20, 5))),
+    Bug("half of every slope interval", _swapped_slopes, inside(bent(), data(30, 3))),
+    Bug("ranges end where they begin", _lowest_alone, inside(bent(), data(30, 3))),
+    Bug("the first entry stands for all channels", _first_channel, inside(offset(), data(30, 3))),
+    Bug("a product moves with one factor alone", _one_operand, inside(drawn(Product()), data(20, 4))),
+    Bug("attention moves with its queries alone", _queries_alone, inside(drawn(Crossed()), data(20, 3, 4))),
+    Bug("attention's gain is halved", _scaled("LocalGain", 0.3), inside(drawn(Bare()), data(20, 3, 4))),
+    Bug("attention's gains are halved", _scaled("AttentionGains", 0.3), inside(drawn(Crossed()), data(20, 3, 4))),
+    Bug("norms of factors are halved", _scaled("MatrixNorm", 0.4), inside(Written().eval(), data(20, 4))),
+    Bug("a softmax moves too little", _scaled("SoftmaxGain", 0.5), inside(Chosen().eval(), data(20, 4))),
+    Bug("every input is inside", _everything_inside, between(layered(), data(20, 5))),
+    Bug("recorded data is outside", _too_strict, inside(bent(), data(30, 3))),
+    Bug("one sample counts", _last_batch, inside(bent(), data(30, 3))),
+    Bug("one Lanczos step", _few_lanczos, inside(drawn(nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 40))),
+                                                 0.01 * data(3, 40), record="gains")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
+    bug.trial()
+    bug.plant(monkeypatch)
+    with pytest.raises((AssertionError, SoundnessError)):
+        bug.trial()

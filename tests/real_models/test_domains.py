@@ -1,0 +1,48 @@
+"""Real architectures over domains: observed <= DOMAIN <= GLOBAL, and the data inside."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import normscope as ns
+
+from .families import FAMILIES
+
+QUICK = ("vit", "llama", "torch_encoder_post_relu")
+
+
+def loader(batch: Any) -> list[Any]:
+    """The batch, and for floats other batches like it."""
+    if isinstance(batch, torch.Tensor) and batch.is_floating_point():
+        generator = torch.Generator().manual_seed(1)
+        return [batch, *(batch + 0.5 * torch.randn(batch.shape, generator=generator) for _ in range(2))]
+    return [batch]
+
+
+def ordered(name: str) -> None:
+    """Record a domain and compare the scopes; what GLOBAL refuses may be refused here."""
+    model, batch, output = FAMILIES[name]()
+    domain = ns.domain(model, loader(batch), output=output)
+    assert domain.contains(batch).all()
+    rungs = ns.ladder(model, batch, domain=domain, output=output, on_missing="inf")
+    best = rungs["best"]
+    assert best.log10_upper <= rungs["global"].log10_upper
+    if "observed" in rungs:
+        assert rungs["observed"].log10_lower <= best.log10_upper
+    assert best.log10_lower <= best.log10_upper
+    assert math.isfinite(best.log10_upper) or best.reason
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_order_of_the_scopes(name: str) -> None:
+    ordered(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in QUICK])
+def test_the_order_of_the_scopes_in_every_family(name: str) -> None:
+    ordered(name)
