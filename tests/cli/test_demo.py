@@ -7,8 +7,6 @@ from normscope.diagnosis.result import Audit
 def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "SECONDS", 0.3)
-    monkeypatch.setattr(demo, "RADIUS_SECONDS", 1.0)
     monkeypatch.setattr(demo, "CERTIFIED", 8)
     done = run("demo")
     assert (done.code, done.err) == (0, "")
