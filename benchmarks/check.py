@@ -134,6 +134,8 @@ def main() -> None:
     torch.set_num_threads(1)
     print(header())
     found = measured()
+    if not COMMITTED.exists() and not options.write:
+        sys.exit(f"there are no committed ratios ({COMMITTED.name}): take them with --write")
     before = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {"ratios": {}}
     worse = []
     for name, ratio in found.items():

@@ -250,7 +250,10 @@ BUGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+MARKED = [pytest.param(bug, marks=[pytest.mark.slow] * (place % 2), id=bug.name) for place, bug in enumerate(BUGS)]
+
+
+@pytest.mark.parametrize("bug", MARKED)
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
     bug.trial()
     bug.plant(monkeypatch)

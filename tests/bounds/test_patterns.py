@@ -326,6 +326,7 @@ class TestAnyTime:
 
 
 class TestFrontDoor:
+    @pytest.mark.slow
     def test_a_bracket_closes_on_the_truth(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(work, "ATTACK_STEPS", 60)
         monkeypatch.setattr(work, "optimise", partial(work.optimise, steps=20))

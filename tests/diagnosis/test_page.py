@@ -172,7 +172,7 @@ def test_a_bound_a_millionfold_above_the_data_is_no_useful_bound(upper, useless)
     assert (first.value, first.term) == ("6.31 times", "Jacobian norm")
     assert (second.value == "no useful bound") is useless
     chart = of(audit_document(subject), Chart)[0]
-    assert [series.name for series in chart.series][1:] == ([] if useless else ["at most, for any input (certified)"])
+    assert [series.name for series in chart.series][1:] == ([] if useless else ["at most, for any input"])
     if useless:
         assert second.note == "What makes it so: attention and LayerNorm at zero variance."
         assert "attention and LayerNorm at zero variance" in headline(subject)[2]
@@ -306,7 +306,9 @@ def test_what_to_do_next_names_each_kind_once_and_the_worst_first():
 
 
 def test_a_healthy_audit_says_what_would_show_more():
-    assert to_do(audit(findings=())) == ["Nothing needs to be done. `ns.watch` tells when training changes that."]
+    assert to_do(audit(findings=())) == [
+        "There are no errors or warnings. `ns.watch` tells when training changes that."
+    ]
     few = "statistics come from the batch alone (4 samples): pass loader= for more"
     assert "4 samples alone" in to_do(audit(findings=(), samples=4, notes=(few,)))[0]
     cut = audit(findings=(), notes=("the search from below was cut short after 0 of 600 steps by max_seconds",))

@@ -90,6 +90,7 @@ def test_the_graph_is_that_of_named_arguments(training, batch):
     assert first.per_sample == second.per_sample == (not training)
 
 
+@pytest.mark.slow
 def test_radii_sensitivities_and_ladder(batch):
     one, named = pair(One)
     labels = torch.zeros(5, dtype=torch.long)

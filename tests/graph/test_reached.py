@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import nullcontext, suppress
 from typing import Any, ClassVar
 
@@ -211,3 +211,20 @@ def test_weights_that_raise_midway_are_put_back():
     with pytest.raises(RuntimeError, match="midway"):
         breaks()
     assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("kind", [Counter, OrderedDict, lambda **held: defaultdict(int, held), dict])
+def test_tables_of_every_kind_are_put_back(kind):
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = kind(seen=5)
+
+        def forward(self, x):
+            self.calls["seen"] = self.calls["seen"] + 1
+            self.calls["more"] = 1
+            return 2 * x
+
+    model = Counting()
+    ns.check(model, torch.ones(2, 3))
+    assert dict(model.calls) == {"seen": 5}

@@ -12,7 +12,7 @@ import normscope as ns
 
 from .families import FAMILIES
 
-QUICK = ("vit", "llama", "torch_encoder_post_relu")
+QUICK = ("torch_encoder_post_relu",)
 
 
 def loader(batch: Any) -> list[Any]:

@@ -41,7 +41,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("factor", [0.3, 4.0])
+@pytest.mark.parametrize("factor", [pytest.param(0.3, marks=pytest.mark.slow), 4.0])
 def test_no_jacobian_at_random_inputs_is_above_the_bound(name, factor):
     layer = scaled(LAYERS[name](), factor).double()
     parts = 3 if isinstance(layer, nn.LSTM) else 2
@@ -127,6 +127,7 @@ def test_projections_have_no_bound_and_a_reason():
     assert "projection" in found.reason
 
 
+@pytest.mark.slow
 def test_a_bound_beyond_every_float_is_infinite_with_a_reason():
     found = ns.lipschitz(_Taken(scaled(nn.LSTM(2, 4), 1e3)), torch.randn(200, 1, 2), max_seconds=0.0)
     assert found.upper == math.inf

@@ -335,7 +335,7 @@ def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_pat
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 
-@pytest.mark.parametrize("seed", [9028, 9049])
+@pytest.mark.parametrize("seed", [9028, pytest.param(9049, marks=pytest.mark.slow)])
 def test_every_value_that_a_claim_rests_on_has_its_step(seed, tmp_path):
     random = network(seed)
     for rung in ("folded", "closed-form", "best"):

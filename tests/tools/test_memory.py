@@ -215,6 +215,7 @@ SLOW = {
     "many_values",
     "doubled",
     "many gather",
+    "fan",
 }
 
 

@@ -277,9 +277,7 @@ class Work:
             best = rungs["exact"] = self.exact(best)
         rungs["best"] = rungs.pop("best")  # last of those that bound the network
         shared = {
-            name: replace(
-                b, log10_lower=best.log10_lower if b.holds else b.log10_lower, witness=best.witness, notes=best.notes
-            )
+            name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
             for name, b in rungs.items()
         }
         shared = {name: cut_short(rung, self.below) for name, rung in shared.items()}

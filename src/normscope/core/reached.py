@@ -186,7 +186,11 @@ def _contents(container: Any) -> Undo:
     def undo() -> None:
         if not alike(list(container.items() if pairs else container)):
             container.clear()
-            (container.update if isinstance(container, dict | set) else container.extend)(held)
+            if pairs:
+                for key, value in held:  # the `update` of a Counter counts
+                    container[key] = value
+            else:
+                (container.update if isinstance(container, set) else container.extend)(held)
 
     return undo
 

@@ -42,8 +42,8 @@ TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to th
 DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
-    "a fast audit: certified radii, sensitivity to the weights, the optimised certificate and the search from below "
-    'are measured with effort="thorough", and by functions of their own'
+    "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
+    'below need effort="thorough".'
 )
 DATA_SHARE, JACOBIAN_SHARE, BOUNDS_SHARE, RADII_SHARE = 0.3, 0.3, 0.6, 0.5
 """Of the time that is left, where it is limited: what the data, the Jacobians, the bounds and the radii may take."""
@@ -84,7 +84,7 @@ def audit(
             radii and sensitivity to the weights, which take many times as long.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
-        seed: of the search from below.
+        seed: of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.
 
     Returns:

@@ -229,7 +229,7 @@ def _seen_lines(rows: Sequence[Row]) -> list[Series]:
 
 
 def _bound_line(rows: Sequence[Row]) -> list[Series]:
-    name = "at most, for any input (certified)"
+    name = "at most, for any input"
     return _along(rows, name, lambda row: row.log10_cumulative, lambda row: row.log10_trunk_cumulative)
 
 

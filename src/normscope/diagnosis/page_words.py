@@ -114,7 +114,7 @@ def to_do(audit: Audit) -> list[str]:
     if cuts(audit):
         found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
     if not found and audit.mode is not None:
-        found.append("Nothing needs to be done. `ns.watch` tells when training changes that.")
+        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
     return found
 
 

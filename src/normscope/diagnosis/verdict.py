@@ -54,7 +54,10 @@ CLAUSES: dict[str, tuple[str, str]] = {
     "dead-relu info": ("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
     "expanding-normalizer": ("{where} expands what it normalizes", "{norms} expand"),
     "redundant-bias": ("the bias of {where} has no effect", "the biases of {count} layers have no effect"),
-    "not-lipschitz": ("{where} has no limit over all inputs", "{count} parts have no limit over all inputs"),
+    "not-lipschitz": (
+        "{where} can amplify some inputs without limit",
+        "{count} parts can amplify some inputs without limit",
+    ),
     "no-rule": ("{where} runs an operator without a rule", "{count} parts run operators without a rule"),
     "steep-activation": ("the activation in {where} is steeper than 1", "{count} activations are steeper than 1"),
     "loose-bound": ("there is no useful bound over all inputs",) * 2,

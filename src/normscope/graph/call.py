@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,18 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
                 f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
             )
     return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
+
+
+def batches_of(loader: Any) -> Iterable[Any]:
+    """Return batches: what a loader yields, or the one that was given. A list is one of batches."""
+    if isinstance(loader, Tensor | Mapping | tuple):
+        return [loader]
+    if isinstance(loader, torch.utils.data.Dataset | str | bytes) or not isinstance(loader, Iterable):
+        raise InputError(
+            f"a {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
+            "batch; wrap a data set in a DataLoader"
+        )
+    return loader
 
 
 def broken_tensors(model: nn.Module) -> dict[str, str]:

@@ -161,7 +161,8 @@ def _carried(parts: Sequence[LinearMap], factors: Sequence[Bound], place: int, p
     """Return the bound of a row of maps that all but one keep lengths: that of the one, its vector led back."""
     start = factors[place].start
     if start is not None:
-        start = start[None]
+        device = next((part.device for part in parts if part.device.type != "cpu"), start.device)
+        start = start[None].to(device)
         for part in reversed(parts[:place]):
             start = part.adjoint(start)
         start = start[0]
@@ -293,7 +294,7 @@ def bracket(
 
 
 def _one_slice(linear: LinearMap) -> LinearMap | None:
-    """Return the map of one slice of the leading dimensions if all slices have the same, or None if there is one."""
+    """Return the map of one slice of the leading dimensions if all slices have the same; None if there is only one."""
     if linear.in_size == 0 or linear.out_size == 0:
         return None
     if isinstance(linear, Matrix) and len(linear.in_shape) > 1:
@@ -348,8 +349,7 @@ def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
         advice = f"the gap is {result.gap:.3g} and the lower side was still growing: raise steps"
     else:
         advice = f"the gap is {result.gap:.3g}: the lower side has settled, the upper side ({result.method}) is loose"
-    fields = {name: getattr(result, name) for name in Bracket.__dataclass_fields__}
-    return Bracket(**{**fields, "converged": False, "advice": advice})
+    return replace(result, converged=False, advice=advice)
 
 
 def _lower(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.progress import Progress
 from ...core.untouched import mode_of
-from ...graph.call import arguments
+from ...graph.call import arguments, batches_of
 from ...graph.export import Traces
 from ..derivative import captured
 from ..point import batch_norms
@@ -117,14 +116,3 @@ def data_quantile(
         settled=settled,
         advice=budget.advice() if budget.cut and len(uppers) < needed else None,
     )
-
-
-def batches_of(loader: Any) -> Iterable[Any]:
-    """Return batches: what a loader yields, or the one that was given. A list is one of batches."""
-    if isinstance(loader, Tensor | Mapping | tuple):
-        return [loader]
-    if isinstance(loader, torch.utils.data.Dataset) or not hasattr(loader, "__iter__"):
-        raise InputError(
-            f'scope="data" takes a loader or a batch, not a {type(loader).__name__}: wrap a data set in a DataLoader'
-        )
-    return loader

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.call import batches_of
 from ...graph.export import capture
 from ...graph.ir import Graph
 from ...rules.registry import fill
@@ -314,7 +315,7 @@ def domain(
     if record not in RECORDS:
         raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
     mode_of(model, mode)
-    batches = batches_of(loader)
+    batches = iter(batches_of(loader))
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
@@ -359,19 +360,9 @@ def prepared(
     return Feed(model, graph, mode, output), Watcher(steps, conditions)
 
 
-def batches_of(loader: Any) -> Iterator[Any]:
-    """Return the batches of a loader; a tensor is one batch."""
-    if isinstance(loader, Tensor):
-        return iter([loader])
-    if isinstance(loader, str | bytes | Mapping) or not isinstance(loader, Iterable):
-        raise InputError(f"loader is a {type(loader).__name__}: pass an iterable of batches, such as a DataLoader")
-    return iter(loader)
-
-
 def samples_of(loader: Any, feed: Feed, first: Any) -> int:
     """Return how many points a loader gives at most, for quantiles."""
-    if isinstance(loader, Tensor):
-        loader = [loader]
+    loader = batches_of(loader)
     if not isinstance(loader, Sized):
         raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
     found = feed.points(first)
