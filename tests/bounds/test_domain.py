@@ -442,3 +442,17 @@ def test_slopes_are_split_without_loss() -> None:
         assert bool((scale[:5] == 0).all()) or shift == 0.0
         assert low >= float(a.amin()) - 1e-9
         assert high <= float(b.amax()) + 1e-9
+
+
+def test_saturated_weights_of_a_softmax_are_not_lost():
+    x = torch.tensor([[40.0, 0.0], [45.0, 0.0]], dtype=torch.float64)
+    model = nn.Softmax(-1)
+    found = ns.lipschitz(model, x, scope="domain", domain=ns.domain(model, [x]))
+    assert found.upper >= 2 * math.exp(-40.0)
+
+
+def test_the_gain_of_a_saturated_unit_is_not_zero():
+    x = torch.tensor([[20.0], [25.0]], dtype=torch.float64)
+    model = nn.Tanh()
+    found = ns.lipschitz(model, x, scope="domain", domain=ns.domain(model, [x], record="gains"))
+    assert found.upper >= math.cosh(20.0) ** -2

@@ -333,6 +333,7 @@ class TestRange:
             assert bracket.upper == bracket.lower == 0.0
 
 
+@pytest.mark.slow
 class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
@@ -388,3 +389,26 @@ class TestTeeth:
         monkeypatch.setattr(products.Products, "rows", lambda self: inner(self).roll(1, 0))
         with pytest.raises((AssertionError, JacobianError)):
             test_all_at_once_is_each_alone("few outputs")
+
+
+@pytest.mark.parametrize("width", [20, 40])
+@pytest.mark.parametrize("gap", [30.0, 50.0, 80.0])
+def test_what_a_saturated_softmax_loses_is_refused(width: int, gap: float) -> None:
+    """Where the largest weight rounds to 1 autograd loses most of the derivative."""
+    with torch.random.fork_rng():
+        torch.manual_seed(width)
+        model = nn.Sequential(nn.Softmax(-1), nn.Linear(width, width, bias=False)).double()
+        x = torch.randn(1, width).double()
+    x[0, 0] = gap
+    with pytest.raises(JacobianError, match="vanish"):
+        ns.lipschitz(model, x, scope="point")
+
+
+def test_slopes_that_are_small_without_saturation_are_measured() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [layer for _ in range(30) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
+        model = nn.Sequential(*layers).double()
+        found = ns.lipschitz(model, torch.randn(1, 8).double(), scope="point")
+    assert found.log10_upper < -20
+    assert found.log10_upper - found.log10_lower < 1e-6

@@ -27,6 +27,12 @@ aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 
+SATURATING = ("softmax", "_softmax", "tanh", "sigmoid")
+"""Operators whose derivative subtracts their value from 1."""
+FLAT = 2.0**-26
+"""How close to 1 such a value may be before half of the digits of its derivative are lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """A differentiable function of a batch: `samples` independent blocks of inputs, as rows.
@@ -39,6 +45,7 @@ class Local:
         wide: makes the same in float64; None where there is none.
         doubted: why the derivative may not be the function's, and must be compared; None if it is.
         blame: names the modules at fault, when asked.
+        saturates: says whether a unit is so flat there that float64 loses its derivative (softmax, tanh, sigmoid).
     """
 
     function: Callable[[Tensor], Tensor]
@@ -48,6 +55,7 @@ class Local:
     wide: Callable[[], Local] | None = None
     doubted: str | None = None
     blame: Callable[[], str] = lambda: ""
+    saturates: Callable[[], bool] = lambda: False
 
     @property
     def samples(self) -> int:
@@ -164,7 +172,16 @@ def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
     narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
         node.dtype in (torch.float32, *HALVES) for node in graph
     )
-    return Local(function, rows, outputs, notes, (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None)
+    wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
+    return Local(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
+
+
+@torch.no_grad()
+def _saturates(graph: Graph) -> bool:
+    """Whether a unit lies so close to its limit that what its derivative subtracts from 1 is lost; attention may."""
+    values = graph.values(*(item.value for item in graph.inputs))
+    flat = [values[node.name].abs() for node in graph if node.operator in SATURATING]
+    return any("attention" in node.operator for node in graph) or any(bool((v > 1 - FLAT).any()) for v in flat)
 
 
 def _of(graph: Graph, call: Call) -> bool:

@@ -49,6 +49,8 @@ VANISHED = (
 )
 HIDDEN = 1e-2
 """How likely an error of products in the model's own precision is to hide from the one product that is compared."""
+LOST = 2.0**-36
+"""How small a change of the output by the whole input may be, relative to it, where a unit saturates."""
 NOISES = 8.0
 """By how much of the difference of two products, rounded in different ways, a norm is widened."""
 
@@ -181,6 +183,7 @@ def norms_at(
     few = min(local.outputs, inputs) <= FEW
     steps = min(steps, inputs, local.outputs + 1)
     found = _whole(local) if few else _iterated(local, rtol, steps, seed, (budget or Budget()).search(LANCZOS))
+    _refuse_lost(local, found)
     if local.doubted is None:
         return found
     blurred = _compare(local, found.directions, seed)
@@ -188,6 +191,15 @@ def norms_at(
     if blurred:
         note += f" (at {blurred} of {local.samples} samples rounding or bends hide what a difference would tell)"
     return replace(found, evidence=Evidence.SAMPLED, notes=(*found.notes, note))
+
+
+def _refuse_lost(local: Local, found: Norms) -> None:
+    """Refuse a norm so small that what rounding leaves of a saturated unit's derivative could be most of it."""
+    value = norm(local.function(local.point).detach().double(), 1).cpu()
+    reach = norm(reach_of(local.point).double().reshape(local.samples, -1), 1).cpu()
+    tiny = (found.upper > 0) & (found.upper * reach < LOST * value)
+    if bool(tiny.any()) and local.saturates():
+        raise JacobianError(VANISHED)
 
 
 def _compare(local: Local, largest: Tensor, seed: int) -> int:

@@ -21,11 +21,10 @@ from torch import nn
 
 MOST = 20_000
 """Objects that are looked at."""
-LIBRARIES = frozenset(
-    {"torch", "numpy", "scipy", "normscope", "torchvision", "transformers", "timm", *sys.stdlib_module_names}
-    - {"__main__"}
-)
+LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
 """Packages whose functions and objects keep nothing of a forward."""
+MODELS = frozenset({"transformers", "timm"})
+"""Packages whose objects may keep something of it (a cache), but whose functions and classes do not."""
 TABLES = ("_parameters", "_buffers", "_modules")
 """Where a module keeps what it registers; put back entry by entry, as everything else that it holds."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -77,7 +76,7 @@ class Reached:
         if isinstance(value, functools.partial):
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
-            return [] if _library(value.__module__) else self._function(value)
+            return [] if _quiet(value.__module__) else self._function(value)
         if isinstance(value, type | ModuleType) or _library(type(value).__module__) or not hasattr(value, "__dict__"):
             return []
         self.undo.append(_contents(vars(value)))
@@ -119,10 +118,16 @@ def _library(name: str | None) -> bool:
     return (name or "builtins").split(".", 1)[0] in LIBRARIES
 
 
+@functools.lru_cache(maxsize=4096)
+def _quiet(name: str | None) -> bool:
+    """Whether functions and classes of a package keep nothing of a forward."""
+    return _library(name) or (name or "").split(".", 1)[0] in MODELS
+
+
 def _members(kind: type) -> tuple[Any, ...]:
     """Return the functions and the containers that a class and the classes it is made of define; remembered."""
     if kind not in _classes:
-        held = [value for base in kind.__mro__ if not _library(base.__module__) for value in vars(base).values()]
+        held = [value for base in kind.__mro__ if not _quiet(base.__module__) for value in vars(base).values()]
         bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
         _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
     return _classes[kind]

@@ -197,15 +197,19 @@ class MatrixNorm(Largest):
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxGain(Largest):
-    """The norm of a softmax's Jacobian, at most p_1 (1 - p_1 + p_2) with the two largest weights of a set."""
+    """The norm of a softmax's Jacobian, at most p_1 (1 - p_1 + p_2) with the two largest weights of a set.
+
+    1 - p_1 is added up from the other weights: where p_1 rounds to 1 the difference would be lost.
+    """
 
     def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Read the weights off the softmax's own value `[B, sets, n]`."""
         p = values[self.reads[0]]
         if p.shape[-1] < 2:
             return torch.zeros(len(p), 1, dtype=p.dtype, device=p.device)
-        two = p.topk(2, dim=-1).values
-        return (two[..., 0] * (1 - two[..., 0] + two[..., 1])).clamp(max=0.5).reshape(len(p), -1).amax(1, keepdim=True)
+        ranked = p.sort(dim=-1, descending=True).values
+        rest = ranked[..., 1:].sum(-1) * (1 + 2.0**-30)
+        return (ranked[..., 0] * (rest + ranked[..., 1])).clamp(max=0.5).reshape(len(p), -1).amax(1, keepdim=True)
 
     def said(self, index: int) -> str:
         """Name the quantity."""

@@ -26,6 +26,8 @@ from ...rules.local.local import Step
 from ..balls.unrolled import Steps, evaluate
 from .conditions import Condition, Largest
 
+VANISHED = 1e-12
+"""Added to a gain: derivatives of saturated units (1 - tanh^2, p - p^2) are lost in float64 below about this."""
 STEPS, RISK = 48, 1e-6
 """Lanczos steps for the gain of a block, and the probability with which one norm may be missed."""
 FEW_OUTPUTS = 32
@@ -56,7 +58,7 @@ class LocalGain(Largest):
         width = sum(value[0].numel() for value in entry)
         group = max(1, ENTRIES // (self.iterations * max(width, 1)))
         parts = [self._norms(part) for part in zip(*(value.split(group) for value in entry), strict=True)]
-        return torch.cat(parts)[:, None]
+        return torch.cat(parts)[:, None] + VANISHED
 
     def said(self, index: int) -> str:
         """Name the quantity."""
