@@ -37,7 +37,8 @@ def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run:
         "radii": Radii,
         "data_bracket": DataBracket,
     }
-    return kinds.get(_type(path), Audit).from_json(path)
+    kind = _type(path)
+    return kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
 
 
 def open_audit(path: Path) -> Audit:

@@ -121,13 +121,16 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
     return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
 
 
-def batches_of(loader: Any) -> Iterable[Any]:
-    """Return batches: what a loader yields, or the one that was given. A list is one of batches."""
-    if isinstance(loader, Tensor | Mapping | tuple):
+def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
+    """Return batches: what a loader yields, or the one that was given.
+
+    A list is one of batches. A tuple is one batch, or one of batches (`tensor.split`) where `tuples` says so.
+    """
+    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and not tuples):
         return [loader]
     if isinstance(loader, torch.utils.data.Dataset | str | bytes) or not isinstance(loader, Iterable):
         raise InputError(
-            f"a {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
+            f"this {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
             "batch; wrap a data set in a DataLoader"
         )
     return loader

@@ -163,7 +163,7 @@ class Domain:
             raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
         inside = total = 0
         with Progress("measuring coverage") as progress:
-            for figures, samples in stream(self._feed, self._watcher, batches_of(loader), progress):
+            for figures, samples in stream(self._feed, self._watcher, batches_of(loader, tuples=True), progress):
                 inside, total = inside + int((self._outside(figures, samples) <= 0).sum()), total + samples
         if total == 0:
             raise InputError("the loader gives no sample: coverage needs some")
@@ -315,7 +315,7 @@ def domain(
     if record not in RECORDS:
         raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
     mode_of(model, mode)
-    batches = iter(batches_of(loader))
+    batches = iter(batches_of(loader, tuples=True))
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
@@ -362,7 +362,7 @@ def prepared(
 
 def samples_of(loader: Any, feed: Feed, first: Any) -> int:
     """Return how many points a loader gives at most, for quantiles."""
-    loader = batches_of(loader)
+    loader = batches_of(loader, tuples=True)
     if not isinstance(loader, Sized):
         raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
     found = feed.points(first)
