@@ -49,8 +49,8 @@ class Vit(nn.Module):
 
 
 def dense() -> nn.Module:
-    """Four layers of 64 units."""
-    return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
+    """Three layers of 32 units."""
+    return nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(32, 32), nn.ReLU())), nn.Linear(32, 10))
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -78,10 +78,10 @@ def against(build: Callable[[], nn.Module], shape: tuple[int, ...], call: Callab
     return seconds(lambda: call(model, x)) / unit(model, x)
 
 
-def watching(folder: Path, steps: int = 60, turns: int = 5) -> float:
+def watching(folder: Path, steps: int = 30, turns: int = 3) -> float:
     """Return the time of training steps that are watched over that of the same steps alone."""
     torch.manual_seed(0)
-    x, labels = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+    x, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
 
     def loop(attach: Any) -> tuple[Callable[[], None], ExitStack]:
         torch.manual_seed(0)
@@ -114,11 +114,11 @@ def measured() -> dict[str, float]:
     found = {
         "audit of ResNet18 at 32x32": against(resnet18, images, ns.audit),
         "audit of a ViT of 4 blocks": against(Vit, images, ns.audit),
-        "tight certificate of a 4x64 network": against(
-            dense, (8, 64), lambda model, x: ns.lipschitz(model, x, effort="tight")
+        "tight certificate of a 3x32 network": against(
+            dense, (8, 32), lambda model, x: ns.lipschitz(model, x, effort="tight")
         ),
-        "ball of a 4x64 network": against(
-            dense, (8, 64), lambda model, x: ns.lipschitz(model, x, scope="ball", radius=0.1)
+        "ball of a 3x32 network": against(
+            dense, (8, 32), lambda model, x: ns.lipschitz(model, x, scope="ball", radius=0.1)
         ),
     }
     with tempfile.TemporaryDirectory() as folder:
