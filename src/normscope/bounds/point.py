@@ -66,6 +66,7 @@ class Norms:
         evidence, method: of the upper sides.
         products: how many products with the Jacobians of the whole batch were taken.
         notes: what the reader must know.
+        values: the norm of the output at each sample.
     """
 
     lower: Tensor
@@ -76,6 +77,7 @@ class Norms:
     method: str
     products: int
     notes: tuple[str, ...]
+    values: Tensor
 
 
 @outside_inference_mode
@@ -195,9 +197,8 @@ def norms_at(
 
 def _refuse_lost(local: Local, found: Norms) -> None:
     """Refuse a norm so small that what rounding leaves of a saturated unit's derivative could be most of it."""
-    value = norm(local.function(local.point).detach().double(), 1).cpu()
     reach = norm(reach_of(local.point).double().reshape(local.samples, -1), 1).cpu()
-    tiny = (found.upper > 0) & (found.upper * reach < LOST * value)
+    tiny = (found.upper > 0) & (found.upper * reach < LOST * found.values)
     if bool(tiny.any()) and local.saturates():
         raise JacobianError(VANISHED)
 
@@ -273,6 +274,7 @@ def _whole(local: Local) -> Norms:
         method="Jacobian, all rows" if by_rows else "Jacobian, all columns",
         products=products.taken,
         notes=_notes(local, products),
+        values=norm(products.value.detach().double(), 1).cpu(),
     )
 
 
@@ -322,6 +324,7 @@ def _iterated(local: Local, rtol: float, steps: int, seed: int, budget: Budget) 
         method=method,
         products=taken,
         notes=_notes(local, exact),
+        values=norm(exact.value.detach().double(), 1).cpu(),
     )
 
 
