@@ -70,8 +70,6 @@ EXACT_RTOL = 1e-6
 """Where the two sides count as met in branch and bound."""
 
 BELOW = "the search from below"
-"""How messages name it."""
-
 TINY = 65536
 """Maps with at most this many matrix entries are bounded tightly whatever the budget."""
 

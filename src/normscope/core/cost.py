@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,7 +66,7 @@ class Meter:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._counts: dict[str, Counter[str]] = {kind: Counter() for kind in COUNTED}
         self._part = ""
 
@@ -81,7 +81,7 @@ class Meter:
         finally:
             _meter.reset(token)
             self._part = before
-            self._seconds[name] += self._budget.elapsed - began  # type: ignore[assignment]
+            self._seconds[name] += self._budget.elapsed - began
 
     def add(self, kind: str, amount: int) -> None:
         """Count something under the part that runs."""

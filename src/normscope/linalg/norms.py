@@ -15,7 +15,8 @@ from ..core.budget import Budget
 from ..core.cost import count
 from ..core.errors import InputError
 from ..core.log10 import power10
-from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
+from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, smallest, total
+from .attained import attained
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution import Convolution
 from .gram import NARROW_RTOL
@@ -99,7 +100,8 @@ def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> 
 def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     if linear.in_size == 0 or linear.out_size == 0:
         return ZERO_BOUND
-    count("norms")
+    if not isinstance(linear, Identity | Centering):  # known without any work
+        count("norms")
     found = _bound(linear, rtol, budget)
     return Bound(_loosened(found.upper, linear), found.start, found.tighten)
 
@@ -382,35 +384,3 @@ def _lower(
     )
     value, witness = attained(linear, search.vector.double())
     return value, witness, search.settled
-
-
-def attained(linear: LinearMap, vector: Tensor) -> tuple[float, Tensor]:
-    """Return log10 of the gain of a vector, rounded inward, and the vector scaled to norm 1 (float64)."""
-    vector = vector.double()
-    norm = vector.norm()
-    if not bool(norm > 0.0):
-        return -math.inf, vector
-    vector = vector / norm
-    image = linear.apply(vector[None])
-    if not isinstance(linear, Convolution | Matrix):
-        image = image * (1.0 - gamma(4.0 * (linear.in_size + linear.out_size) + 64.0))
-    largest = float(image.abs().max())
-    if largest == 0.0 or not math.isfinite(largest):
-        return -math.inf, vector
-    gain = float((image / largest).norm()) / float(vector.norm())
-    value = inward(gain, (_apply_error(linear) + linear.slack) / (gain * largest)) + math.log10(largest)
-    return value - 4.0 * UNIT * max(abs(value), abs(math.log10(largest)), 1.0), vector
-
-
-def _apply_error(linear: LinearMap) -> float:
-    """Return a bound on the rounding error of one float64 application to a unit vector (a guess for other kinds)."""
-    if isinstance(linear, Convolution | Matrix):
-        weight = linear.weight.double().flatten(2) if linear.weight.ndim > 2 else linear.weight.double()[:, :, None]
-        largest = float(weight.abs().max())
-        if largest == 0.0:
-            return 0.0
-        copies = linear.copies() if isinstance(linear, Convolution) else 1.0
-        taps = float((weight / largest).norm(dim=(0, 1)).sum()) * copies
-        vanished = 2.0**-1074 * weight.shape[2] * max(weight.shape[:2]) * math.sqrt(linear.out_size)
-        return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest + vanished
-    return 0.0
