@@ -113,6 +113,12 @@ class Browser:
         self._call("Page.navigate", url=Path(path).resolve().as_uri())
         self._until(lambda: self._loaded, "the page did not load")
 
+    def reload(self):
+        """Load the page again, at the place that its address names now."""
+        self._loaded = False
+        self._call("Page.reload")
+        self._until(lambda: self._loaded, "the page did not load")
+
     def size(self, width, height):
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 

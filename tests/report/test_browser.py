@@ -257,7 +257,7 @@ def test_a_page_opened_at_a_folded_part_shows_it(chromium, path):
     file.write_text(to_html(document()), encoding="utf-8")
     chromium.open(file)
     chromium.evaluate("location.hash = 'word-1'")
-    chromium.evaluate("location.reload()")
+    chromium.reload()
     chromium.settle()
     assert chromium.evaluate("document.querySelector('details.part')?.open") is True
 

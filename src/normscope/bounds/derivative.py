@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, settle
 from ..graph.export import Traces, capture
 from ..graph.ir import Graph, Node
@@ -94,13 +95,16 @@ def candidates(
         samples = call.count if graph.per_sample else 1
         for whole in _wholes(batch, graph, call, traces or Traces(model, mode=forced, output=output)):
             local = _replayed(whole, graph, samples, call.notes)
-            if _gives(model, call, local):
+            with untouched(model, forced):
+                gives = _gives(model, call, local)
+            if gives:
                 yield local
                 break
     why = "the model cannot be traced" if graph is None else "the traced model cannot be differentiated in its stead"
     # without a graph nobody knows whether samples are independent
     alone = graph is not None and graph.per_sample
-    local = _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
+    with untouched(model, forced):
+        local = _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
     yield local if graph is None else replace(local, notes=(*local.notes, *graph.notes))
 
 

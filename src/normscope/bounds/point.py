@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,10 +161,11 @@ def batch_norms(
     """Return the Jacobian norms at the samples of a batch as tensors: what `jacobian_norms` makes brackets of."""
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
-    with untouched(model, forced), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         for local in candidates(model, batch, mode, forced, output, graph, traces):
             try:
-                return norms_at(local, rtol=rtol, steps=steps, seed=seed, budget=budget)
+                with nullcontext() if local.doubted is None else untouched(model, forced):  # a graph writes nothing
+                    return norms_at(local, rtol=rtol, steps=steps, seed=seed, budget=budget)
             except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
                 unfit = error
     raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit

@@ -13,9 +13,12 @@ from torch import Tensor
 from ..core.budget import Budget
 from ..core.cost import count
 from .linear_map import LinearMap
+from .squaring import squared_eigenpairs
 
 _DIRECT = 128
 """Matrices up to this order are diagonalized directly."""
+_SQUARED = 2048
+"""On a GPU matrices up to this order are squared again and again instead."""
 _ROOM = 4
 """Vectors of a basis for which memory is taken at a time, and steps between two looks at how far it has come."""
 MISSED = 1e-3
@@ -52,11 +55,13 @@ def top_eigenpairs(
         generator: a CPU generator for the start vectors; a fixed seed when None.
     """
     count, size, _ = matrices.shape
-    if size <= _DIRECT:
-        values, vectors = torch.linalg.eigh(matrices.cpu())  # small: not worth a GPU solver's start
-        return values[:, -1].to(matrices.device), vectors[:, :, -1].to(matrices.device)
+    if size <= _DIRECT and not matrices.is_cuda:
+        values, vectors = torch.linalg.eigh(matrices)
+        return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
+    if size <= _SQUARED and matrices.is_cuda:
+        return squared_eigenpairs(matrices, start, rtol=rtol)
     found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
     return found.values, found.vectors
 
