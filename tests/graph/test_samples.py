@@ -78,7 +78,7 @@ def test_samples_that_meet_are_one_input(name):
         graph = ns.capture(model, torch.randn(5, 4))
     assert not graph.per_sample
     assert graph.input_shape == (5, 4)
-    assert graph.batched is None
+    assert graph.batched == ()
 
 
 def test_its_bound_holds_for_the_batch():
@@ -162,9 +162,9 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
     graph = ns.capture(model.eval(), batch)
     assert graph.per_sample
     assert graph.input_shape == (1, *shape[1:])
-    assert graph.batched is not None
+    assert graph.batched
     with torch.no_grad():
-        assert torch.allclose(graph.batched.run(batch), model(batch), atol=1e-5)
+        assert torch.allclose(graph.batched[0].run(batch), model(batch), atol=1e-5)
 
 
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
@@ -189,7 +189,7 @@ def test_the_order_of_the_samples_matters():
 def test_a_batch_of_one_is_its_own_graph():
     graph = ns.capture(Function(lambda x: x - x.mean(0)).eval(), torch.randn(1, 3))
     assert graph.per_sample
-    assert graph.batched.input_shape == (1, 3)
+    assert [held.input_shape for held in graph.batched] == [(1, 3)]
 
 
 def test_jacobians_take_mixed_samples_as_one_input():

@@ -109,13 +109,13 @@ def candidates(
 
 
 def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Graph]:
-    """Yield graphs of all samples of a batch: the one that is there, and one captured for it."""
+    """Yield graphs of all samples of a batch: one that is there, and one captured for it."""
     if not graph.per_sample:
         yield graph
         return
-    held = graph.batched
-    if held is not None and held.output_shape[0] == call.count and _of(held, call):
-        yield held
+    for held in graph.batched:
+        if held.output_shape[0] == call.count and _of(held, call):
+            yield held
     with suppress(CaptureError):  # the graph may be that of more samples, or of others
         whole = traces.at(batch)
         tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]

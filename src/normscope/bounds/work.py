@@ -290,6 +290,8 @@ class Work:
         """
         work = OBSERVED_WORK / OBSERVED_PASSES
         samples = passes(self.graph, OBSERVED_SAMPLES, work=work / USUAL_STEPS)
+        there = 1 if self.graph.samples is None else len(self.graph.samples)
+        samples = there if 2 * samples > there else samples  # of all samples there is a graph already
         steps = passes(self.graph, OBSERVED_STEPS, work=work, samples=samples, least=OBSERVED_FEWEST)
         return jacobian_norms(
             self.model,

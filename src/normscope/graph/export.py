@@ -22,8 +22,9 @@ from .ir import Graph
 from .leaves import recognise
 from .lines import why_untraced
 from .memory import AS_STRIDED, Strides, refuse_other_strides
+from .plain import is_plain, writes_nothing
 from .samples import independent
-from .state import averages_counted, changed, part_twins, read_state, writes_nothing
+from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
 
 
@@ -60,12 +61,12 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
     forced, mode = mode, mode_of(model, mode)
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
-    batched = None
+    batched: tuple[Graph, ...] = ()
     if call.per_sample and call.count > 1:
-        _, batched = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
-        call = dataclasses.replace(call, per_sample=independent(batched, call.count))
+        _, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
+        call, batched = dataclasses.replace(call, per_sample=independent(whole, call.count)), (whole,)
     found, graph = _captured(model, call, forced, mode)
-    return dataclasses.replace(found, batched=(batched or graph) if call.per_sample else None)
+    return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
 
 
 @outside_inference_mode
@@ -208,12 +209,13 @@ def _coarse(graph: Graph) -> bool:
 def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     """Trace the model into functional operators; blocks without gradients are opened.
 
-    `plain` leaves composite operators whole where nothing is written in place, which takes a fraction of the time.
+    Where the trace can be read as it is, it is left so, which takes a fraction of the time. `plain` leaves composite
+    operators whole wherever nothing is written in place.
     """
     try:
         with quiet(), averages_counted(model):  # torch prints its graph when it fails
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
-            if plain and writes_nothing(program):
+            if writes_nothing(program) if plain else is_plain(program):
                 return program
             part_twins(program)
             return program.run_decompositions({})

@@ -144,7 +144,8 @@ class Graph:
         rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
         derived: which places read a constant that was computed from a parameter, each with the parameter.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
-        batched: the graph of the whole batch, operator by operator, where the graph is the map of one sample.
+        batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
+            map of one sample.
     """
 
     inputs: tuple[Input, ...]
@@ -156,7 +157,7 @@ class Graph:
     rounded: tuple[str, ...] = ()
     derived: tuple[tuple[str, Tensor], ...] = field(default=(), repr=False)
     samples: Tensor | None = field(default=None, repr=False)
-    batched: Graph | None = field(default=None, repr=False)
+    batched: tuple[Graph, ...] = field(default=(), repr=False)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

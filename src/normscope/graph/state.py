@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,19 +107,6 @@ def part_twins(program: ExportedProgram) -> None:
             program.state_dict[str(spec.target)] = nn.Parameter(filler) if isinstance(value, nn.Parameter) else filler
 
 
-def writes_nothing(program: ExportedProgram) -> bool:
-    """Whether no operator writes in place, as far as torch knows (of running statistics it does not say so)."""
-    called = [
-        node for node in program.graph.nodes if node.op == "call_function" and node.target is not operator.getitem
-    ]
-    return all(
-        isinstance(node.target, torch._ops.OpOverload)
-        and not node.target._schema.is_mutable
-        and not ("batch_norm" in str(node.target) and True in node.args)
-        for node in called
-    )
-
-
 def without_unread_statistics(node: torch.fx.Node) -> tuple[Any, ...]:
     """Return a node's arguments, less the running statistics that an instance norm moves and does not read."""
     if not _moves_statistics(node):
@@ -134,7 +120,7 @@ def _moves_statistics(node: torch.fx.Node) -> bool:
 
 def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
     """Refuse a normalizer whose running statistics depend on the input: torch itself has no derivative for it."""
-    statistics = args[3:5] if node.target in (BATCH_NORM_EVAL, INSTANCE_NORM) else ()
+    statistics = args[3:5] if node.target in (BATCH_NORM_EVAL, aten.batch_norm.default, INSTANCE_NORM) else ()
     if any(isinstance(statistic, Ref) for statistic in statistics):
         raise CaptureError(
             f"{node.target} normalizes with running statistics that this very run has changed: write the normalization "

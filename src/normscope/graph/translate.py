@@ -17,6 +17,7 @@ from .call import Call
 from .ir import Graph, Input, Node, Ref, leaves
 from .lines import source_of
 from .memory import AS_STRIDED, entries_read, overlap
+from .plain import BATCH_NORM, simpler
 from .precision import rounded
 from .state import (
     batch_norm_output,
@@ -198,6 +199,9 @@ class _Reader:
             return _node(node, aten.take.default, (args[0], entries_read(node)), {})
         if node.target is aten.detach.default:  # it changes gradients, not the function
             return _identity(node, args[0])
+        if (written := simpler(node.target, args, node.meta["val"])) is not None:
+            picked = 0 if node.target is BATCH_NORM else None
+            return _node(node, *written, index=picked)
         if node.target is aten.scaled_dot_product_attention.default:
             args, kwargs, dropping = _without_dropout(args, kwargs)
             self.notes += [DROPPED] if dropping else []

@@ -1,0 +1,83 @@
+"""Traces that torch need not rewrite: nothing is written in place, and every operator is known in the form it has.
+
+torch.export leaves views, casts and batch norms as the model called them. `run_decompositions` writes them in fewer
+operators, and takes longer than the trace itself. Where a trace holds nothing else it is read as it is, and `simpler`
+writes these few operators as torch would.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+aten = torch.ops.aten
+
+
+def _operators(names: str) -> set[Any]:
+    parts = (name.partition(".") for name in names.split())
+    return {getattr(getattr(aten, name), overload or "default") for name, _, overload in parts}
+
+
+KEPT = _operators("""
+    linear matmul mm bmm addmm conv1d conv2d embedding scaled_dot_product_attention softmax.int
+    layer_norm rms_norm group_norm avg_pool2d adaptive_avg_pool2d max_pool2d
+    add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Scalar neg abs exp log sqrt rsqrt reciprocal
+    pow.Tensor_Scalar square
+    sin cos erf tanh sigmoid relu relu6 leaky_relu elu selu gelu silu mish hardtanh hardswish hardsigmoid softplus
+    clamp clamp_min maximum minimum gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Scalar ne.Scalar where.self
+    masked_fill.Scalar mean mean.dim sum sum.dim_IntList amax amin
+    permute transpose.int t unsqueeze squeeze.dim cat stack select.int slice.Tensor expand split.Tensor
+    arange zeros ones full ones_like zeros_like
+""")
+"""Operators that torch leaves as they are."""
+VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
+CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
+COPIES = {aten.contiguous.default, aten.clone.default}
+BATCH_NORM = aten.batch_norm.default
+DROPOUT = aten.dropout.default
+
+
+def writes_nothing(program: ExportedProgram) -> bool:
+    """Whether no operator writes in place, as far as torch knows (of running statistics it does not say so)."""
+    return all(
+        isinstance(target, torch._ops.OpOverload)
+        and not target._schema.is_mutable
+        and not ("batch_norm" in str(target) and True in args)
+        for target, args in _called(program)
+    )
+
+
+def is_plain(program: ExportedProgram) -> bool:
+    """Whether a trace can be read as it is."""
+    known = KEPT | VIEWS | CASTS | COPIES | {BATCH_NORM, DROPOUT}
+    return writes_nothing(program) and all(target in known for target, _ in _called(program))
+
+
+def _called(program: ExportedProgram) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Return the operators that were called, with their arguments; checks of metadata compute nothing."""
+    passed = (operator.getitem, aten._assert_tensor_metadata.default)
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [(node.target, node.args) for node in nodes if node.target not in passed]
+
+
+def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """Return an operator, with its arguments, as torch's rewriting would write it; None for one that stays as it is.
+
+    Args:
+        target: the operator as traced.
+        args: its arguments.
+        value: what it makes, of which form and dtype count.
+    """
+    if target in VIEWS:
+        return aten.reshape.default, (args[0], list(value.shape)), {}
+    if target in CASTS:
+        return aten._to_copy.default, args[:1], {"dtype": value.dtype, "device": value.device}
+    if target in COPIES:
+        return aten.clone.default, args[:1], {}
+    if target is BATCH_NORM:
+        return aten._native_batch_norm_legit_no_training.default, (*args[:5], *args[6:8]), {}
+    return None
