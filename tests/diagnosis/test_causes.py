@@ -124,7 +124,7 @@ def started(model: nn.Module, gain: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", [Block, After])
-@pytest.mark.parametrize("blocks", [4, 8])
+@pytest.mark.parametrize("blocks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_an_exploding_residual_network_is_told_to_scale_its_branches(kind, blocks):
     model = started(nn.Sequential(*[kind(32, 1.0) for _ in range(blocks)], nn.Linear(32, 4)), 1.8)
     finding = audited(model, torch.randn(128, 32))["exploding-run", "0.a"]

@@ -74,7 +74,7 @@ def pair(kind: type[Body]) -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("kind", [One, Optional, Catching])
-@pytest.mark.parametrize("scope", ["global", "point", "ball"])
+@pytest.mark.parametrize("scope", ["global", "point", pytest.param("ball", marks=pytest.mark.slow)])
 def test_figures_are_those_of_named_arguments(kind, scope, batch):
     more = {"radius": 0.1} if scope == "ball" else {}
     first, second = (ns.lipschitz(model, batch, scope=scope, **more) for model in pair(kind))

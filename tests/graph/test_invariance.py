@@ -526,7 +526,7 @@ def tangled(seed: int) -> int:
 
 
 def test_random_graphs_do_not_break_a_claim() -> None:
-    assert sum(map(tangled, range(12))) > 6
+    assert sum(map(tangled, range(6))) > 3
 
 
 @pytest.mark.slow
@@ -548,7 +548,7 @@ def drawn(seed: int) -> int:
 
 
 def test_random_networks_do_not_break_a_claim() -> None:
-    assert sum(map(drawn, range(12))) > 0
+    assert sum(map(drawn, range(6))) > 0
 
 
 @pytest.mark.slow

@@ -231,7 +231,7 @@ def meet(model: nn.Module, shape: tuple[int, ...]) -> bool:
     return False
 
 
-PARTS = 24
+PARTS = 48
 """The examples of all rules are tried in so many parts, all but the first among the slow tests."""
 
 

@@ -32,7 +32,7 @@ PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a smaller see
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
-@hypothesis.settings(max_examples=12, phases=PHASES, database=None)
+@hypothesis.settings(max_examples=6, phases=PHASES, database=None)
 @hypothesis.given(SEEDS)
 def test_no_attack_gets_above_a_bound(seed: int) -> None:
     try_network(network(seed), steps=30, tries=8)
