@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..report.document import Figure
-from ..report.words import counted, factor, shape
+from ..report.words import LEVELS, counted, factor, shape
 from .cards import next_steps
+from .findings.loose import BECAUSE, loose
 from .findings.loose import CODE as LOOSE
-from .findings.loose import loose
 from .result import Audit
+from .verdict import clause, groups
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",
@@ -21,6 +22,12 @@ EVIDENCE = {
 }
 
 NO_BOUND = "no useful bound"
+
+UNBOUNDED = ("not-lipschitz", "no-rule")
+"""Findings that name the parts without a finite constant."""
+
+TILE = 64
+"""Letters of the reason that stand beside a headline value; longer ones stand in the details alone."""
 
 
 def headline(audit: Audit) -> list[str]:
@@ -63,6 +70,19 @@ def why_useless(audit: Audit) -> str | None:
     return " ".join((size, *(finding.why for finding in audit.findings if finding.code == LOOSE)))
 
 
+def briefly_useless(audit: Audit) -> str:
+    """Return in a few words what leaves an audit without a useful bound over all inputs; `why_useless` says it whole.
+
+    Args:
+        audit: one whose bound over all inputs is infinite, or far above what was seen.
+    """
+    named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
+    causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
+    infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf
+    short = [text for text in (named if infinite else causes) if len(text) <= TILE]
+    return short[0] if short else "it is infinite" if infinite else "it is far above anything seen at the data"
+
+
 def figures(audit: Audit) -> Iterator[Figure]:
     """Yield the headline values of an audit: how much a change grows, at the data and at most; findings; size."""
     overall, observed = audit.lipschitz, audit.observed
@@ -75,12 +95,11 @@ def figures(audit: Audit) -> Iterator[Figure]:
         )
     if overall is not None:
         why = why_useless(audit)
-        causes = [finding.why for finding in audit.findings if finding.code == LOOSE]
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""
         yield Figure(
             label="Any change of any input grows at most",
             value=_times(overall.log10_upper) if why is None else NO_BOUND,
-            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else (causes or [why])[0],
+            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else briefly_useless(audit),
             term="Lipschitz constant",
         )
     yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
@@ -90,10 +109,16 @@ def figures(audit: Audit) -> Iterator[Figure]:
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`."""
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in reversed(Severity)}
-    plural = {Severity.INFO: "info"}
-    told = [counted(count, severity.value, plural.get(severity, "")) for severity, count in counts.items() if count]
+    """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`.
+
+    Of notes, which may be many, it also says of how many kinds they are.
+    """
+    told = []
+    for severity in reversed(Severity):
+        codes = [finding.code for finding in findings if finding.severity is severity]
+        kinds = len(set(codes))
+        of = f" of {counted(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
+        told += [f"{counted(len(codes), LEVELS[severity.value])}{of}"] if codes else []
     return ", ".join(told) or "none"
 
 
@@ -106,15 +131,21 @@ def nothing_found(audit: Audit) -> str:
 
 def to_do(audit: Audit) -> list[str]:
     """Return what to do next: about what was found, and about what would show more."""
-    found = next_steps(audit.findings, audit.layers)
+    found = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
+    if not found and audit.mode is not None:
+        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
+    return found
+
+
+def to_see_more(audit: Audit) -> list[str]:
+    """Return what to do so that an audit shows what it does not show now."""
+    found = []
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = counted(audit.samples, "sample")
         found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
     if cuts(audit):
         found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
-    if not found and audit.mode is not None:
-        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
     return found
 
 
