@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from audit_models import MODELS  # noqa: E402
+
 from tests.report.browser import Browser  # noqa: E402
 
 NAMES = {"resnet50": "ResNet-50", "gpt2": "GPT-2 small"}

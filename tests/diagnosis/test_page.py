@@ -87,7 +87,7 @@ def test_the_first_screen_answers_and_everything_else_is_folded():
     document = audit_document(deep())
     kinds = [type(block).__name__ for block in first_screen(document)]
     assert kinds[:4] == ["Text", "Text", "Figures", "Chart"]
-    assert kinds[4:] == ["Notice"] * 3 + ["Steps"]
+    assert kinds[4:] == ["Notice"] * 4 + ["Steps"]  # three kinds of findings, and what was not measured
     verdict = document.blocks[0]
     assert (verdict.heading, verdict.body, verdict.lead) == ("Verdict", deep().verdict, True)
     assert verdict.body.startswith("Layer `layer2.3.conv2` is dead; the variances into 9 of 53 normalizers collapsed;")
@@ -151,7 +151,7 @@ def test_without_a_finite_bound_the_data_come_first_and_the_reason_is_named():
     )
     shown = {item.term: item for item in of(audit_document(subject), Figures)[0].items}
     assert shown["Lipschitz constant"].value == "no useful bound"
-    assert shown["Lipschitz constant"].note == "it is infinite"
+    assert shown["Lipschitz constant"].note == "infinite; the details say why"
 
 
 LONG = "the gate of block 7 multiplies two values that are not bounded, at models/very/deep/down/gates.py:120"
@@ -164,8 +164,8 @@ def test_a_headline_figure_has_a_short_reason_and_the_details_the_long_one():
         (gates[:1], "`blocks.0.gate` can amplify some inputs without limit"),
         (gates, "3 parts can amplify some inputs without limit"),
         ([finding("no-rule", "fft", Severity.INFO)], "`fft` runs an operator without a rule"),
-        ([finding("no-rule", f"{'deep.' * 20}fft", Severity.INFO)], "it is infinite"),
-        ([], "it is infinite"),
+        ([finding("no-rule", f"{'deep.' * 20}fft", Severity.INFO)], "infinite; the details say why"),
+        ([], "infinite; the details say why"),
     ):
         subject = audit(ladder=unbounded | {"observed": ladder()["observed"]}, findings=tuple(found))
         document = audit_document(subject)
@@ -181,7 +181,7 @@ def test_a_long_reason_for_a_loose_bound_stands_in_the_details_alone():
         findings=(finding("loose-bound", "", Severity.INFO, why=f"What makes it so: {causes}."),),
     )
     document = audit_document(subject)
-    assert of(document, Figures)[0].items[1].note == "it is far above anything seen at the data"
+    assert of(document, Figures)[0].items[1].note == "far above anything seen at the data"
     assert sum(causes in sentence for sentence in sentences(document)) == 1
 
 
@@ -272,7 +272,8 @@ def test_no_data_and_no_graph_are_said():
     document = audit_document(NO_GRAPH)
     assert "'Not measured' says why." in render(document, width=200)
     assert not [chart for chart in of(document, Chart) if chart.term == "ladder of bounds"]
-    assert "the model cannot be traced" in render(document)
+    assert "the model cannot be traced" in render(audit_document(NO_GRAPH, brief=True))
+    assert "the model cannot be traced" in to_html(document)
 
 
 def test_no_findings_say_what_was_checked():
@@ -297,9 +298,11 @@ def test_a_finding_becomes_a_notice():
 def test_an_info_is_one_line_until_it_is_opened():
     (notice,) = notices([finding("stale-statistics", f"bn{n}", Severity.INFO, f"Never of `bn{n}`.") for n in range(53)])
     assert notice.heading == "The statistics of 53 normalizers were never taken"
-    assert notice.where == "`bn0`, `bn1`, `bn2` and 50 more"
+    assert notice.where == ""  # how many they are is enough for one line; the folded part names them
+    assert dict(notice.more)["layers"].startswith("`bn0`, `bn1`, `bn2`")
     assert notice.lines == ()
     assert dict(notice.more)["seen"] == "Never of `bn0`, `bn1`, `bn2` and 50 more."
+    assert notices([finding("redundant-bias", f"{n}", Severity.INFO) for n in range(2)])[0].where == "`0` and `1`"
     shown = render(audit_document(audit(findings=(finding("redundant-bias", "a", Severity.INFO),)), brief=True))
     assert shown.count("note ") == 1
     assert "Lower the weight decay" not in shown
@@ -363,6 +366,48 @@ def test_what_to_do_next_names_each_kind_once_and_the_worst_first():
     assert next_steps([finding(severity=Severity.INFO)]) == []
     many = [finding(f"code-{n}", str(n)) for n in range(7)]
     assert next_steps(many)[-1] == "3 more kinds of findings, above."
+
+
+def test_what_was_not_measured_is_one_line_of_the_first_screen():
+    document = audit_document(NO_GRAPH)
+    (notice,) = (notice for notice in of(document, Notice) if notice.heading.startswith("Not measured"))
+    assert (notice.heading, notice.level) == ("Not measured: Lipschitz constant", "info")
+    assert notice.more == NO_GRAPH.skipped
+    assert notice.lines == ()
+    figure = of(document, Figures)[0].items[0]
+    assert (figure.term, figure.value) == ("Lipschitz constant", "not measured")
+    assert figure.note == "'Not measured' says why"
+    assert not [n for n in of(audit_document(audit()), Notice) if n.heading.startswith("Not measured")]
+
+
+def test_jacobians_at_one_sample_of_many_are_not_called_those_of_the_batch():
+    one = bracket(0.5, 0.5, scope=Scope.POINT)
+    alone = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,), input_shape=(1, 64))
+    whole = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,), input_shape=(32, 64))
+    three = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,) * 3, input_shape=(1, 64))
+    for seen, note in (
+        (alone, "at the 1 sample tried"),
+        (whole, "at the batch"),
+        (three, "at the 3 samples tried"),
+        (one, "at the batch"),
+    ):
+        assert of(audit_document(audit(observed=seen)), Figures)[0].items[0].note == note
+    assert headline(audit(observed=alone))[2].startswith("At the 1 sample tried (POINT) a small change")
+
+
+def test_one_step_is_no_list():
+    page = to_html(audit_document(audit()))
+    assert "<ol>" not in page
+    assert "What to do next" in page
+    two = to_html(audit_document(audit(findings=(finding(), finding("dead-layer", "x")))))
+    assert two.count("<ol>") == 1
+    assert two.count("<li>") >= 2
+
+
+def test_what_is_broken_comes_before_what_would_show_more():
+    few = "statistics come from the batch alone (4 samples): pass loader= for more"
+    broken = audit(findings=(finding("non-finite-weights", "0.weight", Severity.ERROR, advice="Mend."),), notes=(few,))
+    assert len(to_do(broken)) == 1
 
 
 def test_a_healthy_audit_says_what_would_show_more():
@@ -512,6 +557,15 @@ def test_the_first_figures_are_those_that_matter():
     (figures,) = of(audit_document(audit()), Figures)
     assert [item.value for item in figures.items] == ["6.31 times", "178 times", "1 warning", 8448]
     assert [item.term for item in figures.items] == ["Jacobian norm", "Lipschitz constant", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "value"),
+    [(0.8, "6.31 times"), (2.9, "794 times"), (3.86, "7,240 times"), (5.999, "998,000 times"), (6.5, "10^6.50 times")],
+)
+def test_a_headline_is_written_in_plain_digits_where_these_are_few(exponent, value):
+    seen = bracket(exponent, exponent, scope=Scope.POINT)
+    assert of(audit_document(audit(observed=seen)), Figures)[0].items[0].value == value
 
 
 def test_every_term_of_the_page_leads_to_the_glossary():

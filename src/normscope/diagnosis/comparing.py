@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ..bounds.radius.page import compared_curves, compared_radii
@@ -17,7 +17,7 @@ from ..report.words import counted, listed
 from .cards import steps
 from .comparing_words import compared_findings, compared_steps, compared_verdict
 from .findings.loose import useful
-from .page import cut_short, part, useful_bound
+from .page import cut_short, not_measured, part, useful_bound
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .page_words import tally, why_useless
 from .result import Audit, Row
@@ -70,6 +70,7 @@ def compare_document(
         *([] if first is None else [first]),
         *compared_findings(audits),
         *cut_short(audits),
+        *not_measured(audits),
         *([] if brief else steps(compared_steps(audits))),
         *part(
             "How much a change can grow",
@@ -385,11 +386,7 @@ def _aligned(
     chosen = weights if alike else {name: list(audit.layers) for name, audit in audits.items()}
     count = max(map(len, chosen.values()))
     padded = {name: [*layers, *[None] * (count - len(layers))] for name, layers in chosen.items()}
-    return tuple(_place_name(index, padded.values(), alike) for index in range(count)), padded
-
-
-def _place_name(index: int, aligned: Iterable[Sequence[Row | None]], alike: bool) -> str:
-    there = (places[index] for places in aligned)
-    paths = {None if row is None else row.path for row in there}
-    path = paths.pop() if len(paths) == 1 else None
-    return path or f"{'weight layer' if alike else 'layer'} {index + 1}"
+    paths = [{None if row is None else row.path for row in there} for there in zip(*padded.values())]
+    if all(len(found) == 1 for found in paths):
+        return tuple(row.path for row in next(iter(chosen.values()))), padded
+    return tuple(f"{'weight layer' if alike else 'layer'} {index + 1}" for index in range(count)), padded

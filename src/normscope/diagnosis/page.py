@@ -85,6 +85,7 @@ def _first(audit: Audit) -> list[Block]:
         *([] if chart is None else [chart]),
         *_findings(audit),
         *cut_short({audit.name: audit}),
+        *not_measured({audit.name: audit}),
         *steps(to_do(audit)),
     ]
 
@@ -124,7 +125,6 @@ def _details(audit: Audit) -> list[Block]:
         ),
         *part(
             "About this audit",
-            _skipped(audit),
             *(Text(body=note) for note in audit.notes),
             cost_table(audit.cost),
             _provenance(audit),
@@ -181,6 +181,24 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
+def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
+    """Return one line for each audit in which something was not measured, with the reasons folded behind it.
+
+    Args:
+        audits: by name.
+    """
+    return [
+        Notice(
+            level="info",
+            heading=f"Not measured{f' in {name}' if len(audits) > 1 else ''}: "
+            f"{listed([what for what, _ in audit.skipped], most=2)}",
+            more=audit.skipped,
+        )
+        for name, audit in audits.items()
+        if audit.skipped
+    ]
+
+
 def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
     return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
 
@@ -221,11 +239,12 @@ def growth_chart(audit: Audit) -> Chart | None:
         where it is of no use any more, and the caption says so.
     """
     rows = audit.layers
+    seen = _seen_lines(rows)
     return _row_chart(
         rows,
-        (*_seen_lines(rows), *_bound_line(rows)),
+        (*seen, *_bound_line(rows)),
         title="How much a change of the input has grown, layer by layer",
-        caption=" ".join(filter(None, (READING_GROWTH, _where_it_ends(audit)))),
+        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit)))),
         axis="log10 of the growth (1 is ten times)",
         rules=(("no growth", 0.0),),
         term="Jacobian norm",

@@ -21,6 +21,8 @@ EVIDENCE = {
     Evidence.SAMPLED: "the largest of the points tried",
 }
 
+ANY = "Any change of any input grows at most"
+
 NO_BOUND = "no useful bound"
 
 UNBOUNDED = ("not-lipschitz", "no-rule")
@@ -40,7 +42,7 @@ def headline(audit: Audit) -> list[str]:
         Sentences in reading order; the first says what was audited.
     """
     overall, observed = audit.lipschitz, audit.observed
-    at_data = [_at_data(observed)] if observed is not None else []
+    at_data = [_at_data(observed, audit.samples)] if observed is not None else []
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -80,7 +82,7 @@ def briefly_useless(audit: Audit) -> str:
     causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
     infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf
     short = [text for text in (named if infinite else causes) if len(text) <= TILE]
-    return short[0] if short else "it is infinite" if infinite else "it is far above anything seen at the data"
+    return short[0] if short else "infinite; the details say why" if infinite else "far above anything seen at the data"
 
 
 def figures(audit: Audit) -> Iterator[Figure]:
@@ -90,18 +92,21 @@ def figures(audit: Audit) -> Iterator[Figure]:
         yield Figure(
             label="A small change of your data grows at most",
             value=_times(observed.log10_upper),
-            note=_samples(observed),
+            note=_samples(observed, audit.samples),
             term="Jacobian norm",
         )
     if overall is not None:
         why = why_useless(audit)
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""
         yield Figure(
-            label="Any change of any input grows at most",
+            label=ANY,
             value=_times(overall.log10_upper) if why is None else NO_BOUND,
             note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else briefly_useless(audit),
             term="Lipschitz constant",
         )
+    elif audit.mode is not None:
+        why = "'Not measured' says why" if audit.skipped else ""
+        yield Figure(label=ANY, value="not measured", note=why, term="Lipschitz constant")
     yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
     layers = f"{counted(weights, 'weight layer')}, {counted(normalizers, 'normalizer')}"
@@ -139,7 +144,9 @@ def to_do(audit: Audit) -> list[str]:
 
 def to_see_more(audit: Audit) -> list[str]:
     """Return what to do so that an audit shows what it does not show now."""
-    found = []
+    found: list[str] = []
+    if any(finding.severity is Severity.ERROR for finding in audit.findings):
+        return found  # what is broken comes first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = counted(audit.samples, "sample")
@@ -174,12 +181,19 @@ def _looked_at(audit: Audit) -> str:
 
 
 def _times(exponent: float) -> str:
-    return "infinitely" if exponent == math.inf else f"{factor(exponent)} times"
+    """Return a factor as a headline: in plain digits where these are few."""
+    if exponent == math.inf:
+        return "infinitely"
+    plain = 3 <= exponent < 6
+    return f"{float(f'{10.0**exponent:.3g}'):,.0f} times" if plain else f"{factor(exponent)} times"
 
 
-def _samples(observed: Bracket) -> str:
+def _samples(observed: Bracket, samples: int) -> str:
+    """Say at how many samples Jacobians were taken; one that is the map of the whole batch is taken at the batch."""
     points = len(observed.per_sample or ())
-    return f"at the {points} samples tried" if points > 1 else "at the batch"
+    if points == 1 and samples > 1 and observed.input_shape is not None and observed.input_shape[:1] == (1,):
+        return "at the 1 sample tried"
+    return f"at the {counted(points, 'sample')} tried" if points > 1 else "at the batch"
 
 
 def _over_all_inputs(bracket: Bracket) -> str:
@@ -195,9 +209,8 @@ def _over_all_inputs(bracket: Bracket) -> str:
     return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
-def _at_data(bracket: Bracket) -> str:
-    where = f"{_samples(bracket).replace('tried', 'tried (POINT)') if bracket.per_sample else 'at the batch (POINT)'}"
-    where = where[0].upper() + where[1:]
+def _at_data(bracket: Bracket, samples: int) -> str:
+    where = f"A{_samples(bracket, samples)[1:]} (POINT)"
     if bracket.log10_upper == math.inf:
         return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
     evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"

@@ -118,11 +118,27 @@ def arrow(frame: Frame, along: float, value: float, colour: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """Return the start and the end of a long name: the end tells layers apart, the start tells where they are."""
+    """Return a long name in fewer letters: a module path with its words clipped, anything else by its start and end.
+
+    Example:
+        >>> shortened("1.layers.12.layer.0.normalization", 22), shortened("0.self_attn.out_proj", 16)
+        ('1.laye.12.laye.0.norm', '0.self.out_proj')
+    """
     if len(name) <= most:
         return name or NOT_MEASURED
+    words = name.split(".")
+    if len(words) > 1 and PATH.fullmatch(name):
+        inner = (".".join((*(_clipped(word, cap) for word in words[:-1]), words[-1])) for cap in range(most, 3, -1))
+        every = (".".join(_clipped(word, cap) for word in words) for cap in range(most, 0, -1))
+        for clipped in (*inner, *every):
+            if len(clipped) <= most:
+                return clipped
     tail = (2 * most) // 3
     return f"{name[: most - tail - 1]}…{name[-tail:]}"
+
+
+def _clipped(word: str, most: int) -> str:
+    return word if len(word) <= most else word[:most].rstrip("_") or word[:most]
 
 
 def beginning(names: Sequence[str]) -> str:
