@@ -382,17 +382,17 @@ def test_what_was_not_measured_is_one_line_of_the_first_screen():
 
 def test_jacobians_at_one_sample_of_many_are_not_called_those_of_the_batch():
     one = bracket(0.5, 0.5, scope=Scope.POINT)
-    alone = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,), input_shape=(1, 64))
-    whole = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,), input_shape=(32, 64))
-    three = bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,) * 3, input_shape=(1, 64))
-    for seen, note in (
-        (alone, "at the 1 sample tried"),
-        (whole, "at the batch"),
-        (three, "at the 3 samples tried"),
-        (one, "at the batch"),
+    single, triple = (bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,) * count) for count in (1, 3))
+    for seen, shape, note in (
+        (single, (1, 64), "at the 1 sample tried"),
+        (single, (32, 64), "at the batch"),
+        (single, None, "at the batch"),
+        (triple, (1, 64), "at the 3 samples tried"),
+        (one, (1, 64), "at the batch"),
     ):
-        assert of(audit_document(audit(observed=seen)), Figures)[0].items[0].note == note
-    assert headline(audit(observed=alone))[2].startswith("At the 1 sample tried (POINT) a small change")
+        assert of(audit_document(audit(observed=seen, input_shape=shape)), Figures)[0].items[0].note == note
+    told = headline(audit(observed=single, input_shape=(1, 64)))[2]
+    assert told.startswith("At the 1 sample tried (POINT) a small change")
 
 
 def test_one_step_is_no_list():

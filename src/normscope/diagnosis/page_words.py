@@ -42,7 +42,7 @@ def headline(audit: Audit) -> list[str]:
         Sentences in reading order; the first says what was audited.
     """
     overall, observed = audit.lipschitz, audit.observed
-    at_data = [_at_data(observed, audit.samples)] if observed is not None else []
+    at_data = [_at_data(audit, observed)] if observed is not None else []
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -92,7 +92,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
         yield Figure(
             label="A small change of your data grows at most",
             value=_times(observed.log10_upper),
-            note=_samples(observed, audit.samples),
+            note=_samples(audit, observed),
             term="Jacobian norm",
         )
     if overall is not None:
@@ -188,10 +188,10 @@ def _times(exponent: float) -> str:
     return f"{float(f'{10.0**exponent:.3g}'):,.0f} times" if plain else f"{factor(exponent)} times"
 
 
-def _samples(observed: Bracket, samples: int) -> str:
-    """Say at how many samples Jacobians were taken; one that is the map of the whole batch is taken at the batch."""
+def _samples(audit: Audit, observed: Bracket) -> str:
+    """Say at how many samples Jacobians were taken; that of a map of the whole batch is taken at the batch."""
     points = len(observed.per_sample or ())
-    if points == 1 and samples > 1 and observed.input_shape is not None and observed.input_shape[:1] == (1,):
+    if points == 1 and (audit.input_shape or ())[:1] == (1,):
         return "at the 1 sample tried"
     return f"at the {counted(points, 'sample')} tried" if points > 1 else "at the batch"
 
@@ -209,8 +209,8 @@ def _over_all_inputs(bracket: Bracket) -> str:
     return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
-def _at_data(bracket: Bracket, samples: int) -> str:
-    where = f"A{_samples(bracket, samples)[1:]} (POINT)"
+def _at_data(audit: Audit, bracket: Bracket) -> str:
+    where = f"A{_samples(audit, bracket)[1:]} (POINT)"
     if bracket.log10_upper == math.inf:
         return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
     evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"
