@@ -43,6 +43,17 @@ class Functional(nn.Module):
         return F.linear(x.relu(), self.second) if self.again else x
 
 
+class Columns(nn.Module):
+    """Applies the columns of one weight in two parts, which have no name of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return F.linear(x[:, :2], self.weight[:, :2]).relu() + F.linear(x[:, 2:], self.weight[:, 2:])
+
+
 class Twice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -67,6 +78,7 @@ X, Y = torch.ones(2, 3, 8), torch.ones(2, 5, 8)
         ),
         (Functional(), (torch.ones(2, 4),), ["first", "second"]),
         (Functional(again=True), (torch.ones(2, 4),), ["first", "second", "second"]),
+        (Columns(), (torch.ones(2, 4),), ["", ""]),
         (Twice(), (torch.ones(2, 4),), ["layer", "layer"]),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), (torch.ones(2, 4),), ["0", "1"]),
     ],

@@ -45,9 +45,9 @@ def _name(module: nn.Module | None, path: str, weight: Tensor) -> str:
 
 
 def _part(parameter: Tensor, weight: Tensor) -> str:
-    """Return which rows of a parameter a weight is, as Python writes them; empty for all of them."""
-    if weight.numel() == parameter.numel() or not parameter.is_contiguous() or parameter.ndim != 2:
+    """Return which rows of a parameter a weight is, as Python writes them; empty for all, and for what is no rows."""
+    whole_rows = weight.ndim == parameter.ndim and weight.shape[1:] == parameter.shape[1:]
+    if not whole_rows or weight.stride() != parameter.stride() or len(weight) == len(parameter):
         return ""
-    width = parameter.shape[1]
-    first = (weight.storage_offset() - parameter.storage_offset()) // width
-    return f"[{first}:{first + weight.numel() // width}]"
+    first = (weight.storage_offset() - parameter.storage_offset()) // parameter.stride(0)
+    return f"[{first}:{first + len(weight)}]"
