@@ -350,7 +350,7 @@ def _charts(
         if all(value is None for series in values.values() for value in series):
             return None
         series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
-        axis = "log10 of the growth (1 is ten times)"
+        axis = f"log10 of the {'growth' if style == 'line' else 'gain'} (1 is ten times)"
         return Chart(title=title, labels=labels, series=series, axis=axis, term=term, caption=caption)
 
     def observed(row: Row) -> float | None:
