@@ -43,15 +43,15 @@ class Functional(nn.Module):
         return F.linear(x.relu(), self.second) if self.again else x
 
 
-class Columns(nn.Module):
-    """Applies the columns of one weight in two parts, which have no name of their own."""
+class Blocks(nn.Module):
+    """Applies two blocks of one weight, which are no whole rows and have no name of their own."""
 
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 4))
 
     def forward(self, x):
-        return F.linear(x[:, :2], self.weight[:, :2]).relu() + F.linear(x[:, 2:], self.weight[:, 2:])
+        return F.linear(x[:, :2], self.weight[:2, :2]).relu() + F.linear(x[:, 2:], self.weight[2:, 2:])
 
 
 class Twice(nn.Module):
@@ -78,7 +78,7 @@ X, Y = torch.ones(2, 3, 8), torch.ones(2, 5, 8)
         ),
         (Functional(), (torch.ones(2, 4),), ["first", "second"]),
         (Functional(again=True), (torch.ones(2, 4),), ["first", "second", "second"]),
-        (Columns(), (torch.ones(2, 4),), ["", ""]),
+        (Blocks(), (torch.ones(2, 4),), ["", ""]),
         (Twice(), (torch.ones(2, 4),), ["layer", "layer"]),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), (torch.ones(2, 4),), ["0", "1"]),
     ],
