@@ -215,11 +215,11 @@ def rows_up_to(*pairs):
 @pytest.mark.parametrize(
     ("pairs", "drawn", "told"),
     [
-        (((1.0, 0.1), (6.0, 0.2), (6.3, 0.2), (194.0, 0.8)), (1.0, 6.0, None, None), "ends behind `1`: from there on"),
-        (((1.0, 0.1), (math.inf, 0.2), (math.inf, 0.8)), (1.0, None, None), "ends behind `0`: from there on"),
+        (((1.0, 0.1), (6.0, 0.2), (6.3, 0.2), (194.0, 0.8)), (1.0, 6.0, None, None), "ends at `1`: behind it there is"),
+        (((1.0, 0.1), (math.inf, 0.2), (math.inf, 0.8)), (1.0, None, None), "ends at `0`: behind it there is"),
         (((7.0, 0.1), (math.inf, 0.8)), None, "is not drawn: there is no useful bound"),
         (((math.inf, 0.1), (math.inf, 0.8)), None, "is not drawn: there is no useful bound"),
-        (((1.0, None), (2.0, None)), (1.0, 2.0), "ends behind `1`"),
+        (((1.0, None), (2.0, None)), (1.0, 2.0), "ends at `1`"),
     ],
 )
 def test_the_curve_of_a_bound_ends_where_it_is_of_no_use_and_a_sentence_says_so(pairs, drawn, told):
@@ -231,6 +231,19 @@ def test_the_curve_of_a_bound_ends_where_it_is_of_no_use_and_a_sentence_says_so(
     assert all(value is None or value < 10 for values in found.values() for value in values)
     if pairs[0][1] is not None:
         assert found["seen at the data"] == tuple(seen for _, seen in pairs)
+
+
+def test_the_sentence_names_the_last_place_that_is_drawn_and_none_inside_a_branch():
+    inside = {"bypassed": True, "log10_observed": 0.2}
+    rows = (
+        weight("stem", log10_cumulative=1.0, log10_observed=0.1, follows=(), bypassed=False),
+        weight("a", log10_cumulative=3.0, follows=(0,), log10_trunk_cumulative=2.0, log10_trunk_observed=0.1, **inside),
+        weight("b", log10_cumulative=4.0, follows=(1,), **inside),
+        weight("head", log10_cumulative=90.0, log10_observed=0.8, follows=(0, 2), bypassed=False),
+    )
+    chart = of(audit_document(audit(ladder=ladder(best=(0.9, 90.0)), layers=rows, findings=(LOOSE,))), Chart)[0]
+    assert chart.series[-1].values == (1.0, 2.0, None, None)
+    assert "ends at `a`: behind it there is no useful bound" in chart.caption
 
 
 def test_a_useful_bound_is_drawn_whole_without_a_word():

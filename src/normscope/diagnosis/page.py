@@ -239,24 +239,24 @@ def growth_chart(audit: Audit) -> Chart | None:
         where it is of no use any more, and the caption says so.
     """
     rows = audit.layers
-    seen = _seen_lines(rows)
+    seen, bound = _seen_lines(rows), _bound_line(rows)
     return _row_chart(
         rows,
-        (*seen, *_bound_line(rows)),
+        (*seen, *bound),
         title="How much a change of the input has grown, layer by layer",
-        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit)))),
+        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit, bound)))),
         axis="log10 of the growth (1 is ten times)",
         rules=(("no growth", 0.0),),
         term="Jacobian norm",
     )
 
 
-def _where_it_ends(audit: Audit) -> str:
+def _where_it_ends(audit: Audit, bound: Sequence[Series]) -> str:
     """Say in place of the bound's curve, or of the rest of it, that there is no useful one, and why."""
     if why_useless(audit) is None:
         return ""
-    drawn = [row.path for row in audit.layers if useful_bound(row) is not None]
-    where = f"ends behind `{drawn[-1]}`: from there on there is" if drawn else "is not drawn: there is"
+    drawn = [row.path for line in bound for row, value in zip(audit.layers, line.values) if value is not None]
+    where = f"ends at `{drawn[-1]}`: behind it there is" if drawn else "is not drawn: there is"
     return f"The curve for any input {where} {NO_BOUND} ({briefly_useless(audit)})."
 
 
