@@ -7,7 +7,7 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.diagnosis.comparing import compare_document, difference, matched
-from normscope.diagnosis.comparing_words import compared_verdict
+from normscope.diagnosis.comparing_words import compared_steps, compared_verdict
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
@@ -223,3 +223,45 @@ def test_four_audits_render_in_every_form(brief):
     assert to_html(document)
     assert all(len(line) <= 100 for line in render(document, width=100).splitlines())
     assert bool(of(document, Chart)) is not brief
+
+
+def test_a_comparison_says_what_to_do_where_there_is_something_to_do():
+    few = "statistics come from the batch alone (4 samples): pass loader= for more"
+    loader = "Pass a loader (`loader=`, or `--data`): the statistics come from 4 samples alone."
+    fine, small = audit(findings=()), audit(findings=(), samples=4, notes=(few,))
+    assert compared_steps({"a": fine, "b": fine}) == ["None of them has an error or a warning."]
+    assert compared_steps({"a": fine, "b": small}) == [f"b: {loader}"]
+    assert compared_steps({"a": small, "b": small}) == [f"All: {loader}"]
+    cut = audit(findings=(), notes=("the search from below was cut short after 0 of 600 steps by max_seconds",))
+    (step,) = compared_steps({"a": cut, "b": fine})
+    assert step.startswith("a: Raise `max_seconds`")
+    sick = audit(findings=(finding(),))
+    assert compared_steps({"a": sick, "b": fine})[0].startswith("a: The variance into `net.1` collapsed.")
+    for audits in ({"a": fine, "b": small}, {"a": sick, "b": cut}):
+        blocks = compare_document(audits).blocks
+        assert "Nothing needs to be done" not in str(blocks)
+
+
+def test_a_comparison_names_what_was_not_measured_in_which():
+    part = audit(findings=(), skipped=(("Jacobians", "it branches"),))
+    found = [b for b in compare_document({"a": audit(findings=()), "b": part}).blocks if isinstance(b, Notice)]
+    assert [notice.heading for notice in found] == ["Not measured in b: Jacobians"]
+
+
+def test_bounds_of_no_use_are_not_drawn_in_a_comparison():
+    huge = audit(
+        ladder=ladder(best=(0.9, 194.0)),
+        layers=(
+            weight("a", log10_cumulative=1.0, log10_observed=0.5),
+            weight("b", log10_cumulative=194.0, log10_observed=0.8),
+        ),
+    )
+    endless = audit(ladder={n: b for n, b in ladder(best=(0.9, math.inf)).items() if n in ("best", "observed")})
+    charts = [b for b in compare_document({"huge": huge, "endless": endless}).blocks if isinstance(b, Chart)]
+    values = [value for chart in charts for series in chart.series for value in series.values if value is not None]
+    assert max(values) < 10
+    (rungs,) = (chart for chart in charts if chart.sideways)
+    assert "not drawn" in rungs.caption
+    fair = compare_document({"a": audit(), "b": audit()}).blocks
+    (rungs,) = (chart for chart in fair if isinstance(chart, Chart) and chart.sideways)
+    assert rungs.caption == ""

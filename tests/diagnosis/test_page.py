@@ -5,6 +5,7 @@ import math
 import pytest
 
 from normscope.core.bracket import Evidence, Scope
+from normscope.core.cost import Cost
 from normscope.core.finding import Severity
 from normscope.diagnosis.cards import advice, merged, next_steps, notices
 from normscope.diagnosis.page import audit_document
@@ -70,8 +71,6 @@ def test_the_report_has_its_parts_in_order():
     ]
     assert [chart.title for chart in of(document, Chart)] == [
         "How much a change of the input has grown, layer by layer",
-        "The same limit, bounded in several ways",
-        "Where the bound leaves the data behind, layer by layer",
         "How much each layer alone can stretch what it is given",
         "How far the output moves with each weight",
         "How much the input of each normalizer varies",
@@ -88,7 +87,7 @@ def test_the_first_screen_answers_and_everything_else_is_folded():
     document = audit_document(deep())
     kinds = [type(block).__name__ for block in first_screen(document)]
     assert kinds[:4] == ["Text", "Text", "Figures", "Chart"]
-    assert kinds[4:] == ["Notice"] * 3 + ["Steps"]
+    assert kinds[4:] == ["Notice"] * 4 + ["Steps"]  # three kinds of findings, and what was not measured
     verdict = document.blocks[0]
     assert (verdict.heading, verdict.body, verdict.lead) == ("Verdict", deep().verdict, True)
     assert verdict.body.startswith("Layer `layer2.3.conv2` is dead; the variances into 9 of 53 normalizers collapsed;")
@@ -152,7 +151,38 @@ def test_without_a_finite_bound_the_data_come_first_and_the_reason_is_named():
     )
     shown = {item.term: item for item in of(audit_document(subject), Figures)[0].items}
     assert shown["Lipschitz constant"].value == "no useful bound"
-    assert "'gate' multiplies two unbounded values" in shown["Lipschitz constant"].note
+    assert shown["Lipschitz constant"].note == "infinite; the details say why"
+
+
+LONG = "the gate of block 7 multiplies two values that are not bounded, at models/very/deep/down/gates.py:120"
+
+
+def test_a_headline_figure_has_a_short_reason_and_the_details_the_long_one():
+    unbounded = {name: bracket(0.0, math.inf, reason=LONG) for name in ("product", "best")}
+    gates = [finding("not-lipschitz", f"blocks.{n}.gate", Severity.INFO, LONG) for n in range(3)]
+    for found, note in (
+        (gates[:1], "`blocks.0.gate` can amplify some inputs without limit"),
+        (gates, "3 parts can amplify some inputs without limit"),
+        ([finding("no-rule", "fft", Severity.INFO)], "`fft` runs an operator without a rule"),
+        ([finding("no-rule", f"{'deep.' * 20}fft", Severity.INFO)], "infinite; the details say why"),
+        ([], "infinite; the details say why"),
+    ):
+        subject = audit(ladder=unbounded | {"observed": ladder()["observed"]}, findings=tuple(found))
+        document = audit_document(subject)
+        assert of(document, Figures)[0].items[1].note == note
+        assert sum(LONG in sentence for sentence in sentences(document)) == 1
+        assert "gates.py" not in " ".join(item.note for item in of(document, Figures)[0].items)
+
+
+def test_a_long_reason_for_a_loose_bound_stands_in_the_details_alone():
+    causes = "the worst cases of 53 weight layers multiplied, though no input meets them together"
+    subject = audit(
+        ladder=ladder(best=(0.9, 194.0)),
+        findings=(finding("loose-bound", "", Severity.INFO, why=f"What makes it so: {causes}."),),
+    )
+    document = audit_document(subject)
+    assert of(document, Figures)[0].items[1].note == "far above anything seen at the data"
+    assert sum(causes in sentence for sentence in sentences(document)) == 1
 
 
 LOOSE = finding(
@@ -171,12 +201,55 @@ def test_a_bound_a_millionfold_above_the_data_is_no_useful_bound(upper, useless)
     first, second = of(audit_document(subject), Figures)[0].items[:2]
     assert (first.value, first.term) == ("6.31 times", "Jacobian norm")
     assert (second.value == "no useful bound") is useless
-    chart = of(audit_document(subject), Chart)[0]
-    assert [series.name for series in chart.series][1:] == ([] if useless else ["at most, for any input"])
+    charts = of(audit_document(subject), Chart)
+    assert ("ladder of bounds" in {chart.term for chart in charts}) is not useless
     if useless:
-        assert second.note == "What makes it so: attention and LayerNorm at zero variance."
+        assert second.note == "attention and LayerNorm at zero variance"
         assert "attention and LayerNorm at zero variance" in headline(subject)[2]
-        assert "left out" in chart.caption
+
+
+def rows_up_to(*pairs):
+    return tuple(weight(f"{n}", log10_cumulative=top, log10_observed=seen) for n, (top, seen) in enumerate(pairs))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "drawn", "told"),
+    [
+        (((1.0, 0.1), (6.0, 0.2), (6.3, 0.2), (194.0, 0.8)), (1.0, 6.0, None, None), "ends at `1`: behind it there is"),
+        (((1.0, 0.1), (math.inf, 0.2), (math.inf, 0.8)), (1.0, None, None), "ends at `0`: behind it there is"),
+        (((7.0, 0.1), (math.inf, 0.8)), None, "is not drawn: there is no useful bound"),
+        (((math.inf, 0.1), (math.inf, 0.8)), None, "is not drawn: there is no useful bound"),
+        (((1.0, None), (2.0, None)), (1.0, 2.0), "ends at `1`"),
+    ],
+)
+def test_the_curve_of_a_bound_ends_where_it_is_of_no_use_and_a_sentence_says_so(pairs, drawn, told):
+    subject = audit(ladder=ladder(best=(0.9, pairs[-1][0] + 200.0)), layers=rows_up_to(*pairs), findings=(LOOSE,))
+    chart = of(audit_document(subject), Chart)[0]
+    found = {series.name: series.values for series in chart.series}
+    assert found.get("at most, for any input") == drawn
+    assert told in chart.caption
+    assert all(value is None or value < 10 for values in found.values() for value in values)
+    if pairs[0][1] is not None:
+        assert found["seen at the data"] == tuple(seen for _, seen in pairs)
+
+
+def test_the_sentence_names_the_last_place_that_is_drawn_and_none_inside_a_branch():
+    inside = {"bypassed": True, "log10_observed": 0.2}
+    rows = (
+        weight("stem", log10_cumulative=1.0, log10_observed=0.1, follows=(), bypassed=False),
+        weight("a", log10_cumulative=3.0, follows=(0,), log10_trunk_cumulative=2.0, log10_trunk_observed=0.1, **inside),
+        weight("b", log10_cumulative=4.0, follows=(1,), **inside),
+        weight("head", log10_cumulative=90.0, log10_observed=0.8, follows=(0, 2), bypassed=False),
+    )
+    chart = of(audit_document(audit(ladder=ladder(best=(0.9, 90.0)), layers=rows, findings=(LOOSE,))), Chart)[0]
+    assert chart.series[-1].values == (1.0, 2.0, None, None)
+    assert "ends at `a`: behind it there is no useful bound" in chart.caption
+
+
+def test_a_useful_bound_is_drawn_whole_without_a_word():
+    chart = of(audit_document(audit()), Chart)[0]
+    assert chart.series[1].values == (0.25, 1.1, 2.25)
+    assert "no useful bound" not in chart.caption
 
 
 def test_a_network_that_does_nothing_has_no_bound_to_compare_with():
@@ -212,7 +285,8 @@ def test_no_data_and_no_graph_are_said():
     document = audit_document(NO_GRAPH)
     assert "'Not measured' says why." in render(document, width=200)
     assert not [chart for chart in of(document, Chart) if chart.term == "ladder of bounds"]
-    assert "the model cannot be traced" in render(document)
+    assert "the model cannot be traced" in render(audit_document(NO_GRAPH, brief=True))
+    assert "the model cannot be traced" in to_html(document)
 
 
 def test_no_findings_say_what_was_checked():
@@ -237,11 +311,13 @@ def test_a_finding_becomes_a_notice():
 def test_an_info_is_one_line_until_it_is_opened():
     (notice,) = notices([finding("stale-statistics", f"bn{n}", Severity.INFO, f"Never of `bn{n}`.") for n in range(53)])
     assert notice.heading == "The statistics of 53 normalizers were never taken"
-    assert notice.where == "`bn0`, `bn1`, `bn2` and 50 more"
+    assert notice.where == ""  # how many they are is enough for one line; the folded part names them
+    assert dict(notice.more)["layers"].startswith("`bn0`, `bn1`, `bn2`")
     assert notice.lines == ()
     assert dict(notice.more)["seen"] == "Never of `bn0`, `bn1`, `bn2` and 50 more."
+    assert notices([finding("redundant-bias", f"{n}", Severity.INFO) for n in range(2)])[0].where == "`0` and `1`"
     shown = render(audit_document(audit(findings=(finding("redundant-bias", "a", Severity.INFO),)), brief=True))
-    assert shown.count("info") == 1
+    assert shown.count("note ") == 1
     assert "Lower the weight decay" not in shown
 
 
@@ -305,6 +381,48 @@ def test_what_to_do_next_names_each_kind_once_and_the_worst_first():
     assert next_steps(many)[-1] == "3 more kinds of findings, above."
 
 
+def test_what_was_not_measured_is_one_line_of_the_first_screen():
+    document = audit_document(NO_GRAPH)
+    (notice,) = (notice for notice in of(document, Notice) if notice.heading.startswith("Not measured"))
+    assert (notice.heading, notice.level) == ("Not measured: Lipschitz constant", "info")
+    assert notice.more == NO_GRAPH.skipped
+    assert notice.lines == ()
+    figure = of(document, Figures)[0].items[0]
+    assert (figure.term, figure.value) == ("Lipschitz constant", "not measured")
+    assert figure.note == "'Not measured' says why"
+    assert not [n for n in of(audit_document(audit()), Notice) if n.heading.startswith("Not measured")]
+
+
+def test_jacobians_at_one_sample_of_many_are_not_called_those_of_the_batch():
+    one = bracket(0.5, 0.5, scope=Scope.POINT)
+    single, triple = (bracket(0.5, 0.5, scope=Scope.POINT, per_sample=(one,) * count) for count in (1, 3))
+    for seen, shape, note in (
+        (single, (1, 64), "at the 1 sample tried"),
+        (single, (32, 64), "at the batch"),
+        (single, None, "at the batch"),
+        (triple, (1, 64), "at the 3 samples tried"),
+        (one, (1, 64), "at the batch"),
+    ):
+        assert of(audit_document(audit(observed=seen, input_shape=shape)), Figures)[0].items[0].note == note
+    told = headline(audit(observed=single, input_shape=(1, 64)))[2]
+    assert told.startswith("At the 1 sample tried (POINT) a small change")
+
+
+def test_one_step_is_no_list():
+    page = to_html(audit_document(audit()))
+    assert "<ol>" not in page
+    assert "What to do next" in page
+    two = to_html(audit_document(audit(findings=(finding(), finding("dead-layer", "x")))))
+    assert two.count("<ol>") == 1
+    assert two.count("<li>") >= 2
+
+
+def test_what_is_broken_comes_before_what_would_show_more():
+    few = "statistics come from the batch alone (4 samples): pass loader= for more"
+    broken = audit(findings=(finding("non-finite-weights", "0.weight", Severity.ERROR, advice="Mend."),), notes=(few,))
+    assert len(to_do(broken)) == 1
+
+
 def test_a_healthy_audit_says_what_would_show_more():
     assert to_do(audit(findings=())) == [
         "There are no errors or warnings. `ns.watch` tells when training changes that."
@@ -321,8 +439,56 @@ def test_a_healthy_audit_says_what_would_show_more():
 
 def test_the_tally_counts_by_severity():
     found = [finding(), finding(), finding(severity=Severity.ERROR), finding(severity=Severity.INFO)]
-    assert tally(found) == "1 error, 2 warnings, 1 info"
+    assert tally(found) == "1 error, 2 warnings, 1 note"
     assert tally([]) == "none"
+    notes = [finding(code, severity=Severity.INFO) for code in "aaaabb"]
+    assert tally(notes) == "6 notes of 2 kinds"
+    assert tally(notes[:3]) == "3 notes of 1 kind"
+    assert tally(notes[3:5]) == "2 notes"
+    assert tally([finding(), *notes]) == "1 warning, 6 notes of 2 kinds"
+
+
+def test_the_page_says_what_the_audit_cost():
+    cost = Cost(
+        passes={"capture": 20, "data": 8},
+        backwards={"signal": 8},
+        norms={"norms": 53},
+        products={"Jacobians": 31},
+        seconds={"capture": 1.5, "data": 0.25},
+    )
+    (table,) = (t for t in of(audit_document(audit(cost=cost)), Table) if t.title == "What this audit cost")
+    assert [column.title for column in table.columns] == ["part", "forward", "backward", "norms", "products", "time"]
+    assert table.rows == (
+        ("capture", 20, None, None, None, 1.5),
+        ("data", 8, None, None, None, 0.25),
+        ("signal", None, 8, None, None, None),
+        ("norms", None, None, 53, None, None),
+        ("Jacobians", None, None, None, 31, None),
+        ("together", 28, 8, 53, 31, 1.75),
+    )
+    read = Cost.from_json(cost.to_json())
+    (table,) = (t for t in of(audit_document(audit(cost=read)), Table) if t.title == "What this audit cost")
+    assert [column.title for column in table.columns] == ["part", "forward", "backward", "norms", "products"]
+    for nothing in (None, Cost()):
+        assert "What this audit cost" not in {t.title for t in of(audit_document(audit(cost=nothing)), Table)}
+
+
+def test_the_caption_and_the_glossary_of_the_folded_gain_agree():
+    document = audit_document(audit())
+    told = dict(of(document, Glossary)[0].items)["folded gain"]
+    helps = {column.help for table in of(document, Table) for column in table.columns if column.title == "folded"}
+    (help_,) = helps
+    for text in (told, help_):
+        assert "normalizer and the linear map before it as one map, with the variance seen in the data" in text
+        assert "an estimate from below" in text
+
+
+def test_eval_mode_batch_norm_is_not_said_to_expand_by_the_variance_of_the_data():
+    document = audit_document(audit())
+    chart = next(chart for chart in of(document, Chart) if chart.term == "normalized variance")
+    told = dict(of(document, Glossary)[0].items)["normalized variance"]
+    assert "BatchNorm in eval mode divides by its stored variances" in chart.caption
+    assert "BatchNorm in eval mode divides by the variances it has stored" in told
 
 
 def test_a_formula_that_is_no_bound_is_drawn_apart_and_bounds_that_agree_are_one():
@@ -404,6 +570,15 @@ def test_the_first_figures_are_those_that_matter():
     (figures,) = of(audit_document(audit()), Figures)
     assert [item.value for item in figures.items] == ["6.31 times", "178 times", "1 warning", 8448]
     assert [item.term for item in figures.items] == ["Jacobian norm", "Lipschitz constant", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "value"),
+    [(0.8, "6.31 times"), (2.9, "794 times"), (3.86, "7,240 times"), (5.999, "998,000 times"), (6.5, "10^6.50 times")],
+)
+def test_a_headline_is_written_in_plain_digits_where_these_are_few(exponent, value):
+    seen = bracket(exponent, exponent, scope=Scope.POINT)
+    assert of(audit_document(audit(observed=seen)), Figures)[0].items[0].value == value
 
 
 def test_every_term_of_the_page_leads_to_the_glossary():

@@ -1,11 +1,12 @@
 """The page in a real browser: Debian's chromium, without which these tests fail."""
 
+import base64
 import struct
 import zlib
 
 import pytest
 
-from normscope.report.document import Chart, Document, Series
+from normscope.report.document import Chart, Column, Document, Series, Table
 from normscope.report.html import to_fragment, to_html
 
 from .browser import Browser
@@ -209,6 +210,56 @@ def test_the_page_never_scrolls_sideways(page, width):
     page.size(width, 844)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def wide_table(path):
+    columns = tuple(Column(title=f"column {n}", kind="number") for n in range(30))
+    table = Table(title="T", columns=columns, rows=tuple(tuple(float(r * c) for c in range(30)) for r in range(6)))
+    file = path / "wide.html"
+    file.write_text(to_html(Document(title="Wide", blocks=(table,))), encoding="utf-8")
+    return file
+
+
+SHADES = """(async () => {
+  const box = document.querySelector('.scroll').getBoundingClientRect(), image = new Image();
+  image.src = 'data:image/png;base64,' + PICTURE; await image.decode();
+  const canvas = document.createElement('canvas'); canvas.width = image.width; canvas.height = image.height;
+  const pen = canvas.getContext('2d'); pen.drawImage(image, 0, 0);
+  const y = Math.round(document.querySelector('tbody tr:last-child td').getBoundingClientRect().bottom - 3);
+  const light = x => [...pen.getImageData(Math.round(x), y, 1, 1).data].slice(0, 3).reduce((a, b) => a + b) / 3;
+  return [light(box.left + 3), light((box.left + box.right) / 2), light(box.right - 3)];
+})()"""
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_table_that_goes_on_shows_it_at_its_edge(chromium, path, width, dark):
+    def shades():
+        chromium.settle()
+        picture = base64.b64encode(chromium.screenshot()).decode()
+        return chromium.evaluate(SHADES.replace("PICTURE", f"'{picture}'"))
+
+    chromium.open(wide_table(path), width=width, dark=dark)
+    hidden = chromium.evaluate("(s => s.scrollWidth - s.clientWidth)(document.querySelector('.scroll'))")
+    assert hidden > 300
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    _, middle, right = shades()
+    assert abs(right - middle) > 30
+    chromium.evaluate("document.querySelector('.scroll').scrollLeft = 1e6")
+    left, middle, right = shades()
+    assert abs(right - middle) < 3
+    assert abs(left - middle) > 30 or width == 1400  # there the first column stays, and covers it
+
+
+def test_names_of_rules_stand_out_from_the_lines_they_cross(page):
+    page.size(400, 844)
+    names = page.evaluate(
+        "[...document.querySelectorAll('.narrow .rule-name')].map(e => { const s = getComputedStyle(e);"
+        "return [s.paintOrder, s.stroke, parseFloat(s.strokeWidth)]; })"
+    )
+    assert names
+    paper = page.evaluate(PAPER)
+    assert all(order.startswith("stroke") and ink == paper and wide >= 3 for order, ink, wide in names)
 
 
 @pytest.mark.parametrize("width", [390, 400, 800, 1400])

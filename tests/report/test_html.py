@@ -113,7 +113,7 @@ def test_numbers_carry_what_they_are_sorted_by():
 def test_severity_is_a_word_and_not_a_colour_alone():
     texts = Skeleton(to_html(document())).texts
     assert "error" in texts
-    assert "info" in texts
+    assert "note" in texts
 
 
 def test_the_fragment_stands_anywhere():

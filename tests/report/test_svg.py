@@ -7,6 +7,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from normscope.report.document import Chart, Series
+from normscope.report.drawing import beginning, shortened
 from normscope.report.scale import scale, tick_text, ticks
 from normscope.report.svg import chart_svg, hover_text, swatch
 
@@ -55,6 +56,53 @@ def test_the_scale_holds_values_and_rules_and_makes_room_for_infinities():
     assert scale(chart([None, None])) is None
     assert scale(chart([math.nan])) is None
     assert scale(chart([math.inf])).above
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["net.0", "net.1", "net.3"], "net."),
+        (["model.h.0.ln", "model.h.0.fc", "model.h.1.ln", "head"], "model.h."),
+        (["model.h.0", "model.h.1", "model.ln", "head"], "model."),
+        (["0", "1", "2"], ""),
+        (["conv", "bn", "fc.0"], ""),
+        (["a.0", "a.1", "0", "a.2", "a.3"], ""),  # `0` could be either
+        (["only.one"], ""),
+        (["a.b", "a.b", "a.c"], "a."),
+        (["\u202ea.b", "\u202ea.c"], ""),
+        ([], ""),
+    ],
+)
+def test_the_beginning_that_most_names_have_is_found(names, expected):
+    assert beginning(names) == expected
+
+
+def test_what_labels_have_in_common_is_said_once():
+    labels = tuple(f"encoder.stages.{n}.conv" for n in range(6))
+    shown = Chart(labels=labels, series=(Series(name="s", style="line", values=(1.0,) * 6),))
+    for narrow in (False, True):
+        texts = [node.text for node in tree.fromstring(chart_svg(shown, narrow=narrow)).iter() if node.text]
+        assert sum("encoder.stages." in text for text in texts if "\n" not in text) == 1
+        assert "left out of the names: encoder.stages." in texts
+        assert {"0.conv", "5.conv"} <= set(texts)
+    assert hover_text(shown, 2).startswith("encoder.stages.2.conv\n")
+    assert "left out" not in chart_svg(chart([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "expected"),
+    [
+        ("short", 16, "short"),
+        ("0.self_attn.out_proj", 16, "0.self.out_proj"),
+        ("3.layers.2.layer.1.convolution", 22, "3.laye.2.laye.1.conv"),
+        ("a" * 30, 10, "aaa…aaaaaa"),
+        ("product as papers print it", 20, "produc…pers print it"),
+        (".".join("abcdefghijklmnop"), 9, "a.….n.o.p"),
+    ],
+)
+def test_long_names_keep_what_tells_them_apart(name, most, expected):
+    assert shortened(name, most) == expected
+    assert len(expected) <= most
 
 
 def test_a_gap_breaks_the_line():

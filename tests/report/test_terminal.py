@@ -26,11 +26,12 @@ def test_a_terminal_shows_what_is_folded_of_warnings_but_not_of_infos():
         "warning A layer is dead (dead-layer)",
         "  advice: Revive it.",
     ]
-    assert lines(Notice(level="info", **folded)) == ["info A layer is dead (dead-layer)", ""]
+    assert lines(Notice(level="info", **folded)) == ["note A layer is dead (dead-layer)", ""]
 
 
 def test_steps_are_numbered_and_a_glossary_is_told():
     assert lines(Steps(title="Next", items=("One.", "Two."))) == ["Next", "1. One.", "2. Two.", ""]
+    assert lines(Steps(title="Next", items=("One.",))) == ["Next", "One.", ""]
     assert lines(Glossary(items=(("term", "What it is."),))) == ["term: What it is.", ""]
 
 

@@ -74,7 +74,8 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, for normscope compare.")] = None,
     fail_on: Annotated[
-        Severity | None, typer.Option(help="Exit with code 1 if a finding is this serious or more.")
+        Severity | None,
+        typer.Option(help="Exit with code 1 if a finding is this serious or more; reports call an info a note."),
     ] = None,
     mode: Annotated[
         Literal["train", "eval"] | None,

@@ -59,7 +59,8 @@ def check(
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
     fail_on: Annotated[
-        Severity | None, typer.Option(help="Exit with code 1 if a finding is this serious or more.")
+        Severity | None,
+        typer.Option(help="Exit with code 1 if a finding is this serious or more; reports call an info a note."),
     ] = None,
     mode: Annotated[
         Literal["train", "eval"] | None,

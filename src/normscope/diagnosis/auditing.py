@@ -299,6 +299,7 @@ def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
     if examined.graph is None:
         return ()
     rows = {place.row.path for place in examined.places}
+    rows |= {place.node.path for place in examined.places if place.node is not None}
     rows |= {first for name, first in first_names(examined.model).items() if name in rows}
     reason = "not on the path from the input to the output"
     if any(not place.row.path for place in examined.places):

@@ -13,6 +13,8 @@ from .verdict import clause, groups, place, places, sentence
 
 SHOWN = 3
 """Sentences of a group that say different things; of the other findings, only where they are."""
+FEW = 3
+"""Places that the one line of an info names; of more it says how many they are."""
 NAMED = 40
 """Places of a group that are named; the JSON has all."""
 NEXT = 4
@@ -38,7 +40,7 @@ def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
     rest = [("layers", places(group, NAMED))] if several else []
     folded = (*others, *rest, ("why it matters", merged([f.why for f in group])), ("advice", advice(group)))
     quiet = first.severity is Severity.INFO
-    named = bool(first.where) and (several or place(first.where) not in heading)
+    named = bool(first.where) and (several or place(first.where) not in heading) and not (quiet and len(group) > FEW)
     return Notice(
         level=first.severity.value,
         heading=heading,

@@ -135,7 +135,7 @@ class Check(Shown):
 
     def document(self, *, brief: bool = False) -> Document:
         """Return the report; `brief` for a terminal."""
-        from .cards import notices
+        from .cards import next_steps, notices, steps
         from .signal_page import signal_chart, signal_table
 
         went = f"{counted(self.samples, 'sample')} in {counted(self.batches, 'batch', 'batches')}"
@@ -151,9 +151,10 @@ class Check(Shown):
         table = signal_table(self.signal, brief=brief, title="values and gradients by depth")
         chart = None if brief else signal_chart(self.signal)
         shown: list[Block] = [block for block in (chart, table) if block is not None]
-        opening = [] if brief else [Text(heading="Verdict")]
+        opening = Text(heading="" if brief else "Verdict", body=self.verdict, lead=True)
+        found: list[Block] = [*notices(self.findings), *([] if brief else steps(next_steps(self.findings)))]
         depth = [] if brief or not shown else [Text(heading="Signal by depth")]
-        blocks = (*opening, Text(body=self.verdict), Text(body=about), *notices(self.findings), *depth, *shown, *rest)
+        blocks: tuple[Block, ...] = (opening, Text(body=about), *found, *depth, *shown, *rest)
         return Document(title=f"Check of {self.name}", blocks=blocks)
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ..bounds.radius.page import compared_curves, compared_radii
@@ -16,13 +16,16 @@ from ..report.glossary import glossary
 from ..report.words import counted, listed
 from .cards import steps
 from .comparing_words import compared_findings, compared_steps, compared_verdict
-from .page import cut_short, part
+from .findings.loose import useful
+from .page import cut_short, not_measured, part, useful_bound
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .page_words import tally, why_useless
 from .result import Audit, Row
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
+
+LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
 
@@ -57,27 +60,29 @@ def compare_document(
     rows = matched(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
-    charts = [] if brief else _charts(audits, rows)
+    seen, bounded, alone = (None, None, None) if brief else _charts(audits, rows)
+    first = seen or bounded or alone
     blocks: list[Block] = [
         Text(heading="Verdict", body=compared_verdict(audits), lead=True),
         *([] if brief or not about else [Text(body=about)]),
         *_modes(audits),
         _headline_table(audits, accuracy or {}),
-        *charts[:1],
+        *([] if first is None else [first]),
         *compared_findings(audits),
         *cut_short(audits),
+        *not_measured(audits),
         *([] if brief else steps(compared_steps(audits))),
         *part(
             "How much a change can grow",
             *([] if brief else [_ladder_chart(audits)]),
             _ladder_table(audits),
-            *charts[1:2],
+            None if bounded is first else bounded,
             term="ladder of bounds",
             folded=True,
         ),
         *part(
             "Layers",
-            *charts[2:],
+            None if alone is first else alone,
             *([] if brief and len(audits) > 2 else _layer_tables(audits, rows)),
             folded=True,
         ),
@@ -182,7 +187,16 @@ def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) 
 def _any_input(audit: Audit) -> Cell:
     if audit.lipschitz is None:
         return None
-    return audit.lipschitz.log10_upper if why_useless(audit) is None else "none useful"
+    return audit.lipschitz.log10_upper if _has_use(audit) else "none useful"
+
+
+def _has_use(audit: Audit) -> bool:
+    return why_useless(audit) is None
+
+
+def _left_out(audits: Mapping[str, Audit]) -> str:
+    """Say that some bounds are not drawn, where it is so."""
+    return "" if all(map(_has_use, audits.values())) else LEFT_OUT
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:
@@ -261,16 +275,19 @@ def difference(value: float | None, base: float | None) -> float | None:
 
 
 def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
-    found = _rungs(audits)
+    seen = [None if audit.observed is None else audit.observed.log10_upper for audit in audits.values()]
+    drawn = [(label, list(map(useful, values, seen))) for label, _, values in _rungs(audits)]
+    found = [(label, values) for label, values in drawn if any(value is not None for value in values)]
     if not found:
         return None
     series = tuple(
-        Series(name=name, style="marks", values=tuple(values[index] for _, _, values in found))
+        Series(name=name, style="marks", values=tuple(values[index] for _, values in found))
         for index, name in enumerate(audits)
     )
     return Chart(
         title="The same limit, bounded in several ways",
-        labels=tuple(label for label, _, _ in found),
+        caption=_left_out(audits),
+        labels=tuple(label for label, _ in found),
         series=series,
         axis="log10 of the Lipschitz constant",
         sideways=True,
@@ -320,23 +337,36 @@ def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | Non
     return None if len(found) == len(audits) else ", ".join(found)
 
 
-def _charts(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Chart]:
-    """The audits overlaid, each in the same colour throughout."""
+def _charts(
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
+) -> tuple[Chart | None, Chart | None, Chart | None]:
+    """The audits overlaid, each in the same colour throughout: growth at the data, growth at most, gains of layers."""
     labels, aligned = _aligned(audits, rows)
-    drawn: list[tuple[str, Literal["line", "marks"], Callable[[Row], float | None]]] = [
-        ("How much a change of the data has grown, layer by layer", "line", lambda row: row.log10_observed),
-        ("How much any change may have grown, layer by layer", "line", lambda row: row.log10_cumulative),
-        ("How much each layer alone can stretch what it is given", "marks", own_gain),
-    ]
-    terms = ("Jacobian norm", "Lipschitz constant", "operator norm")
-    charts = []
-    for (title, style, read), term in zip(drawn, terms):
+
+    def chart(
+        title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
+    ) -> Chart | None:
         values = {name: tuple(None if row is None else read(row) for row in places) for name, places in aligned.items()}
-        if any(value is not None for series in values.values() for value in series):
-            series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
-            axis = "log10 of the growth (1 is ten times)"
-            charts.append(Chart(title=title, labels=labels, series=series, axis=axis, term=term))
-    return charts
+        if all(value is None for series in values.values() for value in series):
+            return None
+        series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
+        axis = f"log10 of the {'growth' if style == 'line' else 'gain'} (1 is ten times)"
+        return Chart(title=title, labels=labels, series=series, axis=axis, term=term, caption=caption)
+
+    def observed(row: Row) -> float | None:
+        return row.log10_observed
+
+    return (
+        chart("How much a change of the data has grown, layer by layer", "line", observed, "Jacobian norm"),
+        chart(
+            "How much any change may have grown, layer by layer",
+            "line",
+            useful_bound,
+            "Lipschitz constant",
+            _left_out(audits),
+        ),
+        chart("How much each layer alone can stretch what it is given", "marks", own_gain, "operator norm"),
+    )
 
 
 def _aligned(
@@ -356,11 +386,7 @@ def _aligned(
     chosen = weights if alike else {name: list(audit.layers) for name, audit in audits.items()}
     count = max(map(len, chosen.values()))
     padded = {name: [*layers, *[None] * (count - len(layers))] for name, layers in chosen.items()}
-    return tuple(_place_name(index, padded.values(), alike) for index in range(count)), padded
-
-
-def _place_name(index: int, aligned: Iterable[Sequence[Row | None]], alike: bool) -> str:
-    there = (places[index] for places in aligned)
-    paths = {None if row is None else row.path for row in there}
-    path = paths.pop() if len(paths) == 1 else None
-    return path or f"{'weight layer' if alike else 'layer'} {index + 1}"
+    paths = [{None if row is None else row.path for row in there} for there in zip(*padded.values())]
+    if all(len(found) == 1 for found in paths):
+        return tuple(row.path for row in next(iter(chosen.values()))), padded
+    return tuple(f"{'weight layer' if alike else 'layer'} {index + 1}" for index in range(count)), padded

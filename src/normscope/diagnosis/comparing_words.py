@@ -9,7 +9,7 @@ from ..core.finding import Finding, Severity
 from ..report.document import Block, Text
 from ..report.words import factor, listed
 from .cards import NAMED, next_steps, notices
-from .page_words import cuts
+from .page_words import to_see_more
 from .result import Audit
 from .verdict import groups, places, sentence
 
@@ -37,15 +37,15 @@ def compared_verdict(audits: Mapping[str, Audit]) -> str:
 
 
 def compared_steps(audits: Mapping[str, Audit]) -> list[str]:
-    """Return what to do about each audit's errors and warnings; the same step of several audits once."""
+    """Return what to do about each audit's errors and warnings, and to see more; a step of several audits once."""
     owners: dict[str, list[str]] = {}
     for name, audit in audits.items():
-        for step in next_steps(audit.findings, audit.layers):
+        for step in (*next_steps(audit.findings, audit.layers), *to_see_more(audit)):
             owners.setdefault(step, []).append(name)
-    told = [f"{listed(names, most=4)}: {step}" for step, names in owners.items()]
-    if any(map(cuts, audits.values())):
-        told.append("Raise `max_seconds`, so that what is compared was measured alike.")
-    return told or ["Nothing needs to be done."]
+    told = [
+        f"{'All' if len(names) == len(audits) else listed(names, most=4)}: {step}" for step, names in owners.items()
+    ]
+    return told or ["None of them has an error or a warning."]
 
 
 def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:

@@ -14,10 +14,12 @@ from ..report.glossary import glossary
 from ..report.words import listed
 from .branches import branch_lines, main_line
 from .cards import notices, steps
+from .findings.loose import useful
 from .page_tables import (
     BRIEF,
     LAYERS,
     NORMALIZERS,
+    cost_table,
     log10_eps,
     norm_lower,
     norm_upper,
@@ -26,7 +28,17 @@ from .page_tables import (
     sensitivity_lower,
     sensitivity_upper,
 )
-from .page_words import cuts, figures, headline, nothing_found, subject, to_do, why_useless
+from .page_words import (
+    NO_BOUND,
+    briefly_useless,
+    cuts,
+    figures,
+    headline,
+    nothing_found,
+    subject,
+    to_do,
+    why_useless,
+)
 from .result import Audit, Row
 from .signal_page import signal_chart, signal_table
 
@@ -34,6 +46,11 @@ READING_THE_LADDER = (
     "Every figure is an exponent of ten. Each bound that holds is true for all inputs; the best is the smallest of "
     "them. What was seen at the data is a fact about the data and no bound for other inputs. A lower side is attained "
     "by inputs that were found."
+)
+
+READING_GROWTH = (
+    "Seen at the data, along the direction that the network stretches most. A bound far above it is loose, or the "
+    "worst inputs are not in your data."
 )
 
 READING_THE_LAYERS = "In the order they run. Gains and variances are exponents of ten (log10); a dash is not measured."
@@ -68,6 +85,7 @@ def _first(audit: Audit) -> list[Block]:
         *([] if chart is None else [chart]),
         *_findings(audit),
         *cut_short({audit.name: audit}),
+        *not_measured({audit.name: audit}),
         *steps(to_do(audit)),
     ]
 
@@ -79,9 +97,8 @@ def _details(audit: Audit) -> list[Block]:
         *part(
             "How much a change can grow",
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
-            bracket_chart(audit.ladder, title="The same limit, bounded in several ways"),
+            _ladder_chart(audit),
             _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
-            *(() if why_useless(audit) is None or growth is None else (_cumulative_chart(audit),)),
             term="ladder of bounds",
             folded=True,
         ),
@@ -108,8 +125,8 @@ def _details(audit: Audit) -> list[Block]:
         ),
         *part(
             "About this audit",
-            _skipped(audit),
             *(Text(body=note) for note in audit.notes),
+            cost_table(audit.cost),
             _provenance(audit),
             folded=True,
         ),
@@ -164,8 +181,33 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
+def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
+    """Return one line for each audit in which something was not measured, with the reasons folded behind it.
+
+    Args:
+        audits: by name.
+    """
+    return [
+        Notice(
+            level="info",
+            heading=f"Not measured{f' in {name}' if len(audits) > 1 else ''}: "
+            f"{listed([what for what, _ in audit.skipped], most=2)}",
+            more=audit.skipped,
+        )
+        for name, audit in audits.items()
+        if audit.skipped
+    ]
+
+
 def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
     return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
+
+
+def _ladder_chart(audit: Audit) -> Chart | None:
+    """Return the bounds by method as a chart; a bound of no use would press all others into one point."""
+    if why_useless(audit) is not None:
+        return None
+    return bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
 
 
 def row_series(
@@ -193,32 +235,34 @@ def growth_chart(audit: Audit) -> Chart | None:
         audit: any audit.
 
     Returns:
-        Lines by depth, with parallel branches beside the main line; None where neither was measured.
+        Lines by depth, with parallel branches beside the main line; None where neither was measured. The bound ends
+        where it is of no use any more, and the caption says so.
     """
-    useless = why_useless(audit) is not None
-    left_out = " The bound for any input is left out, since it is of no use here." if useless else ""
+    rows = audit.layers
+    seen, bound = _seen_lines(rows), _bound_line(rows)
     return _row_chart(
-        audit.layers,
-        (*_seen_lines(audit.layers), *([] if useless else _bound_line(audit.layers))),
+        rows,
+        (*seen, *bound),
         title="How much a change of the input has grown, layer by layer",
-        caption="Seen at the data, along the direction that the network stretches most. A bound far above it is loose, "
-        f"or the worst inputs are not in your data.{left_out}",
+        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit, bound)))),
         axis="log10 of the growth (1 is ten times)",
         rules=(("no growth", 0.0),),
         term="Jacobian norm",
     )
 
 
-def _cumulative_chart(audit: Audit) -> Chart | None:
-    return _row_chart(
-        audit.layers,
-        (*_seen_lines(audit.layers), *_bound_line(audit.layers)),
-        title="Where the bound leaves the data behind, layer by layer",
-        caption="The bound from the input to each layer, for any input, beside what was seen at the data.",
-        axis="log10 of the growth (1 is ten times)",
-        rules=(("no growth", 0.0),),
-        term="Lipschitz constant",
-    )
+def _where_it_ends(audit: Audit, bound: Sequence[Series]) -> str:
+    """Say in place of the bound's curve, or of the rest of it, that there is no useful one, and why."""
+    if why_useless(audit) is None:
+        return ""
+    drawn = [row.path for line in bound for row, value in zip(audit.layers, line.values) if value is not None]
+    where = f"ends at `{drawn[-1]}`: behind it there is" if drawn else "is not drawn: there is"
+    return f"The curve for any input {where} {NO_BOUND} ({briefly_useless(audit)})."
+
+
+def useful_bound(row: Row) -> float | None:
+    """Return log10 of the bound from the input to a row, None where it is of no use."""
+    return useful(row.log10_cumulative, row.log10_observed)
 
 
 def _seen_lines(rows: Sequence[Row]) -> list[Series]:
@@ -230,7 +274,7 @@ def _seen_lines(rows: Sequence[Row]) -> list[Series]:
 
 def _bound_line(rows: Sequence[Row]) -> list[Series]:
     name = "at most, for any input"
-    return _along(rows, name, lambda row: row.log10_cumulative, lambda row: row.log10_trunk_cumulative)
+    return _along(rows, name, useful_bound, lambda row: useful(row.log10_trunk_cumulative, row.log10_trunk_observed))
 
 
 def _along(
@@ -299,8 +343,9 @@ def _variance_chart(audit: Audit) -> Chart | None:
         rows,
         series,
         title="How much the input of each normalizer varies",
-        caption="The variance of what is normalized together, over the data. Below 1 (log10 0) the normalizer expands "
-        "its input; near eps the stabiliser decides the result.",
+        caption="The variance of what is normalized together, over the data. A normalizer that divides by it expands "
+        "what varies less than 1 (log10 0), and near eps the stabiliser decides the result. BatchNorm in eval mode "
+        "divides by its stored variances instead.",
         axis="log10 of the variance",
         rules=(("variance 1", 0.0),),
         term="normalized variance",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.cost import Cost
 from ..report.document import Cell, Column, Kind, Table
 from ..report.words import shape
 from .result import Row, Variance
@@ -44,6 +45,36 @@ def row_table(rows: Sequence[Row], columns: Sequence[Field], *, title: str = "",
         caption=caption,
         columns=tuple(Column(title=column.title, kind=column.kind, help=column.help) for column, _ in kept),
         rows=tuple(zip(*(cells for _, cells in kept))),
+    )
+
+
+def cost_table(cost: Cost | None) -> Table | None:
+    """Return what an audit took, by part, with the sum; None where it was not counted.
+
+    Args:
+        cost: of an audit; one from a file has no seconds.
+    """
+    if cost is None:
+        return None
+    kinds: list[tuple[str, Kind, Mapping[str, float], str]] = [
+        ("forward", "count", cost.passes, "Samples that went forward through the model or its graph."),
+        ("backward", "count", cost.backwards, "Samples that went backward."),
+        ("norms", "count", cost.norms, "Norms of linear maps that were bounded; one that is known is not taken again."),
+        ("products", "count", cost.products, "Products of a vector with a linear map or its transpose."),
+        ("time", "seconds", cost.seconds, "On the clock; audits read from a file have none."),
+    ]
+    kept = [kind for kind in kinds if kind[2]]
+    parts = list(dict.fromkeys(part for _, _, taken, _ in kinds for part in taken))
+    if not parts:
+        return None
+    rows = [(part, *(taken.get(part) for _, _, taken, _ in kept)) for part in parts]
+    return Table(
+        title="What this audit cost",
+        columns=(
+            Column(title="part", kind="name"),
+            *(Column(title=title, kind=kind, help=told) for title, kind, _, told in kept),
+        ),
+        rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
     )
 
 
@@ -119,8 +150,8 @@ AT_DATA = Field(
 FOLDED = Field(
     title="folded",
     value=lambda row: row.log10_folded,
-    help="log10 of the gain of the normalizer together with the linear map before it, at the variance of the data. "
-    "Rescaling those weights does not move it.",
+    help="log10 of the gain of the normalizer and the linear map before it as one map, with the variance seen in the "
+    "data: an estimate from below. Rescaling those weights does not move it.",
 )
 FOLDED_WITH = Field(
     title="folded with", kind="name", value=lambda row: row.folded_with, help="The linear map before the normalizer."
@@ -172,7 +203,7 @@ BELOW_ONE = Field(
     title="below 1",
     kind="percent",
     value=of_variance(lambda seen: seen.share_below_one),
-    help="Share of the sets with a variance below 1, where the normalizer expands.",
+    help="Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
 )
 NEAR_EPS = Field(
     title="near eps",

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..report.document import Figure
-from ..report.words import counted, factor, shape
+from ..report.words import LEVELS, counted, factor, shape
 from .cards import next_steps
+from .findings.loose import BECAUSE, loose
 from .findings.loose import CODE as LOOSE
-from .findings.loose import loose
 from .result import Audit
+from .verdict import clause, groups
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",
@@ -20,7 +21,15 @@ EVIDENCE = {
     Evidence.SAMPLED: "the largest of the points tried",
 }
 
+ANY = "Any change of any input grows at most"
+
 NO_BOUND = "no useful bound"
+
+UNBOUNDED = ("not-lipschitz", "no-rule")
+"""Findings that name the parts without a finite constant."""
+
+TILE = 64
+"""Letters of the reason that stand beside a headline value; longer ones stand in the details alone."""
 
 
 def headline(audit: Audit) -> list[str]:
@@ -33,7 +42,7 @@ def headline(audit: Audit) -> list[str]:
         Sentences in reading order; the first says what was audited.
     """
     overall, observed = audit.lipschitz, audit.observed
-    at_data = [_at_data(observed)] if observed is not None else []
+    at_data = [_at_data(audit, observed)] if observed is not None else []
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -63,6 +72,19 @@ def why_useless(audit: Audit) -> str | None:
     return " ".join((size, *(finding.why for finding in audit.findings if finding.code == LOOSE)))
 
 
+def briefly_useless(audit: Audit) -> str:
+    """Return in a few words what leaves an audit without a useful bound over all inputs; `why_useless` says it whole.
+
+    Args:
+        audit: one whose bound over all inputs is infinite, or far above what was seen.
+    """
+    named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
+    causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
+    infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf
+    short = [text for text in (named if infinite else causes) if len(text) <= TILE]
+    return short[0] if short else "infinite; the details say why" if infinite else "far above anything seen at the data"
+
+
 def figures(audit: Audit) -> Iterator[Figure]:
     """Yield the headline values of an audit: how much a change grows, at the data and at most; findings; size."""
     overall, observed = audit.lipschitz, audit.observed
@@ -70,19 +92,21 @@ def figures(audit: Audit) -> Iterator[Figure]:
         yield Figure(
             label="A small change of your data grows at most",
             value=_times(observed.log10_upper),
-            note=_samples(observed),
+            note=_samples(audit, observed),
             term="Jacobian norm",
         )
     if overall is not None:
         why = why_useless(audit)
-        causes = [finding.why for finding in audit.findings if finding.code == LOOSE]
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""
         yield Figure(
-            label="Any change of any input grows at most",
+            label=ANY,
             value=_times(overall.log10_upper) if why is None else NO_BOUND,
-            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else (causes or [why])[0],
+            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else briefly_useless(audit),
             term="Lipschitz constant",
         )
+    elif audit.mode is not None:
+        why = "'Not measured' says why" if audit.skipped else ""
+        yield Figure(label=ANY, value="not measured", note=why, term="Lipschitz constant")
     yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
     layers = f"{counted(weights, 'weight layer')}, {counted(normalizers, 'normalizer')}"
@@ -90,10 +114,16 @@ def figures(audit: Audit) -> Iterator[Figure]:
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`."""
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in reversed(Severity)}
-    plural = {Severity.INFO: "info"}
-    told = [counted(count, severity.value, plural.get(severity, "")) for severity, count in counts.items() if count]
+    """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`.
+
+    Of notes, which may be many, it also says of how many kinds they are.
+    """
+    told = []
+    for severity in reversed(Severity):
+        codes = [finding.code for finding in findings if finding.severity is severity]
+        kinds = len(set(codes))
+        of = f" of {counted(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
+        told += [f"{counted(len(codes), LEVELS[severity.value])}{of}"] if codes else []
     return ", ".join(told) or "none"
 
 
@@ -106,15 +136,23 @@ def nothing_found(audit: Audit) -> str:
 
 def to_do(audit: Audit) -> list[str]:
     """Return what to do next: about what was found, and about what would show more."""
-    found = next_steps(audit.findings, audit.layers)
+    found = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
+    if not found and audit.mode is not None:
+        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
+    return found
+
+
+def to_see_more(audit: Audit) -> list[str]:
+    """Return what to do so that an audit shows what it does not show now."""
+    found: list[str] = []
+    if any(finding.severity is Severity.ERROR for finding in audit.findings):
+        return found  # what is broken comes first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = counted(audit.samples, "sample")
         found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
     if cuts(audit):
         found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
-    if not found and audit.mode is not None:
-        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
     return found
 
 
@@ -143,12 +181,19 @@ def _looked_at(audit: Audit) -> str:
 
 
 def _times(exponent: float) -> str:
-    return "infinitely" if exponent == math.inf else f"{factor(exponent)} times"
+    """Return a factor as a headline: in plain digits where these are few."""
+    if exponent == math.inf:
+        return "infinitely"
+    plain = 3 <= exponent < 6
+    return f"{float(f'{10.0**exponent:.3g}'):,.0f} times" if plain else f"{factor(exponent)} times"
 
 
-def _samples(observed: Bracket) -> str:
+def _samples(audit: Audit, observed: Bracket) -> str:
+    """Say at how many samples Jacobians were taken; that of a map of the whole batch is taken at the batch."""
     points = len(observed.per_sample or ())
-    return f"at the {points} samples tried" if points > 1 else "at the batch"
+    if points == 1 and (audit.input_shape or ())[:1] == (1,):
+        return "at the 1 sample tried"
+    return f"at the {counted(points, 'sample')} tried" if points > 1 else "at the batch"
 
 
 def _over_all_inputs(bracket: Bracket) -> str:
@@ -164,9 +209,8 @@ def _over_all_inputs(bracket: Bracket) -> str:
     return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
-def _at_data(bracket: Bracket) -> str:
-    where = f"{_samples(bracket).replace('tried', 'tried (POINT)') if bracket.per_sample else 'at the batch (POINT)'}"
-    where = where[0].upper() + where[1:]
+def _at_data(audit: Audit, bracket: Bracket) -> str:
+    where = f"A{_samples(audit, bracket)[1:]} (POINT)"
     if bracket.log10_upper == math.inf:
         return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
     evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"

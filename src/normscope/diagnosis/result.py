@@ -42,7 +42,8 @@ class Variance:
 
     Attributes:
         log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
-        share_below_one: of the sets, those with a variance below 1, where the normalizer expands.
+        share_below_one: of the sets, those with a variance below 1, where a normalizer that divides by it expands
+            (BatchNorm in eval mode divides by its stored variances instead).
         share_eps: those with a variance below 10 eps, where eps decides the result.
         sets: how many sets were seen.
         entries: values in one set; for BatchNorm in one batch.
@@ -64,8 +65,9 @@ class Row:
     """One weight layer or normalizer of the audited model. `None` always means not measured.
 
     Attributes:
-        path: the module, e.g. `layer1.0.conv1`; a module that runs several times has one row per call. A recurrent
-            layer has one more row for each of its matrices, `rnn.weight_ih_l0`.
+        path: the module, e.g. `layer1.0.conv1`; a module that runs several times has one row per call. One that applies
+            several weights itself has them in the names: `attn.in_proj`, `attn.out_proj`. A recurrent layer has one
+            more row for each of its matrices, `rnn.weight_ih_l0`.
         kind: its class.
         operator: what it runs (`conv2d`, `layer_norm`, ...).
         role: `"weight"` or `"normalizer"`.

@@ -27,6 +27,7 @@ from .branches import Standing, standings
 from .channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, NormalizerSeen, Place, Site
 from .gains import alone_gain, at_data, folded_gain
+from .projections import projection_names
 from .result import Row
 from .streaming import family, first_names, once, set_count, set_positions, sites
 from .tallies import SetTally
@@ -116,7 +117,16 @@ def from_graph(
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-    return _placed(nodes, _with_beside(work, data, places, where))
+    named = projection_names(work.model, work.graph, nodes)
+    folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
+    return tuple(_called(place, named, folded) for place in _placed(nodes, _with_beside(work, data, places, where)))
+
+
+def _called(place: Place, names: Mapping[str, str], folded: Mapping[str, str]) -> Place:
+    """Return a place whose row names its own weight, and the one before it, where their modules run several."""
+    row, node = place.row, "" if place.node is None else place.node.name
+    before = None if row.folded_with is None else folded.get(node, row.folded_with)
+    return replace(place, row=replace(row, path=names.get(node, row.path), folded_with=before))
 
 
 def _within(work: Work) -> Norm:

@@ -108,7 +108,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Things to do, in order, under a title."""
+    """Things to do, in order, under a title; one alone has no number."""
 
     items: tuple[str, ...]
     title: str = ""

@@ -15,8 +15,10 @@ WORDS = {
     "the derivative there. It is a fact about the inputs it was taken at and says nothing about others.",
     "operator norm": "The most that a linear layer can stretch what it is given: its largest singular value, at the "
     "size of input it really gets. For a convolution this is not the norm of its kernel.",
-    "folded gain": "The norm of a weight layer and the normalizer behind it as one map, with the variance seen in the "
-    "data. Rescaling the weights moves the norm of the layer and the constant of the normalizer, but not this.",
+    "folded gain": "The gain of a normalizer and the linear map before it as one map, with the variance seen in the "
+    "data (column 'folded'): an estimate from below, since it speaks of the data alone. Rescaling the weights moves "
+    "the norm of the layer and the constant of the normalizer, but not this. Where no linear map stands before a "
+    "normalizer it is the gain of the normalizer alone.",
     "printed product": "The product of layer constants as papers print it. It is no bound where layers run side by "
     "side or activations are steeper than 1; then the page says so.",
     "ladder of bounds": "Ways to bound the same Lipschitz constant, from the crudest to the best: layer after layer "
@@ -25,7 +27,8 @@ WORDS = {
     "evidence": "How an upper side is known. PROVEN is true with all rounding errors counted; NUMERICAL is true up to "
     "rounding; SAMPLED is the largest value among the points tried, and no bound.",
     "normalized variance": "What a normalizer divides by, squared: the variance of the values it normalizes together, "
-    "plus eps. Below 1 it expands its input, near eps it no longer normalizes.",
+    "plus eps. Where it is below 1 the normalizer expands its input, near eps it no longer normalizes. BatchNorm in "
+    "eval mode divides by the variances it has stored, whatever those of the data are.",
     "weight sensitivity": "How far the output moves per unit (Frobenius) of change of one weight matrix, all others "
     "fixed: norm(h, W). Large values mean that a small step or a small rounding of this weight changes much.",
     "certified radius": "The distance (l2, in units of the model's input) within which no change of a sample can "
@@ -35,6 +38,9 @@ WORDS = {
     "a step turns it.",
 }
 """By term, in the order a reader may need them."""
+
+EXPLAINED = {"evidence": "evidence", "folded": "folded gain", "printed": "printed product"}
+"""The terms that explain columns, by their headings."""
 
 
 def glossary(blocks: Iterable[Block]) -> list[Block]:
@@ -59,4 +65,4 @@ def _terms(blocks: Iterable[Block]) -> Iterator[str]:
             yield "log10"
         if isinstance(block, Table):
             yield from ("log10" for column in block.columns if column.kind == "log10")
-            yield from ("evidence" for column in block.columns if column.title == "evidence")
+            yield from (EXPLAINED[column.title] for column in block.columns if column.title in EXPLAINED)

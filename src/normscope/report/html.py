@@ -15,6 +15,7 @@ from .cells import format_cell
 from .document import Block, Cell, Chart, Curves, Document, Glossary, Kind, Table, Text
 from .svg import chart_svg, swatch
 from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
+from .words import LEVELS
 
 if TYPE_CHECKING:
     import jinja2
@@ -152,6 +153,7 @@ def _environment() -> jinja2.Environment:
         sort_value=sort_value,
         type_name=lambda block: type(block).__name__.lower(),
         prose=prose,
+        level=LEVELS.__getitem__,
         chart_svg=lambda chart, narrow=False: _markup(chart_svg(chart, narrow=narrow)),
         swatch=lambda series, number: _markup(swatch(series, number)),
         curves_svg=lambda curves, narrow=False: _markup(curves_svg(curves, narrow=narrow)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..core.markup import escaped
 from .cells import format_cell
 from .document import Chart, Series
-from .drawing import Frame, arrow, grid_lines, is_finite, number_text, rule_lines, shortened, tag
+from .drawing import Frame, arrow, beginning, grid_lines, is_finite, number_text, rule_lines, shortened, tag
 from .scale import Scale, scale
 
 COLOURS = 6
@@ -28,6 +29,9 @@ SPACING = 19.0
 
 WIDTH, NARROW = 860.0, 372.0
 """Pixels of a picture along the labels (beside a wide one stand the names of its values), and in all on a telephone."""
+
+NOTE = 16.0
+"""Pixels below the labels for what is left out of them."""
 
 FEW = 12
 """Up to this many labels a sideways chart writes the values beside its bars."""
@@ -49,12 +53,17 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
     extent = scale(chart)
     if extent is None or not chart.labels:
         return ""
-    frame = (_sideways if chart.sideways else _upright)(chart, extent, narrow)
+    prefix = "" if chart.sideways else beginning(chart.labels)
+    named = replace(chart, labels=tuple(label.removeprefix(prefix) for label in chart.labels))
+    frame = (_sideways if chart.sideways else _upright)(named, extent, narrow)
+    if prefix:
+        frame = replace(frame, bottom=frame.bottom + NOTE)
     lines = [(series, number) for number, series in enumerate(chart.series) if series.style == "line"]
     return tag(
         "svg",
         *grid_lines(frame),
-        *_names(chart, frame),
+        *_names(named, frame),
+        tag("text", f"left out of the names: {escaped(prefix)}", class_="axis", **_note_place(frame)) if prefix else "",
         tag("text", escaped(chart.axis), class_="axis", **_axis_place(frame)) if chart.axis else "",
         *(line for series, number in lines for line in _lines(chart, series, number, frame)),
         *(_place(chart, index, frame) for index in range(frame.count)),
@@ -165,6 +174,10 @@ def _axis_place(frame: Frame) -> dict[str, float | str]:
         middle = frame.whole[0] / 2 if frame.narrow else frame.left + frame.width / 2
         return {"x": middle, "y": frame.whole[1] - 6, "text_anchor": "middle"}
     return {"x": 2.0 if frame.narrow else frame.left, "y": 14.0}
+
+
+def _note_place(frame: Frame) -> dict[str, float | str]:
+    return {"x": frame.whole[0] - 4, "y": frame.whole[1] - 5, "text_anchor": "end"}
 
 
 def _lines(chart: Chart, series: Series, number: int, frame: Frame) -> Iterator[str]:

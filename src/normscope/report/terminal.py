@@ -24,13 +24,14 @@ from .document import (
     Text,
 )
 from .scale import Scale, scale, tick_text
+from .words import LEVELS
 
 if TYPE_CHECKING:
     import rich.console
     import rich.table
     import rich.text
 
-LEVELS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+COLOURS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
 MOST_LABELS = 40
 """Charts with more labels are left to the HTML report."""
@@ -107,8 +108,9 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
         case Steps():
             if block.title:
                 _say(console, block.title, "bold")
+            several = len(block.items) > 1
             for number, step in enumerate(block.items, 1):
-                _say(console, f"{number}. {step}")
+                _say(console, f"{number}. {step}" if several else step)
         case Glossary():
             for term, meaning in block.items:
                 _say(console, f"{term}: {meaning}")
@@ -129,7 +131,7 @@ def _print_notice(notice: Notice, console: rich.console.Console) -> None:
     from rich.padding import Padding
     from rich.text import Text as RichText
 
-    head = RichText(notice.level, style=LEVELS[notice.level])
+    head = RichText(LEVELS[notice.level], style=COLOURS[notice.level])
     head.append(f" {visible(notice.heading)}", style="bold")
     head.append(f": {visible(notice.where)}" if notice.where else "", style="default")
     head.append(f" ({visible(notice.code)})" if notice.code else "", style="default")

@@ -24,6 +24,10 @@ def factor(exponent: float) -> str:
     return f"{10.0**exponent:.3g}" if -3 <= exponent < 3 else f"10^{exponent:.2f}"
 
 
+LEVELS = {"info": "note", "warning": "warning", "error": "error"}
+"""What a reader calls the levels of notices; severities keep their names in JSON and on the command line."""
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 layer`, `1,200 layers`.
 

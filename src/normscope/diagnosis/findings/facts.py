@@ -80,7 +80,8 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
                 advice='Give its constant with known={"module.path": constant}, or teach Normscope the operator with '
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
                 if lookup(node) is None
-                else "Judge this network by its figures at the data (audit.observed), or put a normalizer or a clamp "
-                "in front so that the values it sees are bounded.",
+                else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
+                "with `ns.domain` (on the command line `normscope domain`), or put a normalizer or a clamp in front so "
+                "that the values it sees are bounded.",
                 numbers={},
             )

@@ -17,6 +17,9 @@ USELESS = 6.0
 WIDE = 0.5
 """log10 of a normalizer's constant over all inputs over that at the data: three times is an input nobody has."""
 
+BECAUSE = "What makes it so: "
+"""How the reason begins; headline figures say the rest of it alone."""
+
 NORMALIZERS = {
     "layer_norm": "LayerNorm at zero variance",
     "group_norm": "GroupNorm at zero variance",
@@ -40,8 +43,9 @@ def loose_bound(examined: Examined) -> Iterator[Finding]:
         where="",
         seen=f"No useful bound over all inputs: it is {power(best.log10_upper)}, which is {power(excess)} times the "
         "largest growth at the data.",
-        why=f"What makes it so: {listed(causes, most=len(causes))}.",
-        advice="Judge the network by the figures at the data (`audit.observed`), or over a ball around an input with "
+        why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
+        advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
+        "`ns.domain` (on the command line `normscope domain`), bounds around single inputs from "
         '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
         numbers=figures(log10_excess=excess),
     )
@@ -50,6 +54,13 @@ def loose_bound(examined: Examined) -> Iterator[Finding]:
 def loose(log10_upper: float, log10_observed: float) -> bool:
     """Whether a finite bound is so far above what was observed that it is of no use."""
     return -math.inf < log10_observed < log10_upper - USELESS and log10_upper < math.inf
+
+
+def useful(log10_upper: float | None, log10_observed: float | None) -> float | None:
+    """Return a bound where it is of use: finite, and not a millionfold above what was observed."""
+    if log10_upper is None or log10_upper == math.inf:
+        return None
+    return None if log10_observed is not None and loose(log10_upper, log10_observed) else log10_upper
 
 
 def _causes(examined: Examined) -> Iterator[str]:
