@@ -104,7 +104,9 @@ class Feed:
 
 
 def _narrow(graph: Graph) -> bool:
-    return any(torch.finfo(item.value.dtype).eps > 1e-4 for item in graph.inputs)
+    """Whether the model computes in few digits: half precision, or float32 on a GPU, which may multiply in TF32."""
+    values = [item.value for item in graph.inputs]
+    return any(torch.finfo(v.dtype).eps > (1e-8 if v.is_cuda else 1e-4) for v in values)
 
 
 @torch.no_grad()
