@@ -108,17 +108,17 @@ def _resnet(layer_type: str) -> nn.Module:
 
 @family("resnet_basic")
 def resnet_basic() -> Case:
-    return _resnet("basic"), pixels(), "logits"
+    return _resnet("basic"), pixels(16), "logits"
 
 
 @family("resnet_bottleneck")
 def resnet_bottleneck() -> Case:
-    return _resnet("bottleneck"), pixels(), "logits"
+    return _resnet("bottleneck"), pixels(16), "logits"
 
 
 @family("resnet_basic_dict")
 def resnet_basic_dict() -> Case:
-    return _resnet("basic"), {"pixel_values": pixels()}, "logits"
+    return _resnet("basic"), {"pixel_values": pixels(16)}, "logits"
 
 
 @family("convnext")
