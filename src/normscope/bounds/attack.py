@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..core.budget import Budget
+from ..core.budget import Budget, attempt
 from ..core.log10 import log10
 from ..core.rounding import inward
 from ..core.sizes import norm as l2
@@ -48,7 +49,8 @@ def lower_bound(
     Args:
         graph: the captured graph, in the model's dtype, searched by gradient ascent.
         double: the same graph in float64, where pairs are confirmed.
-        budget: of the search; a step is one gradient or one pair in float64. One start is always tried.
+        budget: of the search; a step is one gradient or one pair in float64. One start is tried unless the clock has
+            run out; what was found is confirmed under the clock of the work that this is a part of.
         seed: of the random starts and directions.
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
@@ -65,12 +67,16 @@ def lower_bound(
     candidates = Candidates(values)
     dtype = searched.flat().dtype
     starts = _starts(promising or [(start, None)], generator, restarts if climb else 0)
-    for index, (point, direction) in enumerate(starts):
-        if index > 0 and (budget.over or candidates.meet(enough - MET)):
-            break
-        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
-            budget.spend()
-            candidates.add(u.double(), v.double())
+
+    def search() -> None:
+        for index, (point, direction) in enumerate(starts):
+            if index > 0 and (budget.over or candidates.meet(enough - MET)):
+                break
+            for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
+                budget.spend()
+                candidates.add(u.double(), v.double())
+
+    budget.attempt(search, lambda: None)
     return candidates.confirmed()
 
 
@@ -120,9 +126,9 @@ class Candidates:
             if pair.slope <= best:
                 break
             if pair.proved is None:
-                pair.proved = confirmed(self.values, pair.u, pair.v)
+                pair.proved = attempt(partial(confirmed, self.values, pair.u, pair.v), lambda: None)
                 pair.estimated = self.values.estimated
-            if pair.proved > best:
+            if pair.proved is not None and pair.proved > best:
                 best, witness, estimated = pair.proved, (pair.u, pair.v), pair.estimated
         self.values.estimated = estimated
         return best, witness
@@ -147,7 +153,10 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
         return -math.inf
     found, values.estimated = 0.0, False
     for how in CARRIED[values.start :]:
-        far, least = change(values.at(pair, how=how))
+        certain = attempt(partial(values.at, pair, how=how), lambda: None)
+        if certain is None:
+            break
+        far, least = change(certain)
         if least > found:
             found, values.estimated = least, how == CARRIED[-1]
         if found >= 0.99 * far:

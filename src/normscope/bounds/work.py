@@ -54,6 +54,10 @@ OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
 OBSERVED_WORK, OBSERVED_PASSES = 1.5e11, 5
 """Multiplications for these Jacobians, and how many passes one step takes: forward, and backward twice."""
 
+OBSERVED_SHARE, ATTACK_SHARE = 0.3, 0.7
+"""Of the time that is left, where it is limited: what the Jacobians may take, and what the search from below may, whose
+pairs are then confirmed."""
+
 OBSERVED_RTOL = 1e-2
 """How closely these Jacobian norms are taken: they are compared with bounds, and start a search."""
 
@@ -129,7 +133,7 @@ class Work:
         self.dense: Certified | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
-        with torch.no_grad():
+        with torch.no_grad(), self.budget.timing():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double, norm=self.norm)
 
@@ -137,6 +141,7 @@ class Work:
         """Set what the bounds that are still to be taken may cost."""
         self.budget, self.below = budget, budget
         self.norms, self.chains = budget.search(BOUNDING), budget.search("the search for closed forms")
+        self._cheap: dict[LinearMap, Upper] = {}  # bounds that the clock left no time to tighten
 
     @property
     def complex(self) -> bool:
@@ -162,17 +167,21 @@ class Work:
     def _norm(self, linear: LinearMap) -> Upper:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
-        tiny = linear.in_size * linear.out_size <= TINY
-        return upper(linear, rtol=self.rtol, budget=None if tiny else self.norms.share(0.7))
+        if linear not in self._cheap:
+            own = self.norms.share(0.7)
+            found = upper(linear, rtol=self.rtol, budget=own)
+            if not own.cut:  # remembered with the map
+                return found
+            self._cheap[linear] = found
+        return self._cheap[linear]
 
     def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
         """Return the upper side of every method that the effort allows."""
         with torch.no_grad(), Progress("bounding") as self.progress:
-            found = {
-                "product": propagate(self.segments, self.norm, fold=False),
-                "folded": propagate(self.segments, self.norm, fold=True, joints=self.joints),
-                "liplt": self._chained(LipLT(), "liplt")[0],
-            }
+            found = {"product": propagate(self.segments, self.norm, fold=False)}
+            with self.norms.timing():
+                found["folded"] = propagate(self.segments, self.norm, fold=True, joints=self.joints)
+            found["liplt"] = self._chained(LipLT(), "liplt")[0]
             found["closed-form"], chains = self._chained(ClosedForm(), "closed-form")
             slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
@@ -186,7 +195,7 @@ class Work:
         proofs = dict.fromkeys(uppers, Proof(graph=self.double, effects=self.segments.effects))
         proofs["closed-form"] = replace(proofs["folded"], multipliers=chains)
         if effort != "fast":
-            tight = self.tightened()
+            tight = self.budget.attempt(self.tightened, lambda: None)
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
                 proofs["tight"] = self._proof(proofs["folded"], self.certificate)
@@ -239,7 +248,9 @@ class Work:
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.chains, terms=self.terms)
-        return propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints), chain.proof()
+        with self.chains.timing():
+            found = propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints)
+        return found, chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(
@@ -304,9 +315,10 @@ class Work:
         )
 
     def observed_if_any(self, seed: int) -> Bracket | None:
-        """Return the Jacobian norms at the batch, or None where there are none."""
+        """Return the Jacobian norms at the batch, or None where there are none or no time is left for them."""
+        budget = self.budget.share(OBSERVED_SHARE)
         try:
-            return self.observed(seed)
+            return budget.attempt(lambda: self.observed(seed, budget), lambda: None)
         except JacobianError:
             return None
 
@@ -325,29 +337,37 @@ class Work:
         if not search and multiplications(self.graph) > PAIRS_WORK:
             return replace(bracket, notes=(*bracket.notes, TOO_LARGE))
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
-        self.below = self.budget.search(BELOW, steps)
-        known = None if self.complex else self.certain
-        value, pair = lower_bound(
-            self.graph,
-            self.double,
-            budget=self.below,
-            seed=seed,
-            promising=promising,
-            enough=bracket.log10_upper,
-            values=known,
-            climb=search,
-        )
+        self.below = self.budget.share(ATTACK_SHARE).search(BELOW, steps)
+        known = None if self.complex else self.below.attempt(lambda: self.certain, lambda: None)
+        value, pair = -math.inf, None
+        if known is not None:
+            value, pair = self.budget.attempt(
+                lambda: lower_bound(
+                    self.graph,
+                    self.double,
+                    budget=self.below,
+                    seed=seed,
+                    promising=promising,
+                    enough=bracket.log10_upper,
+                    values=known,
+                    climb=search,
+                ),
+                lambda: (-math.inf, None),
+            )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
         notes = bracket.notes if search else (*bracket.notes, NOT_SEARCHED)
         notes = (*notes, ESTIMATED) if known is not None and known.estimated else notes
-        return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below)
+        return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below, self.budget)
 
     def exact(self, bracket: Bracket) -> Bracket:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
         certified = None if self.dense is None else self.plan
-        return closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL)
+        return self.budget.attempt(
+            lambda: closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL),
+            lambda: cut_short(bracket, self.budget),
+        )
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""

@@ -15,6 +15,7 @@ from collections.abc import Container
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import UNIT, cholesky_allowance, gamma
 from ...linalg.certify import certify as largest_eigenvalue
@@ -50,6 +51,7 @@ def accounted(plan: Plan, found: Certified) -> Certified | None:
         return None
     state = _State(unit)
     for operation in plan.operations:
+        check_time(0.0 if isinstance(operation, Turn) else operation.cost)
         if isinstance(operation, Turn):
             state.turn(operation.matrix.cpu().double(), operation.slack or 0.0)
         elif not state.step(operation, found.sigma[operation.name].cpu().double()):
