@@ -176,9 +176,9 @@ def _starts(
     yield from promising
     point = promising[0][0]
     size = float(point.double().pow(2).mean().sqrt()) or 1.0
-    for attempt in range(restarts):
+    for number in range(restarts):
         noise = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
-        scale, centre = ((1e-3, 0.0), (1.0, 0.0), (0.1, 1.0), (10.0, 0.0))[attempt % 4]
+        scale, centre = ((1e-3, 0.0), (1.0, 0.0), (0.1, 1.0), (10.0, 0.0))[number % 4]
         yield centre * point + scale * size * noise, None  # near zero first: there normalizers are steepest
 
 

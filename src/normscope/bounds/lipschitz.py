@@ -9,10 +9,12 @@ from typing import Any
 from torch import nn
 
 from ..core.bracket import Bracket, Scope
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
+from ..graph.export import warmed
 from .balls.ball import ball_bracket
 from .data.streaming import data_quantile
 from .domain.domain import Domain
@@ -125,7 +127,8 @@ def lipschitz(
             seed=seed,
         )
     if scope is Scope.POINT:
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
+        budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )

@@ -17,7 +17,7 @@ from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.export import capture, warmed
-from ..graph.ir import Shape
+from ..graph.ir import Graph, Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import BOUNDING, upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
@@ -25,7 +25,7 @@ from ..rules.registry import check, fill
 from .attack import lower_bound
 from .balls.unrolled import Unrolled
 from .certificate import Certificate, ClosedForm, LipLT, State
-from .ellipsoids.optimised import Certified, optimise
+from .ellipsoids.optimised import TIGHTENING, Certified, optimise
 from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
 from .evaluation import ESTIMATED, Values
@@ -74,8 +74,6 @@ EXACT_RTOL = 1e-6
 """Where the two sides count as met in branch and bound."""
 
 BELOW = "the search from below"
-TINY = 65536
-"""Maps with at most this many matrix entries are bounded tightly whatever the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +116,12 @@ class Work:
         rtol: float = 1e-3,
         max_seconds: float | None = None,
         budget: Budget | None = None,
+        captured: Graph | None = None,
     ) -> None:
         check_option(on_missing)
         self.limit(Budget(max_seconds=warmed(max_seconds), what="the measurement") if budget is None else budget)
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
-        captured = capture(model, batch, mode=mode, output=output)
+        captured = captured or capture(model, batch, mode=mode, output=output)
         self.graph = fill(captured, known or {})
         if on_missing == "error":
             check(self.graph)
@@ -195,10 +194,14 @@ class Work:
         proofs = dict.fromkeys(uppers, Proof(graph=self.double, effects=self.segments.effects))
         proofs["closed-form"] = replace(proofs["folded"], multipliers=chains)
         if effort != "fast":
-            tight = self.budget.attempt(self.tightened, lambda: None)
+            tightening = self.budget.search(TIGHTENING)
+            tight = tightening.attempt(self.tightened, lambda: None)
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
                 proofs["tight"] = self._proof(proofs["folded"], self.certificate)
+            elif tightening.cut:  # what is known without it
+                least = min(uppers, key=lambda name: uppers[name].log10)
+                uppers["tight"], proofs["tight"] = uppers[least], proofs[least]
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = self._formulas()

@@ -115,6 +115,10 @@ class Budget:
             whole._cuts[self.what], whole.ended = f"{self.what} was cut short{done} by max_seconds", True
         return True
 
+    def leave_out(self) -> None:
+        """Note that the clock left no time for this."""
+        self._cut()
+
     def time_for(self, steps: float, rate: float) -> bool:
         """Say whether steps that go at some rate, in steps a second, end before the clock runs out."""
         return not self.limited or steps <= rate * self.seconds or not self._cut()

@@ -97,7 +97,7 @@ _meter: ContextVar[Meter | None] = ContextVar("normscope_meter", default=None)
 
 
 def count(kind: str, amount: int = 1) -> None:
-    """Count passes, norms or products where a meter listens; what is counted is not begun once its clock has run out."""
+    """Count passes, norms or products where a meter listens; none is begun once the clock of the work has run out."""
     check_time()
     meter = _meter.get()
     if meter is not None:
