@@ -103,6 +103,8 @@ class Work:
 
     terms = False
     """Whether chains that end in a sum count, too: no checker follows them."""
+    provable = True
+    """Whether brackets hold what a checker needs, which takes stock of all weights; audits keep none."""
 
     def __init__(
         self,
@@ -140,7 +142,6 @@ class Work:
         """Set what the bounds that are still to be taken may cost."""
         self.budget, self.below = budget, budget
         self.norms, self.chains = budget.search(BOUNDING), budget.search("the search for closed forms")
-        self._cheap: dict[LinearMap, Upper] = {}  # bounds that the clock left no time to tighten
 
     @property
     def complex(self) -> bool:
@@ -166,13 +167,7 @@ class Work:
     def _norm(self, linear: LinearMap) -> Upper:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
-        if linear not in self._cheap:
-            own = self.norms.share(0.7)
-            found = upper(linear, rtol=self.rtol, budget=own)
-            if not own.cut:  # remembered with the map
-                return found
-            self._cheap[linear] = found
-        return self._cheap[linear]
+        return upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
 
     def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
         """Return the upper side of every method that the effort allows."""
@@ -191,14 +186,15 @@ class Work:
         self.progress = None
         uppers = {name: values[self.graph.output] for name, values in found.items()}
         self.values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
-        proofs = dict.fromkeys(uppers, Proof(graph=self.double, effects=self.segments.effects))
-        proofs["closed-form"] = replace(proofs["folded"], multipliers=chains)
+        proof = Proof(graph=self.double, effects=self.segments.effects) if self.provable else None
+        proofs: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
+        proofs["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
         if effort != "fast":
             tightening = self.budget.search(TIGHTENING)
             tight = tightening.attempt(self.tightened, lambda: None)
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
-                proofs["tight"] = self._proof(proofs["folded"], self.certificate)
+                proofs["tight"] = None if proof is None else self._proof(proof, self.certificate)
             elif tightening.cut:  # what is known without it
                 least = min(uppers, key=lambda name: uppers[name].log10)
                 uppers["tight"], proofs["tight"] = uppers[least], proofs[least]

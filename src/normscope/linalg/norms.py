@@ -50,6 +50,9 @@ class Bound:
 _known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, Bound]] = weakref.WeakKeyDictionary()
 """By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
 
+_loose: weakref.WeakKeyDictionary[LinearMap, Bound] = weakref.WeakKeyDictionary()
+"""By map: a bound that takes next to no time, where one was needed."""
+
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
     """Return a certified upper bound on the spectral norm of a linear map.
@@ -87,9 +90,14 @@ def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
 
 def _within(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     """Return a bound that was not taken before, a cheap one where the clock does not leave the time for another."""
-    return budget.attempt(
-        lambda: _fresh(linear, rtol, budget), lambda: _fresh(linear, rtol, Budget(max_seconds=0.0, what=BOUNDING))
-    )
+    return budget.attempt(lambda: _fresh(linear, rtol, budget), lambda: _cheap(linear))
+
+
+def _cheap(linear: LinearMap) -> Bound:
+    """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
+    if linear not in _loose:
+        _loose[linear] = Bound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
+    return _loose[linear]
 
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
@@ -323,6 +331,8 @@ def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
         whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
+    if inner in _loose:
+        _loose[linear] = _loose[inner]
     known = _known.get(inner)
     if known is not None:
         _remember(linear, known[0], known[1], Bound(known[2].upper, witness))

@@ -21,7 +21,7 @@ from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
 from .ellipsoid import Uncertain, advance, balanced, image, largest
-from .plan import Plan, Step, Turn
+from .plan import Plan, Step, Turn, image_cost
 
 EXACT = 96
 """Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
@@ -120,7 +120,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
     q: Tensor | None = None
     sigmas: dict[str, Tensor] = {}
     for operation in plan.operations:
-        check_time(0.0 if isinstance(operation, Turn) else operation.cost, plan.output.device)
+        check_time(operation.cost, plan.output.device)
         if isinstance(operation, Turn):
             q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
         else:
@@ -137,6 +137,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
             q, log = q / scale, log + math.log10(scale) / 2
         if known is None and bool((sizes <= VANISHED * scale).any()) and _vanished(operation, sizes / scale):
             q = q * math.nan
+    check_time(image_cost(plan.output), plan.output.device)
     q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
     return Run(log, q, sigmas)
 

@@ -33,12 +33,23 @@ _ENTRIES = 6e7
 """Largest matrix that is written out on the way into a state."""
 
 
+def image_cost(matrix: Tensor) -> float:
+    """Return about how many multiplications F Q F^T takes."""
+    rows, columns = matrix.shape[-2:]
+    return float(rows) * columns * (rows + columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The state goes over to new values g' = G g; `slack` bounds the norm of G's error, None if it is not known."""
 
     matrix: Tensor
     slack: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """About how many multiplications it takes."""
+        return image_cost(self.matrix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class Smooth:
         sigmas: dict[str, Tensor] = {}
         walls = 0.0
         for operation in self.plan.operations:
-            check_time(0.0 if isinstance(operation, Turn) else operation.cost, self.plan.output.device)
+            check_time(operation.cost, self.plan.output.device)
             done: Turn | Passage | Whole | None
             if isinstance(operation, Turn):
                 q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
