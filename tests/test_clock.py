@@ -111,6 +111,8 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
     export.warmed(1.0)
     monkeypatch.setattr(work, "ATTACK_STEPS", 12)
+    monkeypatch.setattr(work, "TINY", 0)
+    monkeypatch.setattr(work, "TINY_PASS", 0.0)
     monkeypatch.setattr(work, "capture", once)
     monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
@@ -223,8 +225,10 @@ def test_whenever_the_clock_runs_out_a_bracket_holds(call: str, name: str) -> No
             assert part.log10_upper >= other.log10_lower
 
 
+@pytest.mark.slow
 def test_radii_of_a_clock_that_runs_out_hold() -> None:
     model, batch = made("chain")
+    batch = batch[:1]
     whole = ns.certified_radius(model, batch)
     with clocked() as clock:
         ns.certified_radius(model, batch, max_seconds=1e9)
@@ -370,6 +374,14 @@ class TestMaps:
         assert (cheap.method, budget.cut) == ("row and column sums", True)
         assert meter.cost().products == {}
         assert cheap.log10 >= norms.upper(linear).log10
+
+    def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(work, "TINY", 4096)
+        monkeypatch.setattr(work, "TINY_PASS", 1e5)
+        model, batch = made("chain")
+        whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)
+        assert cut["product"].log10_upper == whole["product"].log10_upper
+        assert whole["best"].log10_lower - 0.3 < cut["best"].log10_lower <= whole["best"].log10_upper
 
     def test_maps_are_left_apart_where_no_time_is_left_to_fold_them(self) -> None:
         second, first = Matrix(drawn(3, 4)), Matrix(drawn(4, 5))

@@ -43,19 +43,22 @@ def lower_bound(
     enough: float = math.inf,
     values: Values | None = None,
     climb: bool = True,
+    leave: bool = True,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
     Args:
         graph: the captured graph, in the model's dtype, searched by gradient ascent.
         double: the same graph in float64, where pairs are confirmed.
-        budget: of the search; a step is one gradient or one pair in float64. One start is tried unless the clock has
-            run out; what was found is confirmed under the clock of the work that this is a part of.
+        budget: of the search; a step is one gradient or one pair in float64. What was found is
+            confirmed under the clock of the work that this is a part of.
         seed: of the random starts and directions.
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
         enough: log10 of the upper side: nothing can be gained once a pair meets it.
         values: the float64 graph with rounding errors, where it was read already.
+        leave: whether the search is left in its midst where the clock runs out; False: one start is tried whatever it
+            says.
         climb: False: only the pairs along the promising directions, without a search.
     """
     if any(node.dtype.is_complex for node in double):
@@ -76,7 +79,7 @@ def lower_bound(
                 budget.spend()
                 candidates.add(u.double(), v.double())
 
-    budget.attempt(search, lambda: None)
+    (budget if leave else Budget()).attempt(search, lambda: None)
     return candidates.confirmed()
 
 

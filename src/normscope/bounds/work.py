@@ -74,6 +74,9 @@ EXACT_RTOL = 1e-6
 """Where the two sides count as met in branch and bound."""
 
 BELOW = "the search from below"
+TINY, TINY_PASS = 4096, 1e5
+"""Whatever the clock says, maps with at most this many matrix entries, which take a millisecond, are bounded tightly,
+and Jacobians and one start of the search from below are taken where a pass takes this many multiplications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,11 @@ class Work:
         """Whether some value is complex: rounding errors are not known then, and there is no lower side."""
         return any(node.dtype.is_complex for node in self.double)
 
+    @property
+    def tiny(self) -> bool:
+        """Whether a few passes take no time to speak of: they are made whatever the clock says."""
+        return multiplications(self.graph) <= TINY_PASS
+
     @cached_property
     def unrolled(self) -> Unrolled:
         """The steps of the graph, for balls and for rounding errors."""
@@ -167,7 +175,11 @@ class Work:
     def _norm(self, linear: LinearMap) -> Upper:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
-        return upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
+        return upper(linear, rtol=self.rtol, budget=self.within(linear, 0.7))
+
+    def within(self, linear: LinearMap, share: float) -> Budget | None:
+        """Return the budget of one norm, a share of the time that is left; None for maps that take none to speak of."""
+        return None if linear.in_size * linear.out_size <= TINY else self.norms.share(share)
 
     def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
         """Return the upper side of every method that the effort allows."""
@@ -315,7 +327,7 @@ class Work:
 
     def observed_if_any(self, seed: int) -> Bracket | None:
         """Return the Jacobian norms at the batch, or None where there are none or no time is left for them."""
-        budget = self.budget.share(OBSERVED_SHARE)
+        budget = Budget() if self.tiny else self.budget.share(OBSERVED_SHARE)
         try:
             return budget.attempt(lambda: self.observed(seed, budget), lambda: None)
         except JacobianError:
@@ -337,10 +349,11 @@ class Work:
             return replace(bracket, notes=(*bracket.notes, TOO_LARGE))
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
         self.below = self.budget.share(ATTACK_SHARE).search(BELOW, steps)
-        known = None if self.complex else self.below.attempt(lambda: self.certain, lambda: None)
+        whole, part = (Budget(), Budget()) if self.tiny else (self.budget, self.below)
+        known = None if self.complex else part.attempt(lambda: self.certain, lambda: None)
         value, pair = -math.inf, None
         if known is not None:
-            value, pair = self.budget.attempt(
+            value, pair = whole.attempt(
                 lambda: lower_bound(
                     self.graph,
                     self.double,
@@ -350,6 +363,7 @@ class Work:
                     enough=bracket.log10_upper,
                     values=known,
                     climb=search,
+                    leave=not self.tiny,
                 ),
                 lambda: (-math.inf, None),
             )

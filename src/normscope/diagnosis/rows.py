@@ -59,7 +59,7 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(work.double.node(name).path)
-            found[name] = bracket(linear, rtol=work.rtol, budget=work.norms.share(1 / 3))
+            found[name] = bracket(linear, rtol=work.rtol, budget=work.within(linear, 1 / 3))
     return found
 
 
