@@ -79,8 +79,9 @@ def lipschitz(
             of which the largest norm is the limit). More samples give a smaller limit.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short what takes longer, and then `converged` is False and `advice` says what was cut. Without
-            it every search takes its own number of steps, and the same call gives the same figures.
+        max_seconds: of the whole call, but for the trace of the model, which every figure needs: what takes longer is
+            cut short, and then `converged` is False and `advice` says what was cut. Without it every search takes its
+            own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:
