@@ -90,7 +90,12 @@ def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
 
 def _within(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     """Return a bound that was not taken before, a cheap one where the clock does not leave the time for another."""
-    return budget.attempt(lambda: _fresh(linear, rtol, budget), lambda: _cheap(linear))
+
+    def taken() -> Bound:
+        check_time()
+        return _fresh(linear, rtol, budget)
+
+    return budget.attempt(taken, lambda: _cheap(linear))
 
 
 def _cheap(linear: LinearMap) -> Bound:
