@@ -219,16 +219,19 @@ class TestCutShort:
 
     def test_audits_whose_time_runs_out_say_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(auditing, "_time_to_capture", lambda *_: True)
+        monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **more: ns.capture(*given, **more))
         loader = [made("relu")[1]] * 3
         audit = ns.audit(*made("relu"), loader=loader, effort="thorough", max_seconds=0.0)
         assert audit.batches == 1
         assert not audit.lipschitz.converged
-        for what in ("the pass over the data", "the search from below", "the attack"):
+        for what in ("the pass over the data", "the search from below", "the optimised certificate"):
             assert any(f"{what} was cut short" in note for note in audit.notes)
+        assert audit.radii is None
+        for what in ("certified radii", "sensitivity to the weights"):
+            assert (what, auditing.NOT_REACHED) in audit.skipped
         data = audit.to_json()
         assert data["notes"] == list(audit.notes)
         assert "cut short" in data["lipschitz"]["advice"]
-        assert "cut short" in data["radii"]["advice"]
 
     def test_norms_say_so(self) -> None:
         layer = nn.Conv2d(8, 8, 3, padding=1)
@@ -246,10 +249,10 @@ class TestCutShort:
 
         monkeypatch.setattr(work, "lower_bound", watched)
         cut = []
-        for seconds in range(10, 100, 10):  # how often the clock is read before the search is not what is tested
+        for seconds in range(250, 1000, 150):  # how often the clock is read before the search is not what is tested
             with clock(jumping(1.0)):
                 bracket = ns.lipschitz(*made("relu"), max_seconds=float(seconds))
-            done, most = spent[-1]
+            done, most = spent[-1] if spent else (0, 0)
             if 0 < done < most:
                 assert f"the search from below was cut short after {done:.0f} of {most:.0f} steps" in bracket.advice
                 cut.append(done)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..core.budget import Budget
+from ..core.budget import Budget, attempt
 from ..core.log10 import log10
 from ..core.rounding import inward
 from ..core.sizes import norm as l2
@@ -42,18 +43,22 @@ def lower_bound(
     enough: float = math.inf,
     values: Values | None = None,
     climb: bool = True,
+    leave: bool = True,
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
 
     Args:
         graph: the captured graph, in the model's dtype, searched by gradient ascent.
         double: the same graph in float64, where pairs are confirmed.
-        budget: of the search; a step is one gradient or one pair in float64. One start is always tried.
+        budget: of the search; a step is one gradient or one pair in float64. What was found is
+            confirmed under the clock of the work that this is a part of.
         seed: of the random starts and directions.
         restarts: random starts beside the data.
         promising: points to start from, each with a direction to try first or None; the captured input if empty.
         enough: log10 of the upper side: nothing can be gained once a pair meets it.
         values: the float64 graph with rounding errors, where it was read already.
+        leave: whether the search is left in its midst where the clock runs out; False: one start is tried whatever it
+            says.
         climb: False: only the pairs along the promising directions, without a search.
     """
     if any(node.dtype.is_complex for node in double):
@@ -65,12 +70,16 @@ def lower_bound(
     candidates = Candidates(values)
     dtype = searched.flat().dtype
     starts = _starts(promising or [(start, None)], generator, restarts if climb else 0)
-    for index, (point, direction) in enumerate(starts):
-        if index > 0 and (budget.over or candidates.meet(enough - MET)):
-            break
-        for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
-            budget.spend()
-            candidates.add(u.double(), v.double())
+
+    def search() -> None:
+        for index, (point, direction) in enumerate(starts):
+            if index > 0 and (budget.over or candidates.meet(enough - MET)):
+                break
+            for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
+                budget.spend()
+                candidates.add(u.double(), v.double())
+
+    (budget if leave else Budget()).attempt(search, lambda: None)
     return candidates.confirmed()
 
 
@@ -120,9 +129,9 @@ class Candidates:
             if pair.slope <= best:
                 break
             if pair.proved is None:
-                pair.proved = confirmed(self.values, pair.u, pair.v)
+                pair.proved = attempt(partial(confirmed, self.values, pair.u, pair.v), lambda: None)
                 pair.estimated = self.values.estimated
-            if pair.proved > best:
+            if pair.proved is not None and pair.proved > best:
                 best, witness, estimated = pair.proved, (pair.u, pair.v), pair.estimated
         self.values.estimated = estimated
         return best, witness
@@ -147,7 +156,10 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
         return -math.inf
     found, values.estimated = 0.0, False
     for how in CARRIED[values.start :]:
-        far, least = change(values.at(pair, how=how))
+        certain = attempt(partial(values.at, pair, how=how), lambda: None)
+        if certain is None:
+            break
+        far, least = change(certain)
         if least > found:
             found, values.estimated = least, how == CARRIED[-1]
         if found >= 0.99 * far:
@@ -167,9 +179,9 @@ def _starts(
     yield from promising
     point = promising[0][0]
     size = float(point.double().pow(2).mean().sqrt()) or 1.0
-    for attempt in range(restarts):
+    for number in range(restarts):
         noise = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
-        scale, centre = ((1e-3, 0.0), (1.0, 0.0), (0.1, 1.0), (10.0, 0.0))[attempt % 4]
+        scale, centre = ((1e-3, 0.0), (1.0, 0.0), (0.1, 1.0), (10.0, 0.0))[number % 4]
         yield centre * point + scale * size * noise, None  # near zero first: there normalizers are steepest
 
 

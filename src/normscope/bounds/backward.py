@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from ..core.budget import check_time
 from ..core.untouched import untouched
 from ..graph.call import Call, prepare, run
 from ..graph.ir import Graph, Unit
@@ -154,6 +155,7 @@ def located(model: nn.Module, call: Call) -> tuple[Mismatch, ...]:
     for path, (module, args, kwargs) in seen[:LARGEST_MODULES]:  # children come before their parents
         if any(inner.path == path or inner.path.startswith(f"{path}.") or not path for inner in found):
             continue
+        check_time()
         share = _share(module, args, kwargs)
         if share is not None:
             found.append(Mismatch(path, share))

@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Evidence
-from ..core.budget import Budget
+from ..core.budget import Budget, check_time
 from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
-from ..linalg.writing import moderate
+from ..linalg.writing import moderate, written
 from .proofs.multipliers import Multipliers
 from .segments import Form
 
 WIDEST = 1024
 """Widest layer that a certificate carries (its cost is cubic); wider segments fall back to folded norms."""
+EIGEN = 8.0
+"""Multiplications that the eigenvalues of a matrix take, over the cube of its order."""
 
 
 class State(Protocol):
@@ -82,6 +84,7 @@ class ClosedForm:
 
     def _spectrum(self, weight: Tensor, *, vectors: bool) -> tuple[float, Tensor, Tensor]:
         """Return log10 of the bound, and eigenvalues and vectors of K = W Y W^T."""
+        check_time(EIGEN * float(weight.shape[0]) ** 3, weight.device)
         carried = weight if self.root is None else weight @ self.root
         gram = carried @ carried.T if vectors or carried.shape[0] <= carried.shape[1] else carried.T @ carried
         if vectors:
@@ -165,6 +168,9 @@ class Certificate:
 
     def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
         """Bound a single-source form by its chain's certificate and tie the next link."""
+        return self.budget.attempt(lambda: self._carry(form, name, slope, cores), lambda: None)
+
+    def _carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
         segment = self._block(next(iter(form.values()))) if len(form) == 1 else None
         if segment is None:
             return None
@@ -188,6 +194,9 @@ class Certificate:
 
     def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
         """Bound one term of a sum by the chain it ends, where terms are asked for (no proof is kept of them)."""
+        return self.budget.attempt(lambda: self._term(source, linear, cores), lambda: None)
+
+    def _term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
         link = self.links.get(source)
         segment = self._block(linear) if self.terms and link is not None else None
         if link is None or segment is None or link.copies != segment.copies:
@@ -220,7 +229,7 @@ class Certificate:
 
     def _block(self, linear: LinearMap) -> Block | None:
         if id(linear) not in self.blocks:
-            self.blocks[id(linear)] = None if self.budget.late else _block(linear, self.device)
+            self.blocks[id(linear)] = self.budget.attempt(lambda: _block(linear, self.device), lambda: None)
         return self.blocks[id(linear)]
 
 
@@ -233,6 +242,7 @@ def _block(linear: LinearMap, device: torch.device) -> Block | None:
         copies, inner = copies * math.prod(inner.in_shape[:-1]), Matrix(inner.weight)
     if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7 or not moderate(inner):
         return None
+    check_time(written(inner), device)
     weight = inner.dense().to(device)
     top = float(weight.abs().amax()) if weight.numel() else 0.0
     return Block(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
@@ -243,6 +253,7 @@ def _follow(weight: Tensor, path: Tensor | None) -> Tensor:
 
 
 def _log_norm(matrix: Tensor) -> float:
+    check_time(EIGEN * float(min(matrix.shape)) ** 3, matrix.device)
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     top = float(torch.linalg.eigvalsh(gram)[-1])
     return math.log10(top) / 2 if top > 0 else -math.inf

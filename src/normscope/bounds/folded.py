@@ -14,12 +14,13 @@ from typing import Protocol
 import torch
 
 from ..core.bracket import Evidence
+from ..core.budget import in_time
 from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
-from ..linalg.writing import moderate
+from ..linalg.writing import moderate, written
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from .segments import Form, Segments
 
@@ -139,6 +140,8 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: i
     key = tuple((linears[place], terms[source]) for place, source in enumerate(form))
     if key in joints:
         return joints[key]
+    if not in_time(sum(written(linear) for linear in linears) + float(size) ** 3, linears[0].device):
+        return None
     parts = []
     for source, linear in form.items():
         # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j), relative to the largest term

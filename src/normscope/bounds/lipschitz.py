@@ -9,10 +9,12 @@ from typing import Any
 from torch import nn
 
 from ..core.bracket import Bracket, Scope
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
+from ..graph.export import warmed
 from .balls.ball import ball_bracket
 from .data.streaming import data_quantile
 from .domain.domain import Domain
@@ -77,8 +79,9 @@ def lipschitz(
             of which the largest norm is the limit). More samples give a smaller limit.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short what takes longer, and then `converged` is False and `advice` says what was cut. Without
-            it every search takes its own number of steps, and the same call gives the same figures.
+        max_seconds: of the whole call, but for the trace of the model, which every figure needs: what takes longer is
+            cut short, and then `converged` is False and `advice` says what was cut. Without it every search takes its
+            own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:
@@ -125,7 +128,8 @@ def lipschitz(
             seed=seed,
         )
     if scope is Scope.POINT:
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed)
+        budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
     work = Work(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )

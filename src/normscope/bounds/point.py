@@ -33,6 +33,8 @@ from .products import Products
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
 Lanczos would take about as many products."""
+SEARCHED = 0.6
+"""Of the time that is left, where it is limited: what Lanczos may take; then its direction is confirmed."""
 LANCZOS = "the search for the largest gain of a Jacobian"
 """How messages name it."""
 STEPS = 60
@@ -186,7 +188,8 @@ def norms_at(
     inputs = local.point.shape[1]
     few = min(local.outputs, inputs) <= FEW
     steps = min(steps, inputs, local.outputs + 1)
-    found = _whole(local) if few else _iterated(local, rtol, steps, seed, (budget or Budget()).search(LANCZOS))
+    search = (budget or Budget()).share(SEARCHED).search(LANCZOS)
+    found = _whole(local) if few else _iterated(local, rtol, steps, seed, search)
     _refuse_lost(local, found)
     if local.doubted is None:
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from ..core.budget import in_time
 from ..graph.ir import Graph, Node
 from ..linalg.folding import add, compose
 from ..linalg.linear_map import Centering, Identity, LinearMap
@@ -64,7 +65,7 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: ran
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
-        sizes[node.name] = ranges.after(effect, node, operands, norm)
+        sizes[node.name] = ranges.after(effect, node, operands, norm) if in_time() else UNKNOWN
     return folded(graph, effects)
 
 

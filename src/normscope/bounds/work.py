@@ -17,7 +17,7 @@ from ..core.errors import InputError, JacobianError
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.export import capture, warmed
-from ..graph.ir import Shape
+from ..graph.ir import Graph, Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.norms import BOUNDING, upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
@@ -25,7 +25,7 @@ from ..rules.registry import check, fill
 from .attack import lower_bound
 from .balls.unrolled import Unrolled
 from .certificate import Certificate, ClosedForm, LipLT, State
-from .ellipsoids.optimised import Certified, optimise
+from .ellipsoids.optimised import TIGHTENING, Certified, optimise
 from .ellipsoids.plan import Plan, plan
 from .ellipsoids.rigorous import accounted, is_exact
 from .evaluation import ESTIMATED, Values
@@ -54,6 +54,10 @@ OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
 OBSERVED_WORK, OBSERVED_PASSES = 1.5e11, 5
 """Multiplications for these Jacobians, and how many passes one step takes: forward, and backward twice."""
 
+OBSERVED_SHARE, ATTACK_SHARE = 0.3, 0.7
+"""Of the time that is left, where it is limited: what the Jacobians may take, and what the search from below may, whose
+pairs are then confirmed."""
+
 OBSERVED_RTOL = 1e-2
 """How closely these Jacobian norms are taken: they are compared with bounds, and start a search."""
 
@@ -70,8 +74,9 @@ EXACT_RTOL = 1e-6
 """Where the two sides count as met in branch and bound."""
 
 BELOW = "the search from below"
-TINY = 65536
-"""Maps with at most this many matrix entries are bounded tightly whatever the budget."""
+TINY, TINY_PASS = 4096, 1e5
+"""Whatever the clock says, maps with at most this many matrix entries, which take a millisecond, are bounded tightly,
+and Jacobians and one start of the search from below are taken where a pass takes this many multiplications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,8 @@ class Work:
 
     terms = False
     """Whether chains that end in a sum count, too: no checker follows them."""
+    provable = True
+    """Whether brackets hold what a checker needs, which takes stock of all weights; audits keep none."""
 
     def __init__(
         self,
@@ -114,11 +121,12 @@ class Work:
         rtol: float = 1e-3,
         max_seconds: float | None = None,
         budget: Budget | None = None,
+        captured: Graph | None = None,
     ) -> None:
         check_option(on_missing)
         self.limit(Budget(max_seconds=warmed(max_seconds), what="the measurement") if budget is None else budget)
         self.model, self.batch, self.mode, self.output = model, batch, mode, output
-        captured = capture(model, batch, mode=mode, output=output)
+        captured = captured or capture(model, batch, mode=mode, output=output)
         self.graph = fill(captured, known or {})
         if on_missing == "error":
             check(self.graph)
@@ -129,7 +137,7 @@ class Work:
         self.dense: Certified | None = None
         self.certificate: Certified | None = None
         self.progress: Progress | None = None
-        with torch.no_grad():
+        with torch.no_grad(), self.budget.timing():
             self.double = fill(captured.double(), known or {})
             self.segments: Segments = segment(self.double, norm=self.norm)
 
@@ -142,6 +150,11 @@ class Work:
     def complex(self) -> bool:
         """Whether some value is complex: rounding errors are not known then, and there is no lower side."""
         return any(node.dtype.is_complex for node in self.double)
+
+    @property
+    def tiny(self) -> bool:
+        """Whether a few passes take no time to speak of: they are made whatever the clock says."""
+        return multiplications(self.graph) <= TINY_PASS
 
     @cached_property
     def unrolled(self) -> Unrolled:
@@ -162,17 +175,19 @@ class Work:
     def _norm(self, linear: LinearMap) -> Upper:
         if self.progress is not None:
             self.progress.step(f"{linear!r}")
-        tiny = linear.in_size * linear.out_size <= TINY
-        return upper(linear, rtol=self.rtol, budget=None if tiny else self.norms.share(0.7))
+        return upper(linear, rtol=self.rtol, budget=self.within(linear, 0.7))
+
+    def within(self, linear: LinearMap, share: float) -> Budget | None:
+        """Return the budget of one norm, a share of the time that is left; None for maps that take none to speak of."""
+        return None if linear.in_size * linear.out_size <= TINY else self.norms.share(share)
 
     def rungs(self, effort: str = "fast") -> dict[str, Bracket]:
         """Return the upper side of every method that the effort allows."""
         with torch.no_grad(), Progress("bounding") as self.progress:
-            found = {
-                "product": propagate(self.segments, self.norm, fold=False),
-                "folded": propagate(self.segments, self.norm, fold=True, joints=self.joints),
-                "liplt": self._chained(LipLT(), "liplt")[0],
-            }
+            found = {"product": propagate(self.segments, self.norm, fold=False)}
+            with self.norms.timing():
+                found["folded"] = propagate(self.segments, self.norm, fold=True, joints=self.joints)
+            found["liplt"] = self._chained(LipLT(), "liplt")[0]
             found["closed-form"], chains = self._chained(ClosedForm(), "closed-form")
             slopes = [a.effect.slope for a in self.segments.atoms.values() if isinstance(a.effect, Elementwise)]
             if any(a != 0 for a, _ in slopes):  # at a = 0 both choices of Lambda are the same
@@ -183,13 +198,18 @@ class Work:
         self.progress = None
         uppers = {name: values[self.graph.output] for name, values in found.items()}
         self.values = {name: smallest([each[name] for each in found.values()]) for name in found["folded"]}
-        proofs = dict.fromkeys(uppers, Proof(graph=self.double, effects=self.segments.effects))
-        proofs["closed-form"] = replace(proofs["folded"], multipliers=chains)
+        proof = Proof(graph=self.double, effects=self.segments.effects) if self.provable else None
+        proofs: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
+        proofs["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
         if effort != "fast":
-            tight = self.tightened()
+            tightening = self.budget.search(TIGHTENING)
+            tight = tightening.attempt(self.tightened, lambda: None)
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
-                proofs["tight"] = self._proof(proofs["folded"], self.certificate)
+                proofs["tight"] = None if proof is None else self._proof(proof, self.certificate)
+            elif tightening.cut:  # what is known without it
+                least = min(uppers, key=lambda name: uppers[name].log10)
+                uppers["tight"], proofs["tight"] = uppers[least], proofs[least]
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)
         result = self._formulas()
@@ -239,7 +259,9 @@ class Work:
     def _chained(self, start: State, method: str) -> tuple[dict[str, Upper], tuple[Multipliers, ...]]:
         device = self.double.inputs[0].value.device
         chain = Certificate(start, method, device, self.chains, terms=self.terms)
-        return propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints), chain.proof()
+        with self.chains.timing():
+            found = propagate(self.segments, self.norm, fold=True, chain=chain, joints=self.joints)
+        return found, chain.proof()
 
     def _bracket(self, value: Upper, method: str) -> Bracket:
         return Bracket(
@@ -306,9 +328,10 @@ class Work:
         )
 
     def observed_if_any(self, seed: int) -> Bracket | None:
-        """Return the Jacobian norms at the batch, or None where there are none."""
+        """Return the Jacobian norms at the batch, or None where there are none or no time is left for them."""
+        budget = Budget() if self.tiny else self.budget.share(OBSERVED_SHARE)
         try:
-            return self.observed(seed)
+            return budget.attempt(lambda: self.observed(seed, budget), lambda: None)
         except JacobianError:
             return None
 
@@ -327,29 +350,39 @@ class Work:
         if not search and multiplications(self.graph) > PAIRS_WORK:
             return replace(bracket, notes=(*bracket.notes, TOO_LARGE))
         steps = passes(self.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
-        self.below = self.budget.search(BELOW, steps)
-        known = None if self.complex else self.certain
-        value, pair = lower_bound(
-            self.graph,
-            self.double,
-            budget=self.below,
-            seed=seed,
-            promising=promising,
-            enough=bracket.log10_upper,
-            values=known,
-            climb=search,
-        )
+        self.below = self.budget.share(ATTACK_SHARE).search(BELOW, steps)
+        whole, part = (Budget(), Budget()) if self.tiny else (self.budget, self.below)
+        known = None if self.complex else part.attempt(lambda: self.certain, lambda: None)
+        value, pair = -math.inf, None
+        if known is not None:
+            value, pair = whole.attempt(
+                lambda: lower_bound(
+                    self.graph,
+                    self.double,
+                    budget=self.below,
+                    seed=seed,
+                    promising=promising,
+                    enough=bracket.log10_upper,
+                    values=known,
+                    climb=search,
+                    leave=not self.tiny,
+                ),
+                lambda: (-math.inf, None),
+            )
         witness: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
         if pair is not None:
             witness = (self.double.split(pair[0]), self.double.split(pair[1]))
         notes = bracket.notes if search else (*bracket.notes, NOT_SEARCHED)
         notes = (*notes, ESTIMATED) if known is not None and known.estimated else notes
-        return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below)
+        return cut_short(replace(bracket, log10_lower=value, witness=witness, notes=notes), self.below, self.budget)
 
     def exact(self, bracket: Bracket) -> Bracket:
         """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
         certified = None if self.dense is None else self.plan
-        return closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL)
+        return self.budget.attempt(
+            lambda: closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL),
+            lambda: cut_short(bracket, self.budget),
+        )
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the weight layers and normalizers with their own constants."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +15,16 @@ RAISE = ": raise max_seconds"
 """How advice ends where the clock ended something."""
 GPU = 50.0
 """How many times the work of a CPU a GPU is given."""
+RATE = 2e9
+"""Multiplications in float64 that a CPU is counted on to make in a second, where a deadline asks what still fits."""
+Result = TypeVar("Result")
+
+
+class OutOfTimeError(BaseException):
+    """The clock has run out in the midst of some work. It is caught where the work began (`Budget.attempt`).
+
+    It is no error of what runs: nothing that catches errors of a model or of a rule may take it for one.
+    """
 
 
 class Budget:
@@ -102,9 +115,31 @@ class Budget:
             whole._cuts[self.what], whole.ended = f"{self.what} was cut short{done} by max_seconds", True
         return True
 
+    def leave_out(self) -> None:
+        """Note that the clock left no time for this."""
+        self._cut()
+
     def time_for(self, steps: float, rate: float) -> bool:
         """Say whether steps that go at some rate, in steps a second, end before the clock runs out."""
         return not self.limited or steps <= rate * self.seconds or not self._cut()
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Let `in_time` look at this budget's deadline, where there is one."""
+        with _set(_timing, self) if self.limited else nullcontext():
+            yield
+
+    def attempt(self, work: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+        """Return what some work gives or, where the clock runs out in its midst, what takes no time instead."""
+        if not self.limited:
+            return work()
+        try:
+            with _set(_timing, self), _set(_leaving, self):
+                return work()
+        except OutOfTimeError:
+            pass
+        with _set(_timing, None), _set(_leaving, None):
+            return otherwise()
 
     @property
     def over(self) -> bool:
@@ -143,6 +178,58 @@ class Budget:
             return before
         known = (before or "").removesuffix(RAISE)
         return "; ".join([*([known] if known else []), *(cut for cut in self.cuts if cut not in known)]) + RAISE
+
+
+_timing: ContextVar[Budget | None] = ContextVar("normscope_timing", default=None)
+"""Whose deadline the work that runs keeps, if any."""
+_leaving: ContextVar[Budget | None] = ContextVar("normscope_leaving", default=None)
+"""Whose deadline the work that runs may be left at, in its midst, if any."""
+
+
+@contextmanager
+def _set(variable: ContextVar[Budget | None], budget: Budget | None) -> Iterator[None]:
+    token = variable.set(budget)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def in_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> bool:
+    """Say whether so many multiplications end before the clock of the work that runs does; without a clock they do."""
+    return _fit(_timing.get(), multiplications, device)
+
+
+def _fit(budget: Budget | None, multiplications: float, device: torch.device | str) -> bool:
+    if budget is None:
+        return True
+    rate = RATE * (GPU if torch.device(device).type == "cuda" else 1.0)
+    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, rate))
+
+
+def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> None:
+    """Leave the work that runs if its clock has run out, or would before so many multiplications are made.
+
+    Work that has no deadline, or was not begun by `Budget.attempt`, goes on.
+
+    Raises:
+        OutOfTimeError: it is left; `Budget.attempt` catches this.
+
+    Example:
+        >>> def work() -> str:
+        ...     check_time()
+        ...     return "done"
+        >>> Budget(max_seconds=0.0).attempt(work, lambda: "cut short"), Budget().attempt(work, lambda: "cut short")
+        ('cut short', 'done')
+    """
+    if not _fit(_leaving.get(), multiplications, device):
+        raise OutOfTimeError
+
+
+def attempt(work: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+    """Do some work under the clock that runs, if any (`Budget.attempt`)."""
+    budget = _leaving.get()
+    return work() if budget is None else budget.attempt(work, otherwise)
 
 
 def affordable(most: int, cost: float, *, work: float, least: int = 1, device: torch.device | str = "cpu") -> int:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from .budget import Budget
+from .budget import Budget, check_time
 from .progress import begin
 
 
@@ -97,7 +97,8 @@ _meter: ContextVar[Meter | None] = ContextVar("normscope_meter", default=None)
 
 
 def count(kind: str, amount: int = 1) -> None:
-    """Count passes, norms or products where a meter listens."""
+    """Count passes, norms or products where a meter listens; none is begun once the clock of the work has run out."""
+    check_time()
     meter = _meter.get()
     if meter is not None:
         meter.add(kind, amount)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,9 +19,9 @@ from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
-from ..graph.call import broken_tensors, prepare
-from ..graph.export import warmed
+from ..core.untouched import mode_of, outside_inference_mode, unwrapped
+from ..graph.call import broken_tensors
+from ..graph.export import NO_TIME, capture_within, expected_seconds, warmed
 from ..graph.invariance import Feed, feeds
 from ..graph.ir import Unit
 from ..linalg.norms import BOUNDING, bracket
@@ -45,10 +44,13 @@ LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
     'below need effort="thorough".'
 )
-DATA_SHARE, JACOBIAN_SHARE, BOUNDS_SHARE, RADII_SHARE = 0.3, 0.3, 0.6, 0.5
-"""Of the time that is left, where it is limited: what the data, the Jacobians, the bounds and the radii may take."""
-CAPTURE_PASSES = 12
-"""Passes of one sample that capturing a model takes, beside one for every sample of the batch."""
+CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
+BOUNDS_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.5, 0.8, 0.8
+"""Of the time that is left, where it is limited: what the trace, the data, the Jacobians, the bounds, the radii and the
+sensitivities may take, and of theirs what their searches may."""
+SIGNAL_PASSES, BRIEF = 3, 0.1
+"""Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
+NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
 
 
 @outside_inference_mode
@@ -121,15 +123,22 @@ def audit(
     skipped: list[tuple[str, str]] = []
     broken = broken_tensors(model)
     work: Work | None = None
-    in_time = not budget.limited or _time_to_capture(model, batch, budget)
+    in_time = not budget.limited or _time_to_capture(model, batch, asked, budget)
     if broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
     elif not in_time:
-        skipped.append((f"{TRACED}, Jacobians", "max_seconds leaves no time to trace the model: raise max_seconds"))
+        skipped.append((f"{TRACED}, Jacobians", NO_TIME))
     else:
         with meter.part("capture"):
-            options = {"mode": asked, "output": output, "known": known, "rtol": rtol, "budget": budget.share(0.5)}
+            options = {
+                "mode": asked,
+                "output": output,
+                "known": known,
+                "rtol": rtol,
+                "budget": budget.share(CAPTURE_SHARE),
+            }
             work = _traced(model, batch, options, skipped)
+    began = budget.elapsed
     with meter.part("data"):
         batches = [batch] if loader is None else loader
         data = watch_data(model, batches, mode=asked, written=_written(work), budget=budget.share(DATA_SHARE))
@@ -141,7 +150,10 @@ def audit(
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
     sound = not broken and data.not_finite is None
     signal: Signal | None = None
-    if not broken:
+    passes = SIGNAL_PASSES * (budget.elapsed - began) / max(data.batches, 1)
+    if not broken and passes > BRIEF and not budget.time_for(passes, 1.0):
+        skipped.append(("values and gradients by depth", NOT_REACHED))
+    elif not broken:
         with meter.part("signal"):
             signal = _signal(model, batch, asked, output, data, skipped)
     observed: Bracket | None = None
@@ -156,18 +168,19 @@ def audit(
         with meter.part("norms"):
             places = from_data(model, data, lambda m: bracket(m, rtol=rtol, budget=budget.search(BOUNDING)))
     else:
+        work.provable = False
         work.limit(budget.share(BOUNDS_SHARE if thorough else 0.9))
         with meter.part("norms"):
             norms = weight_norms(work)
         with meter.part("bounds"):
-            climbed = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
-        rungs = {name: replace(rung, proof=None) for name, rung in climbed.items()}
+            rungs = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
         sensitivity: dict[str, Bracket] = {}
         if thorough and sound:
             with meter.part("radii"):
-                radii = audited_radii(work, budget=budget.share(RADII_SHARE), seed=seed)
+                radii = _radii(work, budget.share(RADII_SHARE), seed, skipped)
             with meter.part("sensitivity"):
-                sensitivity = sensitivities(work, budget, seed, skipped)
+                sensitivity = _sensitivity(work, budget.share(SENSITIVITY_SHARE), seed, skipped)
+        work.limit(budget)
         fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
         with meter.part("rows"):
             places = from_graph(work, data, fed, norms, observed, sensitivity)
@@ -180,7 +193,7 @@ def audit(
             feeds=fed,
             graph=None if work is None else work.double,
             effects={} if work is None else work.segments.effects,
-            mismatches=() if not (sound and in_time) or budget.late else _mismatches(work, model, batch, asked, output),
+            mismatches=_mismatches(work, model, batch, asked, output, budget) if sound and in_time else (),
             signal=signal,
             bounds=rungs,
         )
@@ -210,24 +223,16 @@ def audit(
     )
 
 
-def _time_to_capture(model: nn.Module, batch: Any, budget: Budget) -> bool:
-    """Say whether tracing a model leaves half of the time that there is, from what a pass of one sample takes."""
-    try:
-        call = prepare(model, batch, None)
-        single = call.sample() if call.count > 1 else call
-        with untouched(model), torch.no_grad():
-            before = budget.elapsed
-            model(*single.args, **single.kwargs)
-            taken = budget.elapsed - before
-    except Exception:  # what is wrong with the model or the batch is said by those who need them
-        return True
-    return budget.share(0.5).time_for((call.count + CAPTURE_PASSES) * taken, 1.0)
+def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Budget) -> bool:
+    """Say whether tracing a model leaves a share of the time that there is."""
+    return budget.share(CAPTURE_SHARE).time_for(expected_seconds(model, batch, mode), 1.0)
 
 
 def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Work | None:
     """Capture the model and fold its segments, or say why not."""
     try:
-        return Work(model, batch, on_missing="inf", **options)
+        graph = capture_within(options["budget"], model, batch, mode=options["mode"], output=options["output"])
+        return Work(model, batch, on_missing="inf", captured=graph, **options)
     except CaptureError as error:
         skipped.append((TRACED, str(error)))
     except NotFiniteError as error:
@@ -258,23 +263,50 @@ def _observed(
     work: Work | None, model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]
 ) -> Bracket | None:
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
-    try:
+    budget = options["budget"]
+
+    def norms() -> Bracket:
         if work is not None:
-            return work.observed(options["seed"], options["budget"])
+            return work.observed(options["seed"], budget)
         eval_mode = mode_of(model, options["mode"]) == "eval"
         few = first_samples(batch, OBSERVED_SAMPLES) if eval_mode else batch
         return jacobian_norms(model, few, rtol=OBSERVED_RTOL, **options)
+
+    try:
+        found = budget.attempt(norms, lambda: None)
+        if found is None:
+            skipped.append(("Jacobian norms at the batch", NOT_REACHED))
+        return found
     except (JacobianError, CaptureError, InputError) as error:
         skipped.append(("Jacobian norms at the batch", str(error)))
     return None
 
 
+def _radii(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> Radii | None:
+    """Return the certified radii, or say that there was no time for them."""
+    searching = budget.share(SEARCHES_SHARE)
+    work.limit(searching)
+    found = budget.attempt(lambda: (audited_radii(work, budget=searching, seed=seed),), lambda: ())
+    skipped += [] if found else [("certified radii", NOT_REACHED)]
+    return found[0] if found else None
+
+
+def _sensitivity(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+    """Return the sensitivities to the weights, or say that there was no time for them."""
+    searching = budget.share(SEARCHES_SHARE)
+    work.limit(searching)
+    found = budget.attempt(lambda: sensitivities(work, searching, seed, skipped), lambda: None)
+    skipped += [] if found is not None else [("sensitivity to the weights", NOT_REACHED)]
+    return found or {}
+
+
 def _mismatches(
-    work: Work | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None
+    work: Work | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None, budget: Budget
 ) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
     try:
-        return mismatches(model, batch, None if work is None else work.graph, mode=mode, output=output)
+        graph = None if work is None else work.graph
+        return budget.attempt(lambda: mismatches(model, batch, graph, mode=mode, output=output), lambda: ())
     except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
         return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,9 +47,6 @@ WRITTEN = "written out in operators: its figures are without the scale, which th
 BESIDE = "not on the path from the measured input to the output: no gains from the input to here"
 NOT_TRACED = "not traced: folded and cumulative gains are unknown"
 
-SMALL = 4_000_000
-"""Maps with at most this many matrix entries take a fraction of a second: they are measured whatever the budget."""
-
 BATCH_SAMPLES = 16
 """Samples of the batch that stand in for the data where a normalizer could not be watched while it ran."""
 
@@ -62,8 +60,7 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(work.double.node(name).path)
-            budget = None if linear.in_size * linear.out_size <= SMALL else work.norms.share(1 / 3)
-            found[name] = bracket(linear, rtol=work.rtol, budget=budget)
+            found[name] = bracket(linear, rtol=work.rtol, budget=work.within(linear, 1 / 3))
     return found
 
 
@@ -79,7 +76,7 @@ def from_graph(
     """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
     nodes = [node for node in once(work.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
     where = sites(work.model, work.double, data.order)
-    gains = _gains_along(work, observed)
+    gains = work.budget.attempt(lambda: _gains_along(work, observed), dict[str, float])
     feeding = {feed.normalizer.name: feed for feed in fed}
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
@@ -275,17 +272,17 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
         return found | stored | {"notes": ("its input was not seen: no variance, no figures at the data",)}
     most = found["log10_exact"]  # no point has more than the whole space
     found |= {"log10_at_data": _at_most(at_data(seen), most), "variance": seen.variance, **_channels(seen)}
-    if feed is not None and not _small(node, feed) and work.budget.search(FOLDING).late:
-        return found | {"notes": ("max_seconds left no time for its gain together with the layer before it",)}
-    folded = None if feed is None else folded_gain(seen, node, effect, feed, work.segments.effects)
+    if feed is None:
+        folded = None
+    else:
+        folding = work.budget.search(FOLDING)
+        gain = partial(folded_gain, seen, node, effect, feed, work.segments.effects)
+        folded = folding.attempt(gain, lambda: None)
+        if folding.cut:
+            return found | {"notes": ("max_seconds left no time for its gain together with the layer before it",)}
     if feed is not None and folded is not None:
         return found | {"log10_folded": folded, "folded_with": feed.weight.path}
     return found | {"log10_folded": alone_gain(seen) if seen.uses_running else _at_most(alone_gain(seen), most)}
-
-
-def _small(node: Node, feed: Feed) -> bool:
-    """Whether the map from the input of a weight layer to the output of its normalizer is a small one."""
-    return math.prod(node.shape) * math.prod(feed.weight.operands[0].shape) <= SMALL
 
 
 def _at_most(value: float | None, most: float) -> float | None:
@@ -339,7 +336,9 @@ def _at_the_batch(work: Work, nodes: Sequence[Node]) -> dict[str, NormalizerSeen
         return {}
     points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
     for point in points[:BATCH_SAMPLES]:
-        values = work.double.values(*work.double.split(point.double()))
+        values = work.budget.attempt(partial(work.double.values, *work.double.split(point.double())), lambda: None)
+        if values is None:
+            break
         for node in nodes:
             if node.name in tallies and values[node.refs[0]].numel():
                 tallies[node.name].add(_rows(node, values[node.refs[0]]), 1)

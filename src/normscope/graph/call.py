@@ -147,7 +147,8 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
-        if bool((~torch.isfinite(tensor) if strict else torch.isnan(tensor)).any()):
+        ends = torch.stack(tensor.detach().aminmax()) if tensor.numel() else tensor  # NaN where there is one
+        if bool((~torch.isfinite(ends) if strict else torch.isnan(ends)).any()):
             found[name] = "holds NaN or infinite values"
         elif name.endswith("running_var") and bool((tensor < 0).any()):
             found[name] = "holds a negative variance"

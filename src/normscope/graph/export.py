@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, close, drawn, prepare, run, settle
@@ -26,6 +28,14 @@ from .plain import is_plain, writes_nothing
 from .samples import independent
 from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
+
+NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
+PASSES = 12
+"""Passes that capturing a model takes, beside one for every sample of the batch."""
+OPERATORS = 16
+"""Operators of a model that take as long to trace as the whole of a network of two layers."""
+REWRITTEN = 4.0
+"""How many times as long a trace takes that torch must rewrite as one that is read as it is."""
 
 
 @outside_inference_mode
@@ -58,12 +68,28 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         >>> [str(node.op) for node in graph]
         ['aten.linear.default']
     """
+    return capture_within(Budget(), model, batch, mode=mode, output=output)
+
+
+@outside_inference_mode
+def capture_within(
+    budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
+) -> Graph:
+    """Do what `capture` does unless the clock leaves no time for the longer of its two traces.
+
+    Raises:
+        CaptureError: as for `capture`, or because the trace would end too late.
+    """
     forced, mode = mode, mode_of(model, mode)
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     batched: tuple[Graph, ...] = ()
     if call.per_sample and call.count > 1:
-        _, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
+        clock = Budget()
+        program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
+        times = 1.0 if is_plain(program) else REWRITTEN
+        if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
+            raise CaptureError(NO_TIME)
         call, batched = dataclasses.replace(call, per_sample=independent(whole, call.count)), (whole,)
     found, graph = _captured(model, call, forced, mode)
     return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
@@ -130,8 +156,42 @@ def warmed(max_seconds: float | None) -> float | None:
 
 
 @functools.cache
-def _warm_up() -> None:
-    capture(nn.ReLU(), torch.zeros(1, 1))
+def _warm_up() -> float:
+    """Capture a network of two layers, and return the seconds it takes once everything has loaded."""
+    small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
+    capture(small, batch)
+    clock = Budget()
+    capture(small, batch)
+    return clock.elapsed
+
+
+def expected_seconds(model: nn.Module, batch: Any, mode: str | None) -> float:
+    """Return about how many seconds `capture` takes, from one pass: its seconds and the operators it calls.
+
+    Zero where the pass fails: what is wrong with the model or the batch is said by those who need them.
+    """
+    try:
+        alone = mode_of(model, mode) == "eval"
+        call = prepare(model, batch, None)
+        single = call.sample() if alone and call.count > 1 else call
+        clock, operators = Budget(), _Operators()
+        with untouched(model, mode), operators:  # with gradients on, as in a trace: without them torch fuses layers
+            run(model, single)
+    except Exception:
+        return 0.0
+    passes = (call.count if alone else 1) + PASSES
+    return passes * clock.elapsed + (1.0 + operators.called / OPERATORS) * _warm_up()
+
+
+class _Operators(TorchDispatchMode):
+    """Counts the operators that a pass calls."""
+
+    called = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operator and run it."""
+        self.called += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:

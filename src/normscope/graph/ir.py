@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from ..core.cost import count
 from ..core.errors import InputError
 from ..report.document import Column, Document, Table, Text
@@ -193,6 +194,7 @@ class Graph:
             values[item.name] = value
         count("passes", 1 if self.per_sample or not inputs[0].ndim else len(inputs[0]))
         for node in self.nodes:
+            check_time()
             values[node.name] = node.evaluate([values[name] for name in node.refs])
         return values
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from ..core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
 from .lanczos import top_eigenpairs
 
@@ -71,6 +72,7 @@ def _certify_chunk(
     for _ in range(_ROUNDS):
         if left.numel() == 0:
             return
+        check_time()
         above = max(delta, 4.0 * shift) * 4.0 ** max(0, again - 1)
         looked_at = left[torch.topk(cheap[left], min(max(2, _LOOKED_AT // size), left.numel())).indices]
         values, vectors = top_eigenpairs(

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..core.budget import in_time
 from ..core.rounding import gamma
 from ..core.sizes import norm as l2
 from .convolution import Convolution
@@ -42,7 +43,7 @@ def compose(second: LinearMap, first: LinearMap) -> LinearMap:
     parts: list[LinearMap] = []
     for part in (*_parts(first), *_parts(second)):
         parts.append(part)
-        while _fold_end(parts):
+        while in_time() and _fold_end(parts):
             pass
     return parts[0] if len(parts) == 1 else Composite(parts)
 
@@ -58,7 +59,8 @@ def add(a: LinearMap, b: LinearMap) -> LinearMap:
     terms: list[LinearMap] = []
     for term in (*_terms(a), *_terms(b)):
         for index, other in enumerate(terms):
-            folded = (_added(other, term) or _added(term, other)) if moderate(other) and moderate(term) else None
+            fit = in_time() and moderate(other) and moderate(term)
+            folded = (_added(other, term) or _added(term, other)) if fit else None
             if folded is not None:
                 terms[index] = folded
                 break
@@ -173,6 +175,8 @@ def _product(second: Matrix, first: Matrix) -> LinearMap | None:
     """Multiply two matrices unless the product would be larger than both."""
     rows, columns = second.weight.shape[0], first.weight.shape[1]
     if rows * columns > max(second.weight.numel(), first.weight.numel()):
+        return None
+    if not in_time(float(rows) * columns * first.weight.shape[0], first.device):
         return None
     weight = second.weight.double() @ first.weight.double()
     rounding = gamma(first.weight.shape[0] + 2.0) * _norm(second.weight) * _norm(first.weight)

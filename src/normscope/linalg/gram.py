@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from ..core.rounding import narrow_gram_allowance
 
 PIECE, PIECES = 64, 16
@@ -69,6 +70,7 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
             total += part
     else:
         for piece in pieces:
+            check_time()
             rows = piece.double().contiguous().numpy()
             _blas().dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
     upper = torch.from_numpy(total.T).triu_()  # stored by columns: read by rows it is the upper triangle
@@ -104,6 +106,7 @@ def _narrow_sums(pieces: Iterable[Tensor], order: int) -> Iterator[np.ndarray]:
     count = 0
     for piece in pieces:
         assert piece.shape[0] <= PIECE, "the allowance is for short sums"
+        check_time()
         rows = piece.float().contiguous().numpy()
         _blas().ssyrk(1.0, rows.T, beta=1.0 if count else 0.0, c=part, overwrite_c=1, lower=1)
         count += 1

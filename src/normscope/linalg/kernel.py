@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from .convolution import Convolution
 from .gram import narrow_products
 
@@ -88,6 +89,7 @@ class Kernel:
         for position, part in self.parts:
             places = [tuple(row) for row in position.tolist()]
             for place, product in zip(places, self._products(part), strict=True):
+                check_time()
                 for b, block in enumerate(product.split(self.size, dim=2)):
                     lag = tuple(x - y for x, y in zip(place, places[b], strict=True))
                     if lag not in index:

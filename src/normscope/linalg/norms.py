@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Budget
+from ..core.budget import Budget, check_time
 from ..core.cost import count
 from ..core.errors import InputError
 from ..core.log10 import power10
@@ -50,6 +50,9 @@ class Bound:
 _known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, Bound]] = weakref.WeakKeyDictionary()
 """By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
 
+_loose: weakref.WeakKeyDictionary[LinearMap, Bound] = weakref.WeakKeyDictionary()
+"""By map: a bound that takes next to no time, where one was needed."""
+
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
     """Return a certified upper bound on the spectral norm of a linear map.
@@ -79,10 +82,27 @@ def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
     if remembered(linear, rtol):
         return _known[linear][2]
     own = Budget() if budget is None else budget.share(1.0)
-    found = _fresh(linear, rtol, own)
+    found = _within(linear, rtol, own)
     if not own.ended:
         _remember(linear, rtol, False, found)
     return found
+
+
+def _within(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
+    """Return a bound that was not taken before, a cheap one where the clock does not leave the time for another."""
+
+    def taken() -> Bound:
+        check_time()
+        return _fresh(linear, rtol, budget)
+
+    return budget.attempt(taken, lambda: _cheap(linear))
+
+
+def _cheap(linear: LinearMap) -> Bound:
+    """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
+    if linear not in _loose:
+        _loose[linear] = Bound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
+    return _loose[linear]
 
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
@@ -100,7 +120,7 @@ def _remember(linear: LinearMap, rtol: float, tightened: bool, found: Bound) -> 
 def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
     if linear.in_size == 0 or linear.out_size == 0:
         return ZERO_BOUND
-    if not isinstance(linear, Identity | Centering):  # known without any work
+    if not isinstance(linear, Identity | Centering) and not budget.late:  # known without any work, or hardly any
         count("norms")
     found = _bound(linear, rtol, budget)
     return Bound(_loosened(found.upper, linear), found.start, found.tighten)
@@ -131,8 +151,10 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
         case Diagonal():
             return _diagonal(linear)
         case Matrix():
+            check_time(bounding_cost(linear), linear.device)
             return Bound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
+            check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return Bound(norm.upper, norm.start, norm.tighten)
         case Reindex():
@@ -271,14 +293,17 @@ def bracket(
     if inner is not None and known is None:
         return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
-    found = known[2] if known is not None else _fresh(linear, rtol, budget)
-    log10_lower, witness, settled = _lower(linear, found, rtol, budget, seed, steps)
+    found = known[2] if known is not None else _within(linear, rtol, budget)
+    log10_lower, witness, settled = budget.attempt(
+        lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
+    )
     loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
     if loose and known is not None and not known[1]:  # what tightening needs was let go
-        found = _fresh(linear, rtol, budget)
-    if loose and found.tighten is not None:
-        tighter = smallest([found.upper, _loosened(found.tighten(log10_lower), linear)])
-        found = Bound(tighter, found.start)
+        found = _within(linear, rtol, budget)
+    tighten = found.tighten
+    if loose and tighten is not None:
+        tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)
+        found = Bound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
     if not budget.ended:
         _remember(linear, rtol, True, found)
     result = Bracket(
@@ -311,6 +336,8 @@ def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
         whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
+    if inner in _loose:
+        _loose[linear] = _loose[inner]
     known = _known.get(inner)
     if known is not None:
         _remember(linear, known[0], known[1], Bound(known[2].upper, witness))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from ..core.rounding import gram_allowance, narrow_underflow
 from .convolution import Axis
 from .gram import gram_matrix, narrow_share
@@ -200,6 +201,7 @@ class Symbol:
         step = max(1, int(limit / each))
         for start in range(0, grid.shape[0], step):
             piece = grid[start : start + step]
+            check_time()
             yield piece, self.gram(piece)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.budget import check_time
 from .convolution import Convolution
 from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 
@@ -113,6 +114,11 @@ def writable(linear: LinearMap) -> bool:
     return short <= SIDE and short * long <= ENTRIES and short * (cost(linear) + float(short) * long) <= OPERATIONS
 
 
+def written(linear: LinearMap) -> float:
+    """Return about how many multiplications it takes to write a map out."""
+    return min(linear.in_size, linear.out_size) * cost(linear)
+
+
 def write_out(linear: LinearMap) -> Tensor:
     """Return the map as a float64 matrix `[out_size, in_size]`, applied to a few basis vectors at a time."""
     by_columns = linear.in_size <= linear.out_size
@@ -122,7 +128,9 @@ def write_out(linear: LinearMap) -> Tensor:
         return torch.zeros(linear.out_size, linear.in_size, dtype=torch.float64, device=linear.device)
     step = max(1, int(_PIECE / max(1, widest(linear))))
     pieces = []
+    check_time(written(linear), linear.device)
     for start in range(0, count, step):
+        check_time()
         rows = min(step, count - start)
         basis = torch.zeros(rows, count, dtype=torch.float64, device=linear.device)
         basis[torch.arange(rows), torch.arange(start, start + rows)] = 1.0

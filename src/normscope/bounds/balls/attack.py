@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget
+from ...core.budget import Budget, attempt
 from ...rules.local.local import flat
 from ..attack import confirmed, gradients
 from ..evaluation import Values
@@ -45,11 +46,11 @@ def strongest_pairs(
     steps = values.steps
     function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _Search(function, centres, radius[:, None] * INSIDE, budget, seed)
-    search.run()
+    budget.attempt(search.run, lambda: None)
     estimated = False
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
-            value = confirmed(values, u, v, above=found[i][0])
+            value = attempt(partial(confirmed, values, u, v, above=found[i][0]), lambda: -math.inf)
             if value > found[i][0]:
                 found[i], estimated = (value, (u, v)), estimated or values.estimated
     values.estimated = estimated

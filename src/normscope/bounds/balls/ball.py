@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -317,8 +318,35 @@ def ball_bracket(
     """
     if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
         raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
+    size = float(radius)
+    return work.budget.attempt(
+        lambda: _measured(work, size, effort, global_upper, seed), lambda: _everywhere(work, global_upper)
+    )
+
+
+def _everywhere(work: Work, known: Upper | None) -> Bracket:
+    """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
+    samples = 1 if work.graph.samples is None else len(work.graph.samples)
+    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
+    work.budget.search(BELOW, steps).leave_out()
+    upper = known or Upper.infinite("max_seconds left no time for the balls")
+    one = Bracket(
+        log10_lower=-math.inf,
+        log10_upper=upper.log10,
+        evidence=min(Evidence.NUMERICAL, upper.evidence),
+        method="global",
+        scope=Scope.BALL,
+        mode=work.graph.mode,
+        reason=upper.reason,
+        input_shape=work.graph.input_shape,
+    )
+    one = cut_short(one, work.budget)
+    return replace(one, per_sample=(one,) * samples, notes=work.graph.notes)
+
+
+def _measured(work: Work, radius: float, effort: str, global_upper: Upper | None, seed: int) -> Bracket:
     balls = Balls(work)
-    over = balls.over(float(radius), effort=effort)
+    over = balls.over(radius, effort=effort)
     steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
     below = work.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
     pairs = strongest_pairs(work.certain, balls.centres, over.radius, budget=below, seed=seed)
@@ -326,7 +354,7 @@ def ball_bracket(
     for i, (lower, pair) in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)
         witness = None if pair is None else tuple(work.double.split(point) for point in pair)
-        if float(radius) == 0 and over.expanded is not None:
+        if radius == 0 and over.expanded is not None:
             lower = log10(float(over.expanded.least[i]))
         brackets.append(
             Bracket(

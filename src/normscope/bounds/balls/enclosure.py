@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import SMALLEST, ceiling10
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute, row_norms
@@ -87,6 +88,7 @@ def enclose(
         reach = wide(radius, centre)
         result.known[item.name] = tidy(centre, centre - reach, centre + reach, one, torch.ones_like(centre), radius)
     for index, step in enumerate(unrolled.steps.values()):
+        check_time()
         if isinstance(step.operation, Affine):
             found = _affine(step, step.operation, result, values[step.name], norm)
             result.known[step.name] = _below(found, most.get(step.name, torch.inf))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import SMALLEST
 from ...core.rounding import gamma
 from ...core.sizes import norm as l2
@@ -58,6 +59,7 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     loose = torch.zeros_like(each)
     noise = torch.zeros_like(spectral)
     for step in reversed(unrolled.steps.values()):
+        check_time()
         found = gradients.pop(step.name, None)
         if found is None:
             continue

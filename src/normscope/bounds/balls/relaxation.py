@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget
+from ...core.budget import Budget, check_time
 from ...core.sizes import norm as l2
 from ...rules.local.local import Affine, Enclosure, Lines, Step, flat, times
 from .enclosure import Enclosures, tidy
@@ -42,6 +42,7 @@ def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
     gradients = {name: rows}
     total = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
     for step in reversed(seen.unrolled.before(name)):
+        check_time()
         found = gradients.pop(step.name, None)
         if found is None:
             continue

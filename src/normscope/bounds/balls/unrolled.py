@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.cost import count
 from ...graph.ir import Graph, Node
 from ...linalg.folding import add, compose
@@ -63,6 +64,7 @@ class Steps:
 
     def _steps(self, node: Node, sample: dict[str, Tensor]) -> list[Step]:
         """Return the steps of a node, checked against the node itself at the captured input."""
+        check_time()
         effect = self.effects[node.name]
         if isinstance(effect, Linear):
             zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
@@ -180,6 +182,7 @@ class Unrolled(Steps):
 
 def evaluate(step: Step, operands: Sequence[Tensor], batch: int) -> Tensor:
     """Return the value of a step at a batch of centres."""
+    check_time()
     if isinstance(step.operation, Primitive):
         return step.operation.evaluate(operands)
     affine = step.operation

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget, affordable
+from ...core.budget import Budget, affordable, check_time
 from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
 from .ellipsoid import Uncertain, advance, balanced, image, largest
-from .plan import Plan, Step, Turn
+from .plan import Plan, Step, Turn, image_cost
 
 EXACT = 96
 """Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
@@ -65,7 +65,7 @@ class Certified:
 
 def moves(plan: Plan) -> int:
     """Return how many steps the search for multipliers of a plan takes at most, fewer if it is wide."""
-    cost = sum(float(step.known.size + step.kept.numel()) ** 3 for step in plan.steps)
+    cost = sum(step.cost for step in plan.steps)
     return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
 
 
@@ -92,9 +92,11 @@ def optimise(
 def _search(plan: Plan, budget: Budget, directions: Tensor | None) -> Mapping[str, Tensor]:
     """Return the best multipliers found; none if no start is feasible."""
     rows = None if directions is None else directions.to(plan.output)
-    search = Descent(plan, rows, budget=budget)
+    search = budget.attempt(lambda: Descent(plan, rows, budget=budget), lambda: None)
+    if search is None:
+        return {}
     with Progress("tightening") as progress:
-        while budget.spend() and search.step():
+        while budget.spend() and budget.attempt(search.step, lambda: False):
             progress.step(f"10^{search.value / math.log(10.0):.4f}")
     return search.sigma
 
@@ -118,6 +120,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
     q: Tensor | None = None
     sigmas: dict[str, Tensor] = {}
     for operation in plan.operations:
+        check_time(operation.cost, plan.output.device)
         if isinstance(operation, Turn):
             q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
         else:
@@ -134,6 +137,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
             q, log = q / scale, log + math.log10(scale) / 2
         if known is None and bool((sizes <= VANISHED * scale).any()) and _vanished(operation, sizes / scale):
             q = q * math.nan
+    check_time(image_cost(plan.output), plan.output.device)
     q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
     return Run(log, q, sigmas)
 

@@ -6,11 +6,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence
+from ...core.budget import Budget
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref
 from ..attack import lower_bound
@@ -59,7 +61,8 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
         raise InputError(
             f"per= needs one row of outputs for each sample; the output has shape {work.graph.output_shape}"
         )
-    along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *_along(work, rows, effort)]).amin(0)
+    known = work.budget.share(0.5).attempt(lambda: list(_along(work, rows, effort)), list[Tensor])
+    along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *known]).amin(0)
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
     steps = passes(work.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
     below = work.budget.search(BELOW, steps * len(rows))
@@ -67,16 +70,7 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
         own = min(one, other)
         part = below.share(1.0 / (len(rows) - len(results)))
-        double = directed(work.double, row)
-        value, pair = lower_bound(
-            directed(work.graph, row),
-            double,
-            budget=part,
-            seed=seed,
-            restarts=2,
-            enough=own,
-            values=None if work.complex else work.certain.opened(double),
-        )
+        value, pair = work.budget.attempt(partial(_below, work, row, part, seed, own), lambda: (-math.inf, None))
         results.append(
             dataclasses.replace(
                 bracket,
@@ -92,6 +86,17 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
             )
         )
     return tuple(cut_short(result, work.budget) for result in results)
+
+
+def _below(
+    work: Work, row: Tensor, budget: Budget, seed: int, enough: float
+) -> tuple[float, tuple[Tensor, Tensor] | None]:
+    """Search for the lower side of d^T f for a row d."""
+    double = directed(work.double, row)
+    values = None if work.complex else work.certain.opened(double)
+    return lower_bound(
+        directed(work.graph, row), double, budget=budget, seed=seed, restarts=2, enough=enough, values=values
+    )
 
 
 def _along(work: Work, rows: Tensor, effort: str) -> Iterator[Tensor]:

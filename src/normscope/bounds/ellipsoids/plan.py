@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import Upper
 from ...graph.ir import Graph
@@ -32,12 +33,23 @@ _ENTRIES = 6e7
 """Largest matrix that is written out on the way into a state."""
 
 
+def image_cost(matrix: Tensor) -> float:
+    """Return about how many multiplications F Q F^T takes."""
+    rows, columns = matrix.shape[-2:]
+    return float(rows) * columns * (rows + columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The state goes over to new values g' = G g; `slack` bounds the norm of G's error, None if it is not known."""
 
     matrix: Tensor
     slack: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """About how many multiplications it takes."""
+        return image_cost(self.matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,11 @@ class Step:
     kept: Tensor
     known: Uncertain
     slack: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """About how many multiplications it takes."""
+        return float(self.known.size + self.kept.numel()) ** 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +165,7 @@ class _Planner:
     def run(self) -> Plan | None:
         """Walk the graph; None where it does not act slice by slice, or the output is too wide."""
         for index, node in enumerate(self.graph):
+            check_time()
             effect = self.effects[node.name]
             if isinstance(effect, Linear):
                 form = self._linear(effect, node.refs)

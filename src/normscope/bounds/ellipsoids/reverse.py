@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import power10
 from .ellipsoid import SHRUNK, advance, image
 from .plan import Plan, Step, Turn
@@ -105,6 +106,7 @@ class Smooth:
         sigmas: dict[str, Tensor] = {}
         walls = 0.0
         for operation in self.plan.operations:
+            check_time(operation.cost, self.plan.output.device)
             done: Turn | Passage | Whole | None
             if isinstance(operation, Turn):
                 q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)

@@ -15,12 +15,15 @@ from collections.abc import Container
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import UNIT, cholesky_allowance, gamma
 from ...linalg.certify import certify as largest_eigenvalue
 from .optimised import Certified
-from .plan import Plan, Step, Turn
+from .plan import Plan, Step, Turn, image_cost
 
+COUNTED = 3.0
+"""How many times the multiplications of a step it takes to count its rounding, too."""
 ROOM = 1.0 + 1e-6
 """Room for the rounding of the allowances themselves."""
 
@@ -50,10 +53,12 @@ def accounted(plan: Plan, found: Certified) -> Certified | None:
         return None
     state = _State(unit)
     for operation in plan.operations:
+        check_time(COUNTED * operation.cost)
         if isinstance(operation, Turn):
             state.turn(operation.matrix.cpu().double(), operation.slack or 0.0)
         elif not state.step(operation, found.sigma[operation.name].cpu().double()):
             return None
+    check_time(COUNTED * image_cost(plan.output))
     state.turn(plan.output.cpu().double(), plan.output_slack or 0.0)
     assert state.q is not None
     top = largest_eigenvalue([state.q[None]], delta=1e-12).bound

@@ -29,6 +29,8 @@ RTOL = 1e-2
 AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
+SEARCHES_SHARE = 0.8
+"""Of the time that is left, where it is limited: what the searches may take; the rest ends what they have begun."""
 ATTACK_STEPS, ATTACK_FEWEST = 400, 12
 """Steps of a brief attack on each sample, gradients or values, through small networks and through the largest."""
 BRIEF_WORK = 4e9
@@ -159,8 +161,27 @@ class Certifier:
                 part = slice(start, start + AT_ONCE)
                 waiting = math.ceil((len(rows) - start) / AT_ONCE)
                 own = None if labels is None else labels[part]
-                found.append(self._some(rows[part], own, budget.share(1.0 / waiting), progress, brief=brief))
+                found.append(self._within(rows[part], own, budget.share(1.0 / waiting), progress, brief=brief))
         return found
+
+    def _within(
+        self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool
+    ) -> Columns:
+        """Certify and attack some samples, or say nothing of them where the clock leaves no time for it."""
+        searching = budget.share(SEARCHES_SHARE)
+        return budget.attempt(
+            lambda: self._some(rows, labels, searching, progress, brief=brief),
+            lambda: self._nothing(rows, labels, budget),
+        )
+
+    def _nothing(self, rows: Tensor, labels: Tensor | None, budget: Budget) -> Columns:
+        """Return radii of zero, which hold, and note what was not begun."""
+        budget.search("the attack").leave_out()
+        logits = self.exact(rows)
+        predicted = logits.argmax(1)
+        labels = predicted if labels is None else labels
+        zero = torch.zeros(len(rows), dtype=torch.float64)
+        return self._columns(labels, predicted, margins(logits, labels), zero, zero, None, False)
 
     def _some(self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool) -> Columns:
         logits = self.exact(rows)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.budget import check_time
 from ...core.log10 import power10
 from ..ellipsoids.ellipsoid import advance, image
 from ..ellipsoids.optimised import VANISHED, Choose
@@ -69,6 +70,7 @@ class _Walk:
         self.log = stage.log10_start
         self.q = torch.diag(stage.start).expand(stage.frequencies, -1, -1)
         for operation in stage.operations:
+            check_time()
             if isinstance(operation, Shift):
                 self.q = self._shifted(operation)
             else:

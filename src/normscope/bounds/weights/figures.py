@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from ..certificate import WIDEST, Block, Certificate, ClosedForm
 from ..folded import propagate
 from ..printed import printed
 from ..segments import Segments
-from ..work import TINY, Work
+from ..work import Work
 from .applied import Applied, factors_of, joint, reading
 from .jacobian import Found, Search, weight_slopes
 from .loss_rows import Rows
@@ -39,6 +40,9 @@ NO_FORMULA = Bracket(
     log10_lower=-math.inf, log10_upper=math.inf, evidence=Evidence.NUMERICAL, method="printed product", holds=False,
     reason="the weight is applied several times",
 )  # fmt: skip
+NO_TIME = "max_seconds left no time to bound it"
+TINY = 65536
+"""Maps with at most this many matrix entries are bounded tightly whatever the steps that are left."""
 CHAIN_COST = 1e11
 """Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
 
@@ -114,7 +118,7 @@ class Figures:
             return self.work.norm(linear)
         tiny = linear.in_size * linear.out_size <= TINY
         if tiny or remembered(linear, self.work.rtol) or norms.spend(_bounding(linear)):
-            return upper(linear, rtol=self.work.rtol)
+            return upper(linear, rtol=self.work.rtol, budget=self.work.norms.share(0.7))
         return upper(linear, rtol=self.work.rtol, budget=Budget(0))
 
     def _loss_constant(self, loss: Loss) -> float:
@@ -128,7 +132,7 @@ class Figures:
             for weight in self.weights:
                 progress.step(self.nodes[weight.nodes[0]].path)
                 if weight.name not in self.unknown:
-                    self._upper(weight, values)
+                    self.work.budget.attempt(partial(self._upper, weight, values), partial(self._unbounded, weight))
         left = [weight for weight in self.weights if weight.name not in self.unknown]
         loss = None
         if self.plan.loss is not None:
@@ -136,10 +140,14 @@ class Figures:
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
         constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
-        found = {}
+        found: dict[str, tuple[Found, Found]] = {}
         if not self.work.complex:
-            base = self.work.certain
-            found = weight_slopes(graph, left, values, self.plan.search, loss, constant=constant, base=base)
+            found = self.plan.search.budget.attempt(
+                lambda: weight_slopes(
+                    graph, left, values, self.plan.search, loss, constant=constant, base=self.work.certain
+                ),
+                lambda: found,
+            )
         for weight in left:
             output, scalar = found.get(weight.name, (Found(), Found()))
             if not self.plan.witnesses:
@@ -169,6 +177,13 @@ class Figures:
         figures.behind.append(behind)
         figures.whole.append(ZERO if found.log10 == -math.inf else found.times(behind))
         figures.printed.append(self._theorem12(weight, formula, found, math.sqrt(square)))
+
+    def _unbounded(self, weight: Applied) -> None:
+        """Say of one weight that there was no time to bound its sensitivity."""
+        figures, nothing = self.figures[weight.name], Upper.infinite(NO_TIME)
+        for bounds in (figures.read, figures.behind, figures.whole):
+            bounds.append(nothing)
+        figures.printed.append(replace(NO_FORMULA, reason=NO_TIME))
 
     def _norm_of(self, read: Read) -> Upper:
         return read.norm(rtol=self.work.rtol, budget=self.work.norms.share(0.7))

@@ -1,0 +1,445 @@
+"""`max_seconds` bounds the whole call: whenever the clock runs out, nothing that is counted is begun any more.
+
+The clock of these tests stands still, and has run out from some look at it on. No second is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds import work
+from normscope.bounds.certificate import _log_norm
+from normscope.core import budget as module
+from normscope.core import cost
+from normscope.core.budget import Budget, OutOfTimeError, attempt, check_time, in_time
+from normscope.core.errors import CaptureError
+from normscope.diagnosis import auditing
+from normscope.graph import export
+from normscope.graph.export import capture, capture_within, expected_seconds
+from normscope.graph.ir import Graph
+from normscope.linalg import norms
+from normscope.linalg.convolution import Convolution
+from normscope.linalg.folding import add, compose
+from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
+from normscope.linalg.writing import write_out
+
+NEVER = 10**9
+
+
+class Clock:
+    """A clock that stands still, and has run out from one look at it on."""
+
+    def __init__(self, looks: int = NEVER) -> None:
+        self.left, self.looks = looks, 0
+
+    def monotonic(self) -> float:
+        """Return the time, and count who looks."""
+        self.looks += 1
+        return 1e9 if self.late else 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether it has run out."""
+        return self.looks > self.left
+
+
+@contextmanager
+def clocked(looks: int = NEVER) -> Iterator[Clock]:
+    """Let budgets look at another clock."""
+    clock = Clock(looks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "time", clock)
+        yield clock
+
+
+class Skip(nn.Module):
+    """Two convolutions with a BatchNorm between them, around which the input is led, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3)
+        self.inner, self.head = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(48, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four outputs."""
+        x = self.enter(x)
+        x = x + self.inner(torch.relu(self.norm(x)))
+        return self.head(x.flatten(1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return two outputs."""
+        return self.head(self.memory(x)[0][:, -1])
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "skip": (Skip, (4, 1, 4, 4)),
+    "normalized": (lambda: nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), (4, 5)),
+    "chain": (lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4, 4)),
+    "many outputs": (lambda: nn.Sequential(nn.Linear(5, 48), nn.ReLU(), nn.Linear(48, 40)), (4, 5)),
+    "attention": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (2, 3, 6)),
+    "recurrent": (Recurrent, (3, 4, 3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer steps and one trace of each model: what they give does not matter here."""
+    held: dict[Any, Graph] = {}
+
+    def once(model: nn.Module, batch: Tensor, **options: Any) -> Graph:
+        key = (id(model), model.training, tuple(batch.shape))
+        if key not in held:
+            held[key] = capture(model, batch, **options)
+        return held[key]
+
+    export.warmed(1.0)
+    monkeypatch.setattr(work, "ATTACK_STEPS", 12)
+    monkeypatch.setattr(work, "TINY", 0)
+    monkeypatch.setattr(work, "TINY_PASS", 0.0)
+    monkeypatch.setattr(work, "capture", once)
+    monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **options: once(*given, **options))
+    monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
+    monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
+    monkeypatch.setattr("normscope.diagnosis.sensitivities.SEARCH_STEPS", 40)
+    monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 12)
+
+
+def made(name: str, mode: str = "eval") -> tuple[nn.Module, Tensor]:
+    """Return a model and a batch, the same ones every time."""
+    build, shape = MODELS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return build().train(mode == "train"), torch.randn(shape)
+
+
+@contextmanager
+def counted_late(clock: Clock) -> Iterator[Counter[tuple[str, str]]]:
+    """Count what is begun after the clock has run out, by part and kind."""
+    late: Counter[tuple[str, str]] = Counter()
+    real = cost.Meter.add
+
+    def add(self: cost.Meter, kind: str, amount: int) -> None:
+        if clock.late:
+            late[self._part, kind] += amount
+        real(self, kind, amount)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost.Meter, "add", add)
+        yield late
+
+
+ALLOWED = {("data", "passes"), ("radii", "passes")}
+"""The first batch is always read, and the classes of the samples are always taken."""
+
+SWEEPS = [
+    ("skip", "train", "fast"),
+    ("normalized", "eval", "fast"),
+    *(pytest.param(name, "eval", "fast", marks=pytest.mark.slow) for name in MODELS if name != "normalized"),
+    *(pytest.param(name, "eval", "thorough", marks=pytest.mark.slow) for name in MODELS),
+    pytest.param("skip", "train", "thorough", marks=pytest.mark.slow),
+    pytest.param("normalized", "train", "thorough", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
+def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
+    model, batch = made(name, mode)
+    auditing.capture_within(Budget(), model, batch)  # kept: its passes are those of no audit
+    whole = ns.audit(model, batch, effort=effort)
+    with clocked() as clock:
+        again = ns.audit(model, batch, effort=effort, max_seconds=1e9)
+    assert again.to_json() == whole.to_json()  # time enough changes nothing
+    looks, cut = clock.looks, 0
+    for left in range(3, looks, -(-looks // 8)):
+        with clocked(left) as clock, counted_late(clock) as late:
+            audit = ns.audit(model, batch, effort=effort, max_seconds=100.0)
+        assert set(late) <= ALLOWED, left
+        assert sum(late.values()) <= 2 * len(batch)
+        cut += any("cut short" in note for note in audit.notes)
+        holds(audit, whole)
+    assert cut > 4
+
+
+def holds(audit: ns.Audit, whole: ns.Audit) -> None:
+    """Upper sides of an audit that was cut are not below those of the whole one; lower sides are not above."""
+    assert [row.path for row in audit.layers] == [row.path for row in whole.layers] or audit.lipschitz is None
+    for rung, bracket in audit.ladder.items():
+        if rung in whole.ladder and rung != "observed":
+            assert bracket.log10_upper >= whole.ladder[rung].log10_upper - 1e-2, rung
+    if audit.lipschitz is not None and whole.lipschitz is not None:
+        assert audit.lipschitz.log10_upper >= whole.lipschitz.log10_lower
+        assert audit.lipschitz.log10_lower <= whole.lipschitz.log10_upper
+    norm = {(row.path, row.input_shape): row.norm for row in whole.layers}
+    for row in audit.layers:
+        exact = norm.get((row.path, row.input_shape))
+        if row.norm is not None and exact is not None:
+            assert row.norm.log10_upper >= exact.log10_lower
+            assert row.norm.log10_lower <= exact.log10_upper
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "lipschitz": ns.lipschitz,
+    "tight": lambda *given, **more: ns.lipschitz(*given, effort="tight", **more),
+    "ladder": lambda *given, **more: ns.ladder(*given, **more)["best"],
+    "ball": lambda *given, **more: ns.lipschitz(*given, scope="ball", radius=0.1, **more),
+    "outputs": lambda *given, **more: ns.lipschitz(*given, per="output", **more),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("lipschitz", "skip"), ("tight", "chain"), ("ladder", "normalized"), ("ball", "chain"), ("outputs", "chain")],
+)
+def test_whenever_the_clock_runs_out_a_bracket_holds(call: str, name: str) -> None:
+    model, batch = made(name)
+    whole = CALLS[call](model, batch)
+    with clocked() as clock:
+        CALLS[call](model, batch, max_seconds=1e9)
+    for left in range(2, clock.looks, -(-clock.looks // 4)):
+        with clocked(left):
+            cut = CALLS[call](model, batch, max_seconds=100.0)
+        assert cut.log10_upper >= whole.log10_upper - 1e-3
+        assert cut.log10_upper >= whole.log10_lower
+        assert cut.log10_lower <= whole.log10_upper
+        said = [part for part in (cut, *(cut.per_output or ())) if not part.converged]
+        assert said
+        assert all(part.advice.endswith("raise max_seconds") for part in said)
+        for part, other in zip(cut.per_output or (), whole.per_output or (), strict=True):
+            assert part.log10_upper >= other.log10_lower
+
+
+@pytest.mark.slow
+def test_radii_of_a_clock_that_runs_out_hold() -> None:
+    model, batch = made("chain")
+    batch = batch[:1]
+    whole = ns.certified_radius(model, batch)
+    with clocked() as clock:
+        ns.certified_radius(model, batch, max_seconds=1e9)
+    for left in range(2, clock.looks, -(-clock.looks // 4)):
+        with clocked(left):
+            cut = ns.certified_radius(model, batch, max_seconds=100.0)
+        assert cut.predicted == whole.predicted
+        for radius, attacked in zip(cut.radius, whole.attacked, strict=True):
+            assert radius <= attacked
+        assert not cut.converged
+        assert "cut short" in cut.advice
+
+
+def test_sensitivities_of_a_clock_that_runs_out_hold() -> None:
+    model, batch = made("chain")
+    whole = ns.weight_sensitivity(model, batch)
+    with clocked() as clock:
+        ns.weight_sensitivity(model, batch, max_seconds=1e9)
+    for left in range(2, clock.looks, -(-clock.looks // 4)):
+        with clocked(left):
+            cut = ns.weight_sensitivity(model, batch, max_seconds=100.0)
+        assert len(cut) == len(whole)
+        for row, other in zip(cut, whole, strict=True):
+            assert row.bracket_h.log10_upper >= other.bracket_h.log10_lower
+            assert row.bracket_h.log10_lower <= other.bracket_h.log10_upper + 1e-9
+
+
+class TestAttempts:
+    def test_work_is_left_where_the_clock_has_run_out(self) -> None:
+        done: list[int] = []
+
+        def search() -> str:
+            for step in range(10):
+                check_time()
+                done.append(step)
+            return "all"
+
+        assert Budget().attempt(search, lambda: "some") == "all"
+        with clocked(5):
+            assert Budget(max_seconds=1.0).attempt(search, lambda: "some") == "some"
+        assert 10 < len(done) < 20
+
+    def test_what_stands_in_is_never_left(self) -> None:
+        def instead() -> str:
+            check_time(1e30)
+            assert in_time(1e30)
+            return "instead"
+
+        late = Budget(max_seconds=0.0)
+        assert late.attempt(lambda: check_time() or "work", instead) == "instead"
+
+    def test_a_part_ends_before_the_whole(self) -> None:
+        whole = Budget(max_seconds=1e9)
+        inner = Budget(max_seconds=0.0)
+
+        def work() -> str:
+            found = inner.attempt(lambda: check_time() or "inner", lambda: "no inner")
+            check_time()  # the clock of the whole has not run out
+            return f"{found}, outer"
+
+        assert whole.attempt(work, lambda: "no outer") == "no inner, outer"
+
+    def test_the_clock_of_the_whole_ends_a_part_without_one(self) -> None:
+        late = Budget(max_seconds=0.0)
+        assert late.attempt(lambda: Budget().attempt(_looks, lambda: "part"), lambda: "whole") == "whole"
+        assert late.attempt(lambda: attempt(_looks, lambda: "here") + "!", lambda: "whole") == "here!"
+
+    def test_work_is_never_left_outside_of_an_attempt(self) -> None:
+        late = Budget(max_seconds=0.0)
+        with late.timing():
+            check_time()
+            assert not in_time()
+        assert in_time()
+
+    def test_what_would_end_too_late_is_not_begun_and_is_said(self) -> None:
+        with clocked():
+            budget = Budget(max_seconds=10.0, what="the search")
+            with budget.timing():
+                assert in_time(module.RATE * 9)
+                assert not budget.cut
+                assert not in_time(module.RATE * 11)
+                assert in_time(module.RATE * 11, "cuda")
+            assert budget.cuts == ("the search was cut short by max_seconds",)
+
+    def test_it_passes_for_no_error_of_a_model(self) -> None:
+        def swallows() -> str:
+            try:
+                check_time()
+            except Exception:
+                return "swallowed"
+            return "work"
+
+        assert Budget(max_seconds=0.0).attempt(swallows, lambda: "left") == "left"
+        assert not issubclass(OutOfTimeError, Exception)
+
+    def test_what_is_counted_is_not_begun(self) -> None:
+        meter = cost.Meter(Budget())
+        with meter.part("bounds"):
+            Budget(max_seconds=0.0).attempt(lambda: cost.count("norms"), lambda: None)
+        assert meter.cost().norms == {}
+
+
+def _looks() -> str:
+    check_time()
+    return "work"
+
+
+def drawn(*shape: int) -> Tensor:
+    """Return a random tensor, the same one every time."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+class TestMaps:
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda: Matrix(drawn(40, 30)),
+            lambda: Convolution(drawn(4, 3, 3, 3), (6, 6), padding=1),
+            lambda: Composite([Matrix(drawn(9, 7)), Matrix(drawn(8, 9))]),
+            lambda: Sum([Matrix(drawn(7, 7)), Identity((7,))]),
+            lambda: Matrix(drawn(5, 4), (3, 4)),
+        ],
+    )
+    def test_wherever_a_norm_is_left_its_bound_holds(self, build: Callable[[], LinearMap]) -> None:
+        exact = norms.bracket(build())
+        with clocked() as clock:
+            norms.bracket(build(), budget=Budget(max_seconds=1.0))
+        for left in range(1, clock.looks):
+            with clocked(left):
+                linear = build()
+                cut = norms.bracket(linear, budget=Budget(max_seconds=1.0, what=norms.BOUNDING))
+            assert cut.log10_upper >= exact.log10_lower - 1e-12
+            assert cut.log10_lower <= exact.log10_upper + 1e-12
+            assert not norms.remembered(linear, 1e-3) or cut.gap <= 1e-3
+
+    def test_a_norm_that_would_take_too_long_is_not_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        linear = Matrix(drawn(60, 60))
+        monkeypatch.setattr(module, "RATE", 1.0)
+        meter = cost.Meter(Budget())
+        with clocked(), meter.part("norms"):
+            budget = Budget(max_seconds=1.0)
+            cheap = norms.upper(linear, budget=budget)
+        assert (cheap.method, budget.cut) == ("row and column sums", True)
+        assert meter.cost().products == {}
+        assert cheap.log10 >= norms.upper(linear).log10
+
+    def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(work, "TINY", 4096)
+        monkeypatch.setattr(work, "TINY_PASS", 1e5)
+        model, batch = made("chain")
+        whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)
+        assert cut["product"].log10_upper == whole["product"].log10_upper
+        assert whole["best"].log10_lower - 0.3 < cut["best"].log10_lower <= whole["best"].log10_upper
+
+    def test_maps_are_left_apart_where_no_time_is_left_to_fold_them(self) -> None:
+        second, first = Matrix(drawn(3, 4)), Matrix(drawn(4, 5))
+        with Budget(max_seconds=0.0).timing():
+            apart, sums = compose(second, first), add(first, Matrix(drawn(4, 5)))
+        assert isinstance(apart, Composite)
+        assert isinstance(sums, Sum)
+        x = drawn(2, 5)
+        assert torch.allclose(apart.apply(x), compose(second, first).apply(x))
+        assert torch.allclose(sums.apply(x), add(first, Matrix(drawn(4, 5))).apply(x))
+
+    def test_writing_out_and_eigenvalues_are_left(self) -> None:
+        late = Budget(max_seconds=0.0)
+        assert late.attempt(lambda: write_out(Matrix(drawn(3, 4))), lambda: None) is None
+        assert late.attempt(lambda: _log_norm(drawn(3, 4)), lambda: math.inf) == math.inf
+
+
+class TestTraces:
+    def test_a_trace_that_does_not_fit_is_not_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(auditing, "expected_seconds", lambda *_: 8.0)
+        begun: list[Any] = []
+        monkeypatch.setattr(auditing, "capture_within", lambda *given, **_: begun.append(given))
+        model, batch = made("chain")
+        with clocked():
+            audit = ns.audit(model, batch, max_seconds=10.0)  # three quarters of ten seconds are not enough
+        assert not begun
+        assert (export.NO_TIME in dict(audit.skipped).values(), audit.lipschitz) == (True, None)
+        assert [row.path for row in audit.layers] == ["0", "2", "4"]
+        assert all(row.norm is not None for row in audit.layers)
+        assert audit.signal is not None
+
+    def test_the_second_trace_is_not_begun_where_the_first_took_too_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        kinds: list[bool] = []
+        real = export._traced
+
+        def traced(*given: Any) -> Any:
+            kinds.append(given[-1])
+            module.time.left = 0  # it takes very long
+            return real(*given)
+
+        monkeypatch.setattr(export, "_traced", traced)
+        model, batch = made("chain")
+        with clocked(), pytest.raises(CaptureError, match="max_seconds leaves no time to trace"):
+            capture_within(Budget(max_seconds=10.0), model, batch)
+        assert kinds == [True]
+
+    def test_the_estimate_grows_with_the_operators(self) -> None:
+        deep = nn.Sequential(*(layer for _ in range(40) for layer in (nn.Linear(4, 4), nn.ReLU()))).eval()
+        with clocked():
+            one, many = (expected_seconds(model, torch.zeros(2, 4), None) for model in (deep[:2], deep))
+        assert many > 5 * one > 0
+
+    def test_a_model_that_fails_is_not_estimated(self) -> None:
+        assert expected_seconds(nn.Linear(3, 3), torch.zeros(2, 4), None) == 0.0
+
+    def test_a_slow_pass_leaves_out_what_takes_three_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(auditing, "BRIEF", -1.0)
+        model, batch = made("chain")
+        audit = ns.audit(model, batch, max_seconds=0.0)
+        assert audit.signal is None
+        assert ("values and gradients by depth", auditing.NOT_REACHED) in audit.skipped
