@@ -23,6 +23,7 @@ from normscope.bounds import attack, work
 from normscope.bounds.exact import patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
+from normscope.core.errors import CaptureError
 from normscope.diagnosis import auditing
 from normscope.diagnosis.weights import audit_weights
 
@@ -343,7 +344,7 @@ def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
 def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
-        with pytest.raises(AssertionError):
+        with pytest.raises((AssertionError, CaptureError)):  # a trace may be refused for want of time, too
             test_neither_the_clock_nor_a_second_run_changes_a_byte("lipschitz", "gelu")
 
 

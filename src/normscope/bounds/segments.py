@@ -6,6 +6,7 @@ Two paths from the same source are added before any norm is taken (x + A x is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range
 from ..rules.registry import effect_of
 
 Form = dict[str, LinearMap]
+SMALL = 4096
+"""Entries of values whose range is taken whatever the clock says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,13 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: ran
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
-        sizes[node.name] = ranges.after(effect, node, operands, norm) if in_time() else UNKNOWN
+        sizes[node.name] = ranges.after(effect, node, operands, norm) if _small(node) or in_time() else UNKNOWN
     return folded(graph, effects)
+
+
+def _small(node: Node) -> bool:
+    """Whether an operator takes no time to speak of."""
+    return max(math.prod(shape) for shape in (node.shape, *(ref.shape for ref in node.operands))) <= SMALL
 
 
 def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
