@@ -34,7 +34,7 @@ from normscope.rules.local.local import Enclosure, Part
 from normscope.rules.local.scalar import Scalar, Turn
 from normscope.rules.registry import rules
 
-from .balls import Case, Found, Gate, Mixed, case, try_ball
+from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
 from .provenance import in_words, provenance
 
@@ -49,7 +49,8 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     drawn = case(seed)
     work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
-        try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
+        found = try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
+        assert_met(found, len(drawn.network.batch))
 
 
 @pytest.mark.slow
@@ -80,7 +81,14 @@ def test_a_thousand_balls() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1944530162, 1944530548], ids=["infinite lines", "infinite lines and a skip"])
 def test_seeds_that_once_failed(seed: int) -> None:
-    try_ball(case(seed))
+    drawn = case(seed)
+    assert_met(try_ball(drawn), len(drawn.network.batch))
+
+
+def assert_met(found: Found, centres: int) -> None:
+    """Every centre has a bound, and an attack got somewhere below each of them."""
+    assert len(found.upper) == len(found.lower) == centres
+    assert all(0.0 < lower <= upper * (1 + ROUNDING) for lower, upper in zip(found.lower, found.upper, strict=True))
 
 
 def tried(seed: int) -> tuple[int, set[str], tuple[float, str], Found | str]:

@@ -36,8 +36,9 @@ def steps(
     *,
     method: str,
     multipliers: Iterable[Multipliers] = (),
+    log10: float = -math.inf,
 ) -> list[dict[str, Any]]:
-    """Return the steps that prove the bound on every value of a script, one after the other.
+    """Return the steps that prove the bound on the output of a script, one after the other.
 
     Args:
         script: the network in the checker's words.
@@ -45,6 +46,7 @@ def steps(
         archive: takes the multipliers.
         method: by which the output was bounded.
         multipliers: the certificates it rests on.
+        log10: of the bound that is claimed: where one certificate proves it, only what that one rests on is told.
     """
     by = SUMS.get(method, ("segments",))
     certificates: dict[str, list[dict[str, Any]]] = {}
@@ -64,6 +66,22 @@ def steps(
                 found.append({"do": "fold", "at": name, "from": some})
                 seen.append(some)
         found += certificates.get(name, [])
+    enough = power10(-log10 - SLACK)
+    for step in certificates.get(script.graph.output, []):
+        if step["scale"] >= enough:
+            before = _before(step["start"], kinds)
+            return [*(other for other in found if other["at"] in before), step]
+    return found
+
+
+def _before(names: Iterable[str], nodes: Mapping[str, dict[str, Any]]) -> set[str]:
+    """Return some values and all that they depend on."""
+    found, stack = set[str](), list(names)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += nodes[name]["from"] if name in nodes else []
     return found
 
 
