@@ -85,12 +85,12 @@ def layer_norm_nonaffine(n: int, s: float, eps: float) -> float:
         >>> layer_norm_nonaffine(3, 2.0, 1.0), layer_norm_nonaffine(2, 2.0, 1.0), layer_norm_nonaffine(1, 2.0, 1.0)
         (0.5, 0.125, 0.0)
     """
-    return 1.0 / s if n >= 3 else eps / s**3 if n == 2 else 0.0
+    return 1.0 / s if n >= 3 else eps / s / s / s if n == 2 else 0.0
 
 
 def rms_norm_nonaffine(n: int, r: float, eps: float) -> float:
     """Return the exact norm of RMSNorm's Jacobian without gamma: 1/r for n >= 2, eps/r^3 for n = 1."""
-    return 1.0 / r if n >= 2 else eps / r**3
+    return 1.0 / r if n >= 2 else eps / r / r / r
 
 
 def rms_epsilon(eps: float | None, dtype: torch.dtype) -> float:
