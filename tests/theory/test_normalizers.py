@@ -115,6 +115,13 @@ def test_non_affine_norms(n, scale):
     assert nz.rms_norm_nonaffine(n, r, EPS) == pytest.approx(size(nz.rms_norm_jacobian(x, None, EPS)), rel=1e-9)
 
 
+def test_non_affine_norms_of_any_size():
+    """eps/s^3 = 1/s where eps = s^2, though s^3 is below (or above) all floats."""
+    for s in (1e-110, 1e110):
+        assert nz.layer_norm_nonaffine(2, s, s * s) == pytest.approx(1 / s)
+        assert nz.rms_norm_nonaffine(1, s, s * s) == pytest.approx(1 / s)
+
+
 # --- the gain of diag(gamma)(I - 11^T/n) ------------------------------------------------------------------------------
 
 

@@ -117,12 +117,12 @@ class Feasibility:
         return used
 
     def _start(self) -> np.ndarray:
-        """Return the signs `[units]` that are known: of units that read nothing, and any for units that nothing reads."""
+        """Return the signs `[units]` that are known: of units that read nothing, and any for those nothing reads."""
         silent = ~self.rows.any(axis=1) & ~self.doubt.any(axis=1)
         return np.where(silent, np.where(self.constants < 0.0, -1.0, 1.0), np.where(self.used, 0.0, 1.0))
 
     def _twins(self) -> np.ndarray:
-        """Return `[units, units]`: 1 where two units read the same value, so that they turn together, -1 its negative."""
+        """Return `[units, units]`: 1 where two units read one value, so that they turn together, -1 its negative."""
         values = np.hstack([self.rows, self.constants[:, None]])
         known = values.any(axis=1) & ~self.doubt.any(axis=1)
         same = (values[:, None] == values).all(axis=-1) & known

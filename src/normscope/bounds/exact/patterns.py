@@ -278,7 +278,7 @@ class Search:
             self.found.log10_lower, self.found.point = bound, torch.from_numpy(answer.point)
 
     def _split(self, batch: Sequence[Pattern]) -> list[Pattern]:
-        """Decide one unit of every node both ways: the one whose uncertainty weighs most in its bound, and its twins."""
+        """Decide one unit of every node, and its twins, both ways: that whose uncertainty weighs most in its bound."""
         children = []
         twins = torch.from_numpy(self.feasible.twins).to(self.plan.output.device)
         for pattern, weight in zip(batch, self._influence(batch), strict=True):
