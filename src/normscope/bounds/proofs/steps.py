@@ -46,7 +46,7 @@ def steps(
         archive: takes the multipliers.
         method: by which the output was bounded.
         multipliers: the certificates it rests on.
-        log10: of the bound that is claimed: where one certificate proves it, only what that one rests on is told.
+        log10: of the bound that is claimed: where one certificate proves it from the input on, no other step is told.
     """
     by = SUMS.get(method, ("segments",))
     certificates: dict[str, list[dict[str, Any]]] = {}
@@ -67,22 +67,8 @@ def steps(
                 seen.append(some)
         found += certificates.get(name, [])
     enough = power10(-log10 - SLACK)
-    for step in certificates.get(script.graph.output, []):
-        if step["scale"] >= enough:
-            before = _before(step["start"], kinds)
-            return [*(other for other in found if other["at"] in before), step]
-    return found
-
-
-def _before(names: Iterable[str], nodes: Mapping[str, dict[str, Any]]) -> set[str]:
-    """Return some values and all that they depend on."""
-    found, stack = set[str](), list(names)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack += nodes[name]["from"] if name in nodes else []
-    return found
+    alone = [step for step in certificates.get(script.graph.output, []) if step["start"].keys() == {script.input}]
+    return next(([step] for step in alone if step["scale"] >= enough), found)
 
 
 def _ends(script: Script) -> set[str]:
