@@ -37,6 +37,47 @@ print([name for name in {LATE} if name in sys.modules], torch.equal(before, torc
     assert done.stdout.strip() == "[] True"
 
 
+def test_the_first_call_of_anything_draws_no_random_numbers():
+    """What loads when it is first used, such as rich, may draw numbers while it loads: in a process of its own."""
+    code = """
+import random
+import numpy, torch
+from torch import nn
+import normscope as ns
+
+model, batch = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(8, 3)
+
+def state():
+    return random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
+
+def watched():
+    from normscope.monitor.history import History
+    from normscope.monitor.panel import Panel
+    panel = Panel()
+    panel._silent = False
+    panel.update(History(), 0.01)
+    panel.close()
+
+calls = {"panel": watched, "check": lambda: ns.check(model, batch)}
+calls["printed"] = lambda: str(found["check"])
+calls["audit"] = lambda: ns.audit(model.eval(), batch)
+calls["printed audit"] = lambda: str(found["audit"])
+calls["page"] = lambda: found["audit"].to_html()
+calls["table"] = lambda: found["audit"].to_pandas()
+calls["json"] = lambda: found["audit"].to_json()
+small = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
+calls["exact"] = lambda: ns.lipschitz(small, torch.ones(1, 1), effort="exact", max_seconds=0.1)
+found, changed = {}, []
+for name, call in calls.items():
+    before = state()
+    found[name] = call()
+    changed += [] if state() == before else [name]
+print(changed)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 class _ClockRead(Exception):
     """Ends a measurement as soon as its clock starts."""
 

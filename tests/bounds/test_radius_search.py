@@ -21,10 +21,10 @@ def test_the_search_finds_the_root_in_few_tests(power, start):
     gaps = torch.stack([torch.full_like(true, math.inf), torch.ones_like(true)], 1)
     rates = torch.stack([torch.zeros_like(true), (1 / true if power == 1 else 0 * true)], 1)
 
-    def test(rows: Tensor, radius: Tensor) -> Tensor:
+    def margin(rows: Tensor, radius: Tensor) -> Tensor:
         return torch.stack([torch.full_like(radius, math.inf), 1 - (radius / true[rows]) ** power], 1)
 
-    found = widest(test, gaps, rates, torch.full_like(true, start), torch.zeros_like(true), rtol=1e-2)
+    found = widest(margin, gaps, rates, torch.full_like(true, start), torch.zeros_like(true), rtol=1e-2)
     assert found.settled.all()
     assert found.tests <= (7 if power == 1 else 30)
     assert (found.radius <= true).all()

@@ -57,7 +57,8 @@ def test_no_attack_gets_above_a_bound(key: str) -> None:
 def test_no_long_attack_gets_above_a_bound(key: str) -> None:
     for example in BY_FUNCTION[key][0].examples:
         for seed in range(100, 105):
-            try_example(example, seed=seed, steps=400)
+            trial = try_example(example, seed=seed, steps=400)
+            assert trial.log10_lower <= min(trial.log10_uppers.values())
 
 
 def test_every_rule_is_documented_and_has_examples() -> None:

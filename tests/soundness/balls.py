@@ -208,7 +208,7 @@ def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | Non
         theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0
         lowers.append(max(theirs, 10 ** pairs[i][0] if pairs[i][1] is not None else 0.0))
         upper = float(over.constant[i])
-        if lowers[-1] > upper * (1 + ROUNDING):
+        if not lowers[-1] <= upper * (1 + ROUNDING):  # nor may it be NaN
             raise SoundnessError(f"{lowers[-1]:g} reached, bound {upper:g} at centre {i}: {drawn}")
         if upper == math.inf and not over.reason:
             raise AssertionError(f"infinite without a reason: {drawn}")

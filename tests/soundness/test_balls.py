@@ -34,7 +34,7 @@ from normscope.rules.local.local import Enclosure, Part
 from normscope.rules.local.scalar import Scalar, Turn
 from normscope.rules.registry import rules
 
-from .balls import Case, Found, Gate, Mixed, case, try_ball
+from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
 from .provenance import in_words, provenance
 
@@ -49,7 +49,8 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     drawn = case(seed)
     work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
-        try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
+        found = try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
+        assert_met(found)
 
 
 @pytest.mark.slow
@@ -80,7 +81,13 @@ def test_a_thousand_balls() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1944530162, 1944530548], ids=["infinite lines", "infinite lines and a skip"])
 def test_seeds_that_once_failed(seed: int) -> None:
-    try_ball(case(seed))
+    assert_met(try_ball(case(seed)))
+
+
+def assert_met(found: Found) -> None:
+    """Every centre has a bound above what was reached there, and an attack got somewhere."""
+    assert all(lower <= upper * (1 + ROUNDING) for lower, upper in zip(found.lower, found.upper, strict=True))
+    assert max(found.lower) > 0.0
 
 
 def tried(seed: int) -> tuple[int, set[str], tuple[float, str], Found | str]:

@@ -1,14 +1,20 @@
 """Slope intervals and ranges against 30-digit extrema, autograd, secants and a search."""
 
 import math
+from fractions import Fraction
 
 import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.theory import activations as act
+from normscope.theory import templates
+from normscope.theory.piecewise import Unreadable
+from normscope.theory.templates import Polynomial
 
 LIPSCHITZ = {
     **{name: row for name, row in act.ACTIVATIONS.items() if row.reason is None},
@@ -241,3 +247,57 @@ def test_glu(radius):
     bound = 10 ** act.glu_norm(radius).log10
     assert gradient.norm(dim=1).max() <= bound * (1 + 1e-15)
     assert gradient.norm(dim=1).max() >= bound * (1 - 1e-8)
+
+
+# --- parameters that are no numbers, or hardly ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alpha", "scale", "input_scale"),
+    [(math.nan, 1.0, 1.0), (math.inf, 1.0, 1.0), (1e200, 1e200, 1.0), (1.0, math.nan, 1.0), (math.inf, 1.0, 0.0)],
+)
+def test_an_elu_whose_slopes_are_no_numbers_has_no_constant(alpha, scale, input_scale):
+    found = act.elu(alpha, scale, input_scale)
+    assert found.gain.log10 == math.inf
+    assert "not finite" in found.reason
+
+
+@pytest.mark.parametrize("function", [nn.ELU(math.nan), nn.LeakyReLU(math.nan), nn.CELU(math.nan)])
+def test_a_parameter_that_is_nan_is_not_overlooked(function):
+    """On positive values nobody notices; below zero the function is NaN."""
+    bracket = ns.lipschitz(function.eval(), torch.ones(1, 2), max_seconds=0.1)
+    assert bracket.log10_upper == math.inf
+    assert bracket.reason
+
+
+def test_a_gate_of_unknown_size_is_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        act.glu_norm(math.nan)
+
+
+SCALED = {
+    "tiny factor, steep": (Fraction(1, 10**200), 10**200),
+    "huge factor, flat": (Fraction(10**200), Fraction(1, 10**200)),
+    "factor below all floats": (Fraction(1, 10**400), 1),
+    "factor above all floats": (Fraction(10**400), 1),
+    "steeper than floats": (Fraction(1), 10**400),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_formula_with_constants_beyond_floats_is_not_read(name):
+    """x sigmoid(inner x) factor: its range would be 0 times infinity."""
+    factor, inner = (Polynomial.constant(Fraction(value)) for value in SCALED[name])
+    x = Polynomial.identity()
+    with pytest.raises((Unreadable, OverflowError)):
+        templates.activation_of(x * (x * inner).called("sigmoid") * factor)
+
+
+def test_an_elu_with_a_depth_below_all_floats_is_not_read():
+    """Its slope on the left, -1e100, would be lost."""
+    x = Polynomial.identity()
+    right = x * Polynomial.constant(Fraction(10**200))
+    depth = Polynomial.constant(Fraction(-1, 10**200))
+    left = ((x * Polynomial.constant(Fraction(10**300))).called("expm1")) * depth
+    with pytest.raises(Unreadable):
+        templates.activation_of(templates.Choice(right, left))

@@ -81,19 +81,19 @@ def test_group_norm_jacobian(channels, groups, positions):
     assert torch.allclose(nz.group_norm_jacobian(x, gamma, groups, EPS), truth, rtol=1e-9, atol=1e-12)
 
 
-def test_instance_norm_jacobian():
+def test_instance_norm_is_group_norm_with_one_channel_a_group():
     x, gamma = normal(3, 5), normal(3, seed=1)
     module = with_gamma(nn.InstanceNorm1d(3, eps=EPS, affine=True), gamma)
     truth = jacobian(lambda x: module(x[None])[0], x)
-    assert torch.allclose(nz.instance_norm_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(nz.group_norm_jacobian(x, gamma, 3, EPS), truth, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("m", [2, 3, 9])
-def test_batch_norm_train_jacobian(m):
+def test_batch_norm_in_train_mode_is_layer_norm_over_a_channel(m):
     x, gamma = normal(m), torch.tensor([-1.7], dtype=torch.float64)
     module = with_gamma(nn.BatchNorm1d(1, eps=EPS), gamma).train()
     truth = jacobian(lambda x: module(x[:, None])[:, 0], x)
-    assert torch.allclose(nz.batch_norm_train_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(nz.layer_norm_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
 
 
 def test_batch_norm_eval():
@@ -101,7 +101,7 @@ def test_batch_norm_eval():
     module = with_gamma(nn.BatchNorm1d(5, eps=EPS), gamma).eval()
     module.running_var.copy_(variance)
     truth = jacobian(lambda x: module(x[None])[0], normal(5))
-    assert torch.allclose(nz.batch_norm_eval_jacobian(gamma, variance, EPS), truth, rtol=1e-12)
+    assert torch.allclose(torch.diag(nz.batch_norm_eval(gamma, variance, EPS)), truth, rtol=1e-12)
     upper = value(nz.batch_norm_eval_global(gamma, variance, EPS))
     assert size(truth) <= upper <= size(truth) * (1 + 1e-13)
 
@@ -113,6 +113,13 @@ def test_non_affine_norms(n, scale):
     s, r = float((x.var(correction=0) + EPS).sqrt()), float((x.square().mean() + EPS).sqrt())
     assert nz.layer_norm_nonaffine(n, s, EPS) == pytest.approx(size(nz.layer_norm_jacobian(x, None, EPS)), rel=1e-9)
     assert nz.rms_norm_nonaffine(n, r, EPS) == pytest.approx(size(nz.rms_norm_jacobian(x, None, EPS)), rel=1e-9)
+
+
+def test_non_affine_norms_of_any_size():
+    """eps/s^3 = 1/s where eps = s^2, though s^3 is below (or above) all floats."""
+    for s in (1e-110, 1e110):
+        assert nz.layer_norm_nonaffine(2, s, s * s) == pytest.approx(1 / s)
+        assert nz.rms_norm_nonaffine(1, s, s * s) == pytest.approx(1 / s)
 
 
 # --- the gain of diag(gamma)(I - 11^T/n) ------------------------------------------------------------------------------
@@ -192,7 +199,7 @@ def modules():
     yield "rms", rms, (6,), nz.rms_norm_global(gamma, 6, EPS)
     yield "group", lambda x: group(x[None])[0], (6,), nz.group_norm_global(gamma, 2, 3, EPS)
     yield "group, positions", lambda x: group(x[None])[0], (6, 2), nz.group_norm_global(gamma, 2, 6, EPS)
-    yield "instance", lambda x: instance(x[None])[0], (6, 3), nz.instance_norm_global(gamma, 3, EPS)
+    yield "instance", lambda x: instance(x[None])[0], (6, 3), nz.batch_norm_train_global(gamma, 3, EPS)
     yield "batch, train", batch, (3, 6), nz.batch_norm_train_global(gamma, 3, EPS)
     yield "batch of 2, train", batch, (2, 6), nz.batch_norm_train_global(gamma, 2, EPS)
 
@@ -216,7 +223,6 @@ def test_no_scale(n):
     root = 1 / math.sqrt(EPS)
     assert value(nz.layer_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
     assert value(nz.batch_norm_train_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
-    assert value(nz.instance_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
     assert value(nz.group_norm_global(None, 3, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
     assert value(nz.rms_norm_global(None, n, EPS)) == pytest.approx(root)
 
@@ -233,7 +239,6 @@ def test_eps_zero_is_infinite_with_a_reason():
     for upper in (
         nz.layer_norm_global(None, 4, 0.0),
         nz.group_norm_global(None, 2, 4, 0.0),
-        nz.instance_norm_global(None, 4, 0.0),
         nz.batch_norm_train_global(None, 4, 0.0),
         nz.rms_norm_global(None, 4, 0.0),
         nz.batch_norm_eval_global(None, torch.tensor([1.0, 0.0]), 0.0),

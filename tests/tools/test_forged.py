@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from .forging import Forger, exactly, never
-from .proofs import checker
+from .proofs import checker, proving
 
 VERIFIED = checker.VERIFIED
 SIZES = [1e-300, 1e-200, 1e-170, 1e-150, 1e-40, 1.0, 1e40, 1e150, 1e160, 1e200, 1e300]
@@ -258,6 +258,29 @@ def test_a_certificate_of_a_bent_value_is_exact():
             steps = [file.certificate({"x0": 1.0}, 1.0 / bound, multipliers={"u": multiplier})]
             if not proven:
                 never(file, math.log10(bound), steps)
+
+
+def test_a_fold_that_breaks_off_leaves_nothing_behind():
+    """Folds from the input go on where the last one ended; not where it broke off, wherever that was."""
+    file = Forger((2,))
+    for k, factor in enumerate((2.0, 3.0)):
+        file.dense(f"v{k}", factor * np.eye(2))
+        file.bent(f"u{k}", "leaky_relu", slope=0.5)
+    file.dense("y", [[1.0, 1.0]])
+    folds = [{"do": "sum", "at": at, "by": "slopes"} for at in ("v0", "v1", "v1", "y", "y")]
+    real = proving.Forms.hold
+    for broken in range(16):
+        count = iter(range(100))
+
+        def hold(self, rows, columns, broken=broken, count=count):
+            real(self, rows, columns)
+            if next(count) == broken:
+                raise proving.Unproven("here it breaks off")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(proving.Forms, "hold", hold)
+            never(file, math.log10(72.0**0.5) - 1e-3, folds)
+    exactly(file, math.log10(72.0**0.5), folds)
 
 
 def test_start_weights_must_cover_all_inputs():

@@ -14,7 +14,7 @@ import pytest
 from flint import arb
 
 from . import test_forged as forged
-from .proofs import arithmetic, checker, functions, nodes, reading
+from .proofs import arithmetic, checker, functions, nodes, proving, reading
 
 Patch = pytest.MonkeyPatch
 
@@ -80,6 +80,15 @@ def narrow_slopes(patch: Patch) -> None:
 
 def first_operand_alone(node: Any) -> Any:
     return {"value": lambda *chunks, absolute=False: chunks[0]}
+
+
+def walk_kept(patch: Patch) -> None:
+    """What folds share is never forgotten."""
+
+    def keep(prover: Any, walk: Any) -> None:
+        prover.kept = walk or getattr(prover, "kept", None)
+
+    patch.setattr(proving.Prover, "walk", property(lambda prover: prover.kept, keep), raising=False)
 
 
 def work_not_counted(patch: Patch) -> None:
@@ -179,6 +188,11 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         one_wrong_function("leaky_relu", (0.0, 1.0)),
         lambda: forged.test_slopes_of_any_size(-3.0),
     ),
+    "the value is not subtracted": (
+        placed(proving.np, "full", lambda size, value: np.zeros(size)),
+        lambda: forged.test_multipliers_of_any_size_prove_nothing_false(1e-3),
+    ),
+    "a walk that broke off goes on": (walk_kept, forged.test_a_fold_that_breaks_off_leaves_nothing_behind),
     "slopes are cut off": (narrow_slopes, forged.test_slopes_narrower_than_true_are_ignored),
     "NaN is let through": (
         nan_let_through,

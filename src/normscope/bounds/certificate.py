@@ -20,6 +20,7 @@ from ..core.log10 import log10_sum
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
+from ..rules.effects import Elementwise
 from .proofs.multipliers import Multipliers
 from .segments import Form
 
@@ -27,6 +28,10 @@ WIDEST = 1024
 """Widest layer that a certificate carries (its cost is cubic); wider segments fall back to folded norms."""
 EIGEN = 8.0
 """Multiplications that the eigenvalues of a matrix take, over the cube of its order."""
+
+
+FAINTEST = 1e-140
+"""Rows this small beside the others of a product end LipLT's chain: the next weights may take them below all floats."""
 
 
 class State(Protocol):
@@ -72,13 +77,13 @@ class ClosedForm:
             return bound, None
         if a < 0 and a * b < 0:
             choice /= 1 - 1e-6
-        ratio = values / (values[-1] * choice)
+        ratio = values / values[-1] / choice
         widened = 1 + a * b * ratio
         inverse = (1 - e * e * ratio) / widened  # 1 - m^2 r/(1 + a b r), without cancellation
         if float(widened.min()) <= 1e-9 or float(inverse.min()) <= 1e-9:
             return bound, None
         root = vectors * inverse.rsqrt()
-        scale = self.scale + math.log10(float(values[-1]) * choice)
+        scale = self.scale + math.log10(float(values[-1])) + math.log10(choice)
         log10_sigma = 2.0 * math.log10(e) - scale if e > 0 else -math.inf
         return bound, ClosedForm(scale, root, self.doubled, log10_sigma)
 
@@ -121,6 +126,8 @@ class LipLT:
         for path, factor in self.terms:
             product = c * _follow(weight, path)
             size = float(product.abs().amax())
+            if c != 0 and _vanished(weight, path, product, size):
+                return bound, None
             if size > 0:  # kept near 1, so that long chains do not overflow
                 terms.append((product / size, factor + math.log10(size)))
         if e > 0:
@@ -171,7 +178,8 @@ class Certificate:
         return self.budget.attempt(lambda: self._carry(form, name, slope, cores), lambda: None)
 
     def _carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
-        segment = self._block(next(iter(form.values()))) if len(form) == 1 else None
+        fits = len(form) == 1 and (slope is None or Elementwise(slope=slope).moderate)
+        segment = self._block(next(iter(form.values()))) if fits else None
         if segment is None:
             return None
         source = next(iter(form))
@@ -250,6 +258,13 @@ def _block(linear: LinearMap, device: torch.device) -> Block | None:
 
 def _follow(weight: Tensor, path: Tensor | None) -> Tensor:
     return weight if path is None else weight @ path
+
+
+def _vanished(weight: Tensor, path: Tensor | None, product: Tensor, size: float) -> bool:
+    """Say whether a row of a product that need not be zero is, or nearly so: a later weight may bring it back."""
+    used = (weight != 0).double()
+    used = used.amax(1) if path is None else used @ (path != 0).any(1).double()
+    return bool(((product.abs().amax(1) <= FAINTEST * size) & (used > 0)).any())
 
 
 def _log_norm(matrix: Tensor) -> float:

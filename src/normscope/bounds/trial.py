@@ -68,7 +68,7 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
     uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
     lower, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=seed)
     for name, value in uppers.items():
-        if lower > value:
+        if not lower <= value:  # nor may it be NaN
             raise SoundnessError(f"{name}: upper side 10^{value} below the attack's 10^{lower} (seed {seed})")
     operators = tuple(node.op.name if isinstance(node.op, Unit) else node.op for node in work.graph)
     return Trial(operators=operators, log10_uppers=uppers, log10_lower=lower, reason=rungs["best"].reason)

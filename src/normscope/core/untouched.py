@@ -57,8 +57,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     weights = Weights(model)
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), random_as_found():
         try:
             if mode is not None:
                 for module, _ in flags:
@@ -69,8 +68,6 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
             with nullcontext() if traced else weights:
                 yield
         finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
             for module, training in flags:
                 module.training = training
             with torch.no_grad():
@@ -81,6 +78,17 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                         buffer.copy_(saved)
             for parameter, grad in grads:
                 parameter.grad = grad
+
+
+@contextmanager
+def random_as_found() -> Iterator[None]:
+    """Run a block and put the generators of Python and NumPy back: importing rich, for one, draws a number."""
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 class Weights(TorchDispatchMode):

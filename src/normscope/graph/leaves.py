@@ -28,7 +28,6 @@ ROW_LOCAL = SAME | {
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
 PAD_MODES = ("circular", "reflect", "replicate")
 PRODUCTS = {aten.matmul.default, aten.bmm.default}
-Recogniser = Callable[["Reader", Node], Node | tuple[Node, ...] | None]
 
 
 def recognise(graph: Graph) -> Graph:

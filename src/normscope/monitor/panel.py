@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.untouched import random_as_found
 from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
 from ..report.words import counted
@@ -117,9 +118,10 @@ class Panel:
             self._silent = True
 
     def _start(self) -> None:
-        from rich.console import Console
-        from rich.file_proxy import FileProxy
-        from rich.live import Live
+        with random_as_found():
+            from rich.console import Console
+            from rich.file_proxy import FileProxy
+            from rich.live import Live
 
         console = self._console or Console(stderr=True)
         taken = isinstance(sys.stderr, FileProxy) or isinstance(sys.stdout, FileProxy)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from ..core.untouched import random_as_found
 from .cells import format_cell, visible
 from .curves import as_table
 from .document import (
@@ -55,7 +56,8 @@ def print_document(document: Document, *, console: rich.console.Console | None =
         document: what to print.
         console: where to; standard output if not given.
     """
-    from rich.console import Console
+    with random_as_found():
+        from rich.console import Console
 
     console = console or Console()
     if document.title:
@@ -78,7 +80,8 @@ def render(document: Document, *, width: int = 120, color: bool = False) -> str:
     """
     import io
 
-    from rich.console import Console
+    with random_as_found():
+        from rich.console import Console
 
     target = io.StringIO()
     system: Literal["truecolor"] | None = "truecolor" if color else None

@@ -38,7 +38,7 @@ def entrywise(op: Any, choose: Callable[[dict[str, Any]], Activation], *function
 
 def effect(activation: Activation, node: Node) -> Effect:
     """Turn an activation into an effect."""
-    if math.isinf(max(abs(activation.slope[0]), abs(activation.slope[1]))):
+    if not all(map(math.isfinite, activation.slope)):
         return Unbounded(reason=f"{activation.reason or activation.name + ' is not Lipschitz'}, in {node.where}")
     return Elementwise(slope=activation.slope, range=activation.bounded, evidence=activation.evidence)
 

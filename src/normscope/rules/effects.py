@@ -55,6 +55,12 @@ class Elementwise:
         """The Lipschitz constant, max(abs(a), abs(b))."""
         return Upper.of(max(abs(self.slope[0]), abs(self.slope[1])), self.evidence, "slope")
 
+    @property
+    def moderate(self) -> bool:
+        """Whether squares of the slopes, times those of weights, are within the range of floats."""
+        top = max(abs(self.slope[0]), abs(self.slope[1]))
+        return top == 0.0 or 1e-70 <= top <= 1e70
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:

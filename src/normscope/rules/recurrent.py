@@ -27,8 +27,6 @@ from .effects import Effect, Gain, Range, Unbounded
 from .registry import rule
 
 aten = torch.ops.aten
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-"""How many matrices lie on top of each other in a weight: input, forget, cell, output; reset, update, new; one."""
 ROUNDING = 2.0**-46
 """Relative rounding of one step of the recursion, generously; whatever is built on it is NUMERICAL."""
 

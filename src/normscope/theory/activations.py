@@ -149,6 +149,8 @@ def elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, *, nam
     label = f"{name}({alpha:g})"
     if input_scale < 0 and floor != 0:
         return Activation(label, function, REAL, REAL, f"{label}: exp grows without bound on the negative side")
+    if not (math.isfinite(floor) and math.isfinite(steepest)):
+        return Activation(label, function, REAL, REAL, f"{label}: its slopes are not finite numbers")
     exact = scale == input_scale == 1.0  # else a product was rounded
     low, high = (steepest, steepest) if exact else outward(steepest, steepest)
     tail = (0.0, 0.0) if input_scale == 0 else (floor, floor) if exact else outward(floor, floor)
@@ -324,6 +326,8 @@ def glu_norm(radius: float = math.inf) -> Upper:
         >>> glu_norm(2.0).log10, glu_norm().reason
         (0.0, 'glu multiplies two unbounded halves')
     """
+    if math.isnan(radius):
+        raise ValueError("glu: the radius is NaN")
     if math.isinf(radius):
         return Upper.infinite("glu multiplies two unbounded halves")
     size = 1.0

@@ -42,16 +42,6 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
     return _jacobian(x, gamma, eps, centred=True)
 
 
-def batch_norm_train_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
-    """Return the `[m, m]` Jacobian of train-mode BatchNorm over the m values of one channel (scalar gamma)."""
-    return _jacobian(x, gamma, eps, centred=True)
-
-
-def batch_norm_eval_jacobian(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
-    """Return diag(gamma_k/s_k), one entry per channel (Than, Lemma 1, with gamma)."""
-    return torch.diag(batch_norm_eval(gamma, running_var, eps))
-
-
 def rms_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
     """Return the `[n, n]` Jacobian (1/r) diag(gamma) (I - x x^T/(n r^2)) of RMSNorm."""
     return _jacobian(x, gamma, eps, centred=False)
@@ -77,11 +67,6 @@ def group_norm_jacobian(x: Tensor, gamma: Tensor | None, groups: int, eps: float
     return torch.block_diag(*(_jacobian(part, scale, eps, centred=True) for part, scale in zip(sets, scales)))
 
 
-def instance_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
-    """Return the Jacobian of InstanceNorm at one sample `[channels, *positions]`: GroupNorm, one channel a group."""
-    return group_norm_jacobian(x, gamma, x.shape[0], eps)
-
-
 def layer_norm_nonaffine(n: int, s: float, eps: float) -> float:
     """Return the exact norm of the Jacobian without gamma: 1/s for n >= 3, eps/s^3 for n = 2, 0 for n = 1.
 
@@ -100,12 +85,12 @@ def layer_norm_nonaffine(n: int, s: float, eps: float) -> float:
         >>> layer_norm_nonaffine(3, 2.0, 1.0), layer_norm_nonaffine(2, 2.0, 1.0), layer_norm_nonaffine(1, 2.0, 1.0)
         (0.5, 0.125, 0.0)
     """
-    return 1.0 / s if n >= 3 else eps / s**3 if n == 2 else 0.0
+    return 1.0 / s if n >= 3 else eps / s / s / s if n == 2 else 0.0
 
 
 def rms_norm_nonaffine(n: int, r: float, eps: float) -> float:
     """Return the exact norm of RMSNorm's Jacobian without gamma: 1/r for n >= 2, eps/r^3 for n = 1."""
-    return 1.0 / r if n >= 2 else eps / r**3
+    return 1.0 / r if n >= 2 else eps / r / r / r
 
 
 def rms_epsilon(eps: float | None, dtype: torch.dtype) -> float:
@@ -182,11 +167,6 @@ def group_norm_global(gamma: Tensor | None, groups: int, set_size: int, eps: flo
     # From two positions on each scale occurs twice: the largest one passes in full, by the difference of the two.
     gain = _largest(scales) if repeats > 1 else max(centred_gain(scale) for scale in scales)
     return _over_root(gain, eps, "group norm at zero variance")
-
-
-def instance_norm_global(gamma: Tensor | None, set_size: int, eps: float) -> Upper:
-    """Return max abs(gamma)/sqrt(eps), the constant of InstanceNorm with input statistics (0 for one position)."""
-    return batch_norm_train_global(gamma, set_size, eps).named("instance norm at zero variance")
 
 
 def batch_norm_train_global(gamma: Tensor | None, m: int, eps: float) -> Upper:

@@ -52,16 +52,6 @@ def group_norm_at(x: Tensor, gamma: Tensor | None, groups: int, eps: float) -> B
     return _blocks(*sets_of(x, gamma, groups), eps, x.shape, centred=True)
 
 
-def instance_norm_at(x: Tensor, gamma: Tensor | None, eps: float) -> Bracket:
-    """Bracket the norm of InstanceNorm's Jacobian at one sample `[channels, *positions]`."""
-    return _blocks(*sets_of(x, gamma, x.shape[0]), eps, x.shape, centred=True)
-
-
-def batch_norm_train_at(x: Tensor, gamma: Tensor | None, eps: float) -> Bracket:
-    """Bracket the norm of train-mode BatchNorm's Jacobian at a batch, given as `[channels, m]`."""
-    return _blocks(*sets_of(x, gamma, x.shape[0]), eps, x.shape, centred=True)
-
-
 def rms_norm_at(x: Tensor, gamma: Tensor | None, eps: float) -> Bracket:
     """Bracket the norm of RMSNorm's Jacobian at one vector; above it is max abs(gamma)/r."""
     return _blocks(x.reshape(1, -1), scales_of(gamma, x.numel())[None], eps, x.shape, centred=False)

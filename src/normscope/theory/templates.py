@@ -239,7 +239,7 @@ def _elu(choice: Choice) -> Activation | None:
     rate = None if atom is None else _stretch(atom[1])
     if scale is None or size is None or rate is None or offset != -size or rate < 0:
         return None
-    found = elu(float(size / scale), float(scale), float(rate))
+    found = elu(_sized(size / scale), _sized(scale), _sized(rate))
     return replace(found, slope=_wider(found.slope), bounded=_wider(found.bounded), evidence=Evidence.NUMERICAL)
 
 
@@ -261,14 +261,13 @@ def _form(given: Terms, name: str, *powers: tuple[int, int]) -> tuple[Atom | Non
 
 def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -> Activation:
     """Return gain/inner f(inner x) for the activation f of a name, with slopes and range widened by a margin."""
-    known, factor = ACTIVATIONS[name], float(gain)
-    if not (math.isfinite(inner) and math.isfinite(factor) and inner != 0.0 and factor != 0.0):
-        raise Unreadable("a factor out of the range of floats")
+    known, factor, inner = ACTIVATIONS[name], _sized(gain), _sized(inner)
     if name == "silu" and gain == 1 and abs(inner / QUICK_GELU - 1.0) < 1e-7:
         known = ACTIVATIONS["quick_gelu"]
         inner /= QUICK_GELU
     slope = _wider(sorted(factor * end for end in known.slope), margin)
-    bounded = _wider(sorted(factor / inner * end for end in known.bounded), margin)
+    scale = _sized(factor / inner)
+    bounded = _wider(sorted(scale * end for end in known.bounded), margin)
     if abs(inner - 1.0) <= 1e-12 and gain == 1:  # the rounding of a constant such as sqrt(2)
         inner = 1.0
     return replace(
@@ -280,6 +279,14 @@ def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -
         inner=inner,
         factor=factor,
     )
+
+
+def _sized(value: Fraction | float) -> float:
+    """Return a factor as a float that is neither infinite nor so small that digits, or all of it, are lost."""
+    found = float(value)
+    if not 1e-300 < abs(found) < math.inf:
+        raise Unreadable("a factor out of the range of floats")
+    return found
 
 
 def _scaled(function: Callable[[Tensor], Tensor], inner: float, factor: float) -> Callable[[Tensor], Tensor]:

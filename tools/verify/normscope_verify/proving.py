@@ -26,7 +26,7 @@ class Forms:
     Attributes:
         nodes: from the sources to a value, in order.
         slices: into how many equal parts every value falls that have nothing to do with one another.
-        sizes: of the blocks of variables.
+        sizes, moves: of the blocks of variables, and bounds on their norms where they are taken one by one.
         forms: by name of a value and number of a block.
     """
 
@@ -43,11 +43,11 @@ class Forms:
         self.slices = math.gcd(*alike, *periods) or at.size
         self.sizes: list[int] = []
         self.forms: dict[str, dict[int, Enclosure]] = {}
-        self.held, self.memory = 0, network.memory
+        self.held, self.memory, self.moves = 0, network.memory, list[arb]()
 
     def run(self, source: Callable[[Node], None], bent: Callable[..., None]) -> None:
-        """Write all values as forms; what sources and nonlinear nodes add to them is left to two functions."""
-        for node in self.nodes:
+        """Write the other values as forms; what sources and nonlinear nodes add to them is left to two functions."""
+        for node in (node for node in self.nodes if node.name not in self.forms):
             if node.name in self.sources:
                 source(node)
             elif node.slopes is not None:
@@ -96,8 +96,8 @@ class Prover:
 
     def __init__(self, network: Network, reader: Reader) -> None:
         self.network, self.reader = network, reader
-        self.best = {network.input.name: arb(1)}
-        self.notes: dict[str, None] = {}
+        self.best, self.notes = {network.input.name: arb(1)}, dict[str, None]()
+        self.walk: Forms | None = None
 
     def take(self, step: Any) -> None:
         """Check one step and keep what it proves; why one proves nothing is noted."""
@@ -130,13 +130,15 @@ class Prover:
         norm(dv). Good t_j have t_j^2 = L_j/norm(A_j): then this is at most the sum of norm(A_j) L_j.
         """
         names = [self.network.node(name).name for name in self.reader.listed(step.get("from"), "sources")]
-        forms, moves = Forms(self.network, at, names), []
+        forms, walk, self.walk = Forms(self.network, at, names), self.walk, None
+        if walk and (walk.sources, walk.slices) == (names, forms.slices):  # goes on where the last one ended
+            walk.nodes, forms = forms.nodes, walk
         if min(at.size, sum(self.network.nodes[name].size for name in names)) > ar.MOST_SIDE * forms.slices:
             raise Unproven(f"the maps up to {at.name} are too large to be written out")
 
         def source(node: Node) -> None:
             forms.fresh(node, np.ones(1))
-            moves.append(self.known(node))
+            forms.moves.append(self.known(node))
 
         def bent(node: Node, low: Array, high: Array) -> None:
             if node.whole:
@@ -144,10 +146,11 @@ class Prover:
             forms.bend(node, (low + high) / 2.0)
             rest = ar.raised((high - low) / 2.0 + 4.0 * ar.UNIT * (np.abs(low) + np.abs(high)))
             forms.fresh(node, np.where(low < high, rest, 0.0))
-            moves.append(self.known(node.read[0]))
+            forms.moves.append(self.known(node.read[0]))
 
         forms.run(source, bent)
-        live = [(form, moves[block]) for block, form in forms.forms[at.name].items() if moves[block] > 0]
+        self.walk = forms if names == [self.network.input.name] else walk  # one that broke off is not kept
+        live = [(form, forms.moves[block]) for block, form in forms.forms[at.name].items() if forms.moves[block] > 0]
         if len(live) <= 1:
             return ar.matrix_norm(live[0][0]) * live[0][1] if live else arb(0)
         parts, total = [], arb(0)

@@ -135,14 +135,14 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
         scale = float(sizes.mean())
         if scale > 0 and math.isfinite(scale):
             q, log = q / scale, log + math.log10(scale) / 2
-        if known is None and bool((sizes <= VANISHED * scale).any()) and _vanished(operation, sizes / scale):
+        if known is None and bool((sizes <= VANISHED * scale).any()) and vanished(operation, sizes / scale):
             q = q * math.nan
     check_time(image_cost(plan.output), plan.output.device)
     q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
     return Run(log, q, sigmas)
 
 
-def _vanished(operation: Turn | Step, sizes: Tensor) -> bool:
+def vanished(operation: Turn | Step, sizes: Tensor) -> bool:
     """Say whether an entry that need not be zero may have lost its square; what is kept only grows."""
     lost = sizes <= VANISHED
     if isinstance(operation, Turn):
@@ -162,9 +162,16 @@ def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
         found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
         if not bool(found.q.isfinite().all()):
             return None
-        top = float(largest(found.q))
+        q = found.q + torch.diag(lost(plan.output))
+        top = float(largest(q))
     value = found.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
-    return Certified(value, found.log10_scale, found.q, sigma)
+    return Certified(value, found.log10_scale, q, sigma)
+
+
+def lost(form: Tensor) -> Tensor:
+    """Bound what underflow can take from the diagonal of F Q F^T, for a state Q with entries near 1."""
+    sizes = form.abs().amax(-1)
+    return torch.where(sizes > 0, 1e-290 * sizes.amax().square() + 1e-305, 0.0)
 
 
 class Parameters:

@@ -29,6 +29,8 @@ from .ellipsoid import Uncertain
 
 WIDEST = 1024
 """Largest state that is carried: every step costs about ten times its cube."""
+APART = 100.0
+"""Powers of ten that values which start afresh together may lie apart: squares of their ratio are taken."""
 _ENTRIES = 6e7
 """Largest matrix that is written out on the way into a state."""
 
@@ -230,6 +232,8 @@ class _Planner:
             return False
         if isinstance(effect, Gain) and (self.leading or not self._moderate(effect, node.refs)):
             return False  # a constant over all slices together says nothing of one
+        if isinstance(effect, Elementwise) and not effect.moderate:
+            return False
         operand = sum(self._size(form) for form in read)
         live = [other for other in self._live(index) if other != name]
         kept_size = sum(self._size(self.forms[other]) for other in live)
@@ -296,7 +300,8 @@ class _Planner:
         """Forget the state: start from the constants of the live values, jointly."""
         share = math.log10(len(names)) / 2
         self.start = {name: self.values[name].log10 + share for name in names}
-        if self.leading or not all(math.isfinite(value) for value in self.start.values()):
+        values = self.start.values()
+        if self.leading or not all(map(math.isfinite, values)) or max(values) - min(values) > APART:
             return False
         shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
         self.forms = {name: {name: Identity(shapes[name])} for name in names}

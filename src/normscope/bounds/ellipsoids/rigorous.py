@@ -19,7 +19,7 @@ from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import UNIT, cholesky_allowance, gamma
 from ...linalg.certify import certify as largest_eigenvalue
-from .optimised import Certified
+from .optimised import Certified, lost
 from .plan import Plan, Step, Turn, image_cost
 
 COUNTED = 3.0
@@ -140,6 +140,7 @@ def _image(q: Tensor | None, form: Tensor, slack: float) -> Tensor:
     else:
         raw, reach, top = form @ q @ form.mT, form.abs() @ q.diagonal().sqrt(), float(q.diagonal().sum())
     result = _raised(_symmetric(raw), 4.0 * UNIT, gamma(2.0 * size + 16.0) * reach.square())
+    result.diagonal().add_(lost(form))
     if slack:
         norm = float(form.norm())
         result.diagonal().add_((2.0 * norm + slack) * slack * top * ROOM)

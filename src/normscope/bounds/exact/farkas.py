@@ -5,6 +5,9 @@ and y h < 0. The zero must be exact, since z may be arbitrarily large. A solver'
 for which rows contradict each other. Where these are one more than the variables they read, y is the only solution of
 a square system, and an enclosure of it shows the signs (Rump 2010, section 10: norm(I - R A) < 1). Otherwise a few rows
 that depend on each other, such as parallel ones, are solved in rational numbers.
+
+Solutions without an interior do not count: a row of the inputs alone that is not constant is strict inside, so that
+y h = 0 is enough where its multiplier is positive (Motzkin).
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class System:
         doubt: `[R, N]`, how far `rows` may be off; not at all where nothing was multiplied out.
         equal: how many rows are equalities.
         sizes: `[R]`, of the rows, to measure distances in.
+        inputs: how many variables, the first ones, are inputs.
     """
 
     left: np.ndarray
@@ -52,6 +56,7 @@ class System:
     doubt: np.ndarray
     equal: int
     sizes: np.ndarray
+    inputs: int = 0
 
     @property
     def matrix(self) -> np.ndarray:
@@ -154,7 +159,11 @@ def rational(system: System, chosen: np.ndarray, read: np.ndarray, unequal: np.n
         return False
     sides = [Fraction(float(system.left[i])) * Fraction(float(system.last[i])) for i in chosen]
     total = sum((value * side for value, side in zip(y, sides, strict=True)), Fraction(0))
-    return total < 0 or (not any(bent) and total != 0)
+    if total < 0 or (not any(bent) and total != 0):
+        return True
+    matrix = system.matrix[chosen]
+    strict = unequal & matrix[:, : system.inputs].any(axis=1) & ~matrix[:, system.inputs :].any(axis=1)
+    return total == 0 and any(value > 0 for value, inside in zip(y, strict, strict=True) if inside)
 
 
 def _entry(system: System, i: int, j: int) -> Fraction:

@@ -76,8 +76,9 @@ class Feasibility:
         self.own = np.zeros((len(self.rows), width))
         self.own[np.arange(len(self.rows)), self.inputs + np.arange(len(self.rows))] = 1.0
         self.sizes = np.linalg.norm(self.rows, axis=1) + np.abs(self.constants)
-        self.sizes[self.sizes == 0.0] = 1.0
-        self.read = (self.rows != 0.0).any(axis=0)[self.inputs :]
+        self.used = self._used(segments, plan, names)
+        self.read = (self.rows[self.used] != 0.0).any(axis=0)[self.inputs :]
+        self.start, self.twins = self._start(), self._twins()
         held = np.concatenate([self.rows.reshape(-1), self.constants, self.low, self.high])
         held = np.abs(held[held != 0.0])
         self.usable = bool(((held < EXTREME) & (held > 1.0 / EXTREME)).all())
@@ -102,6 +103,32 @@ class Feasibility:
             self.constants[unit] /= size
         self.unit = float(scale[0]) if self.inputs else 1.0
 
+    def _used(self, segments: Segments, plan: Plan, names: Sequence[str]) -> np.ndarray:
+        """Return which units the output depends on: the signs of others are of no interest."""
+        parts = []
+        for name, size in zip(names, self.steps, strict=True):
+            one = slice_map(segments.output[name], plan.leading) if name in segments.output else None
+            parts.append(np.full(size, name in segments.output) if one is None
+                         else (write_out(one).cpu().numpy() != 0.0).any(axis=0))  # fmt: skip
+        used = np.concatenate(parts)
+        for unit in reversed(range(len(used))):  # a unit reads units before it
+            if used[unit]:
+                used |= self.rows[unit, self.inputs :] != 0.0
+        return used
+
+    def _start(self) -> np.ndarray:
+        """Return the signs `[units]` that are known: of units that read nothing, and any for those nothing reads."""
+        silent = ~self.rows.any(axis=1) & ~self.doubt.any(axis=1)
+        return np.where(silent, np.where(self.constants < 0.0, -1.0, 1.0), np.where(self.used, 0.0, 1.0))
+
+    def _twins(self) -> np.ndarray:
+        """Return `[units, units]`: 1 where two units read one value, so that they turn together, -1 its negative."""
+        values = np.hstack([self.rows, self.constants[:, None]])
+        known = values.any(axis=1) & ~self.doubt.any(axis=1)
+        same = (values[:, None] == values).all(axis=-1) & known
+        other = (values[:, None] == -values).all(axis=-1) & known
+        return np.where(np.eye(len(values), dtype=bool), 1.0, same * 1.0 - other * 1.0)
+
     def patterns(self, count: int) -> Tensor:
         """Return the distinct patterns `[P, units]` of random inputs at several scales, with no unit at its kink."""
         generator = np.random.default_rng(0)
@@ -122,7 +149,8 @@ class Feasibility:
 
     def worth_asking(self, signs: Sequence[Tensor]) -> bool:
         """Say whether a pattern may be impossible: rows in general position allow as many as there are inputs."""
-        return self.usable and sum(int((part != 0).sum()) for part in signs) > self.inputs
+        decided = torch.cat(list(signs)).cpu().numpy() != 0.0
+        return self.usable and int((decided & self.used).sum()) > self.inputs
 
     def ask(self, signs: Sequence[Tensor], budget: Budget | None = None) -> Answer:
         """Look for an input that has a pattern, or for a proof that none has; for neither once the budget is over."""
@@ -142,15 +170,16 @@ class Feasibility:
 
         A unit that is open stands for its value u: a convex one lies above both of its lines, a concave one below. A
         decided one stands for what it reads, v, so that u = slope v; it has a variable of its own only where others
-        read it and the slope is not zero.
+        read it and the slope is not zero. Where v is zero throughout, either slope is right: no distance is asked for.
         """
-        decided, free = signs != 0, signs == 0
+        decided, free = (signs != 0) & self.used, (signs == 0) & self.used
         slope, side = np.where(signs < 0, self.low, self.high), np.where(signs < 0, -1.0, 1.0)
         turn = np.where(self.high >= self.low, 1.0, -1.0)
         named = decided & (slope != 0.0) & self.read
         plain = decided & ~named
         right = np.ones(self.rows.shape[1])
         right[self.inputs :][decided] = slope[decided]
+        sizes = np.where(self._still(decided, right), 0.0, self.sizes)
         empty = np.zeros_like(self.rows)
         # side v >= 0, turn u >= turn (low v) and (high v), v - rows = constant
         blocks = [
@@ -167,8 +196,17 @@ class Feasibility:
             last=np.concatenate([-self.constants[rows] for _, _, _, rows in blocks]),
             doubt=np.concatenate([self.doubt[rows] for _, _, _, rows in blocks]),
             equal=int(named.sum()),
-            sizes=np.concatenate([self.sizes[rows] for _, _, _, rows in blocks]),
+            inputs=self.inputs,
+            sizes=np.concatenate([sizes[rows] for _, _, _, rows in blocks]),
         )
+
+    def _still(self, decided: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return which decided units read zero throughout: no bias, and nothing but units that are off or still."""
+        reads, still = (self.rows * right != 0.0) | (self.doubt != 0.0), np.zeros(len(decided), dtype=bool)
+        for unit in np.flatnonzero(decided & (self.constants == 0.0)):  # a unit reads units before it
+            still[unit] = not reads[unit].any()
+            reads[:, self.inputs + unit] &= not still[unit]
+        return still
 
     def _solve(self, signs: np.ndarray, budget: Budget) -> Answer:
         """Find the input that is furthest inside all inequalities, or furthest from them if there is none."""
@@ -194,7 +232,7 @@ class Feasibility:
             return Answer()
         if solved.x[-1] > MARGIN:
             return Answer(point=solved.x[: self.inputs] * self.unit)
-        if solved.x[-1] >= 0.0 or not self.usable:
+        if not self.usable:
             return Answer()
         multipliers = -solved.ineqlin.marginals
         if system.equal:

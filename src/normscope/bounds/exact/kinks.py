@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -38,13 +39,14 @@ def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | 
     started = set(plan.start) <= {item.name for item in segments.graph.inputs}
     units = sum(step.known.size for step in plan.steps)
     small = units <= MOST_UNITS and plan.output.shape[0] <= EXACT
-    return result if result and started and small and _within_reach(plan) else None
+    return result if result and started and small and _within_reach(plan, result) else None
 
 
-def _within_reach(plan: Plan) -> bool:
+def _within_reach(plan: Plan, slopes: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
     """Say whether no product of coefficients along the network can have a square that over- or underflows."""
     matrices = [*(turn.matrix for turn in plan.operations if isinstance(turn, Turn)), plan.output]
     matrices += [step.form for step in plan.steps if step.form is not None]
+    matrices += [torch.cat(pair) for pair in slopes.values()]
     sizes = [matrix[matrix != 0].abs().log10() for matrix in matrices if bool((matrix != 0).any())]
     least = sum(min(float(size.amin()), 0.0) for size in sizes)
     most = sum(max(float(size.amax()), 0.0) for size in sizes)

@@ -197,7 +197,7 @@ class Search:
             pattern, value = signs[index], float(values[index])
             self._offer(pattern, value, budget)
             while not budget.over:
-                flipped = pattern[None] * (1.0 - 2.0 * torch.eye(len(pattern), dtype=torch.float64))
+                flipped = pattern[None] * (1.0 - 2.0 * torch.from_numpy(self.feasible.twins).abs())
                 flips = self._norms(flipped, budget)
                 for best in flips.argsort(descending=True)[:TRIED].tolist():
                     if float(flips[best]) <= value + 1e-9 or self._offer(flipped[best], float(flips[best]), budget):
@@ -242,7 +242,8 @@ class Search:
 
     def _root(self, bound: float) -> Pattern:
         free = Parameters.of(self.plan)
-        signs = tuple(torch.zeros_like(self.slopes[name][0]) for name in self.names)
+        sizes = [len(self.slopes[name][0]) for name in self.names]
+        signs = torch.from_numpy(self.feasible.start).to(self.plan.output.device).split(sizes)
         return Pattern(signs, (*free.weights.values(), *free.thetas.values()), bound)
 
     def _take(self, budget: Budget) -> list[Pattern]:
@@ -277,13 +278,14 @@ class Search:
             self.found.log10_lower, self.found.point = bound, torch.from_numpy(answer.point)
 
     def _split(self, batch: Sequence[Pattern]) -> list[Pattern]:
-        """Decide one unit of every node both ways: the one whose uncertainty weighs most in its bound."""
+        """Decide one unit of every node, and its twins, both ways: that whose uncertainty weighs most in its bound."""
         children = []
+        twins = torch.from_numpy(self.feasible.twins).to(self.plan.output.device)
         for pattern, weight in zip(batch, self._influence(batch), strict=True):
             flat = int(weight.argmax())
             for side in (-1.0, 1.0):
-                signs = torch.cat(pattern.signs).clone()
-                signs[flat] = side
+                signs = torch.cat(pattern.signs)
+                signs = torch.where(twins[flat] != 0, side * twins[flat], signs)
                 sizes = [len(s) for s in pattern.signs]
                 children.append(Pattern(tuple(signs.split(sizes)), pattern.parameters, pattern.bound))
         return children

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,7 +102,8 @@ def _claims(
         if proof.radius is None:
             raise InputError("a proof about a ball needs its radius")
         ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
-    told = steps(script, effects, archive, method=bracket.method, multipliers=proof.multipliers)
+    whole = -math.inf if proof.given else bracket.log10_upper  # else what is proven here says how far the proof goes
+    told = steps(script, effects, archive, method=bracket.method, multipliers=proof.multipliers, log10=whole)
     return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=told, given=proof.given)
 
 

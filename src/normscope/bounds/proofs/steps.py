@@ -36,8 +36,9 @@ def steps(
     *,
     method: str,
     multipliers: Iterable[Multipliers] = (),
+    log10: float = -math.inf,
 ) -> list[dict[str, Any]]:
-    """Return the steps that prove the bound on every value of a script, one after the other.
+    """Return the steps that prove the bound on the output of a script, one after the other.
 
     Args:
         script: the network in the checker's words.
@@ -45,6 +46,7 @@ def steps(
         archive: takes the multipliers.
         method: by which the output was bounded.
         multipliers: the certificates it rests on.
+        log10: of the bound that is claimed: where one certificate proves it from the input on, no other step is told.
     """
     by = SUMS.get(method, ("segments",))
     certificates: dict[str, list[dict[str, Any]]] = {}
@@ -64,7 +66,9 @@ def steps(
                 found.append({"do": "fold", "at": name, "from": some})
                 seen.append(some)
         found += certificates.get(name, [])
-    return found
+    enough = power10(-log10 - SLACK)
+    alone = [step for step in certificates.get(script.graph.output, []) if step["start"].keys() == {script.input}]
+    return next(([step] for step in alone if step["scale"] >= enough), found)
 
 
 def _ends(script: Script) -> set[str]:

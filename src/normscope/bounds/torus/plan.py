@@ -25,7 +25,7 @@ from ...linalg.linear_map import Repeated
 from ...linalg.norms import upper
 from ...linalg.writing import span
 from ...rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
-from ..ellipsoids.plan import WIDEST, Plan, plan
+from ..ellipsoids.plan import APART, WIDEST, Plan, plan
 from ..segments import Segments
 from .stage import Bend, Close, Field, Move, Stage, Tail
 from .stencil import Grid, Stencil, grid_of, stencil_of, sum_of
@@ -50,6 +50,8 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
     if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
         return None
     if max(span(linear).tops for linear in maps) > _LARGEST:
+        return None
+    if not all(effect.moderate for effect in segments.effects.values() if isinstance(effect, Elementwise)):
         return None
     try:
         return _Planner(segments, values, axes.pop(), widest).run()
@@ -274,7 +276,7 @@ class _Planner:
         names = self._roots(index + 1, index + 1)
         share = math.log10(len(names)) / 2
         start = {name: self.values[name].log10 + share for name in names}
-        if not all(math.isfinite(value) for value in start.values()):
+        if not all(map(math.isfinite, start.values())) or max(start.values()) - min(start.values()) > APART:
             raise _Refused
         self.stages = []
         self._begin(start)

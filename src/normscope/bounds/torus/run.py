@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.budget import check_time
 from ...core.log10 import power10
 from ..ellipsoids.ellipsoid import advance, image
-from ..ellipsoids.optimised import VANISHED, Choose
+from ..ellipsoids.optimised import VANISHED, Choose, vanished
 from ..ellipsoids.plan import Step, Turn
 from .ready import Peak, Pool, Ready, Rows, Shift, Sink, Wave
 
@@ -75,12 +75,19 @@ class _Walk:
                 self.q = self._shifted(operation)
             else:
                 self._bent(operation)
+                self._refuse_vanished(operation.step)
             self._rescale()
 
     def _rescale(self) -> None:
         scale = float(self.q.detach().diagonal(dim1=-2, dim2=-1).real.mean())
         if scale > 0 and math.isfinite(scale):
             self.q, self.log = self.q / scale, self.log + math.log10(scale) / 2
+
+    def _refuse_vanished(self, operation: Turn | Step) -> None:
+        """Make the state no state where an entry may have lost its square."""
+        sizes = self.q.detach().diagonal(dim1=-2, dim2=-1).real.reshape(-1, self.q.shape[-1]).amax(0)
+        if vanished(operation, sizes / sizes.mean()):
+            self.q = self.q * math.nan
 
     def _shifted(self, shift: Shift) -> Tensor:
         found, read = [], torch.zeros((), dtype=torch.float64, device=self.q.device)
@@ -127,7 +134,10 @@ class _Walk:
             total = found if total is None else total + found
         assert total is not None
         self.q = (total + total.mT) / 2
-        return (self.q, self.log) if sink.ends else self._dense(sink.plan.operations[1:], sink.plan.output)
+        if sink.ends:
+            return self.q, self.log
+        self._refuse_vanished(sink.plan.operations[0])
+        return self._dense(sink.plan.operations[1:], sink.plan.output)
 
     def pool(self, pool: Pool) -> tuple[Tensor, float]:
         """Run the dense plan from sums of fields; return the output's ellipsoid and log10 of its scale."""
@@ -145,6 +155,7 @@ class _Walk:
                 form = self.q if operation.form is None else operation.form
                 self.q = advance(self.q, form, qvv, operation.kept, operation.known, sigma)
                 self.sigmas[operation.name] = sigma.detach() * power10(-2.0 * self.log)
+            self._refuse_vanished(operation)
             self._rescale()
         return image(self.q, output), self.log
 

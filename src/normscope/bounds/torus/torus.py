@@ -20,7 +20,7 @@ from ...core.log10 import power10
 from ...core.progress import Progress
 from ...core.rounding import Upper
 from ..ellipsoids.ellipsoid import Uncertain, largest
-from ..ellipsoids.optimised import POWER_STEPS, Certified, Parameters
+from ..ellipsoids.optimised import POWER_STEPS, Certified, Parameters, lost
 from ..ellipsoids.plan import WIDEST, Plan, Step
 from ..proofs.multipliers import Multipliers
 from ..segments import Segments
@@ -216,9 +216,11 @@ def _certified(found: Passed, plan: Sequence[Stage]) -> CertifiedTorus | None:
         return CertifiedField(scale, scale, torch.ones(1, 1), found.sigma, runs) if known else None
     if math.isnan(scale) or not bool(found.q.isfinite().all()):
         return None
-    top = float(largest(found.q))
+    assert isinstance(plan[-1].end, Tail)
+    q = found.q + torch.diag(lost(plan[-1].end.plan.output))
+    top = float(largest(q))
     log = scale + math.log10(top) / 2 if top > 0 else -math.inf
-    return CertifiedTorus(log, scale, found.q, found.sigma, _runs(plan, found, log))
+    return CertifiedTorus(log, scale, q, found.sigma, _runs(plan, found, log))
 
 
 def _runs(plan: Sequence[Stage], found: Passed, log10: float) -> tuple[Multipliers, ...]:
