@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,17 @@ class Coverage:
             "confidence": self.confidence,
             "lower": self.lower,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Coverage:
+        """Return the coverage that `to_json` wrote.
+
+        Raises:
+            ValueError: its numbers are no counts, or no confidence.
+        """
+        if not 0 <= data["inside"] <= data["samples"] or not 0.0 < data["confidence"] < 1.0:
+            raise ValueError("a coverage counts some of its samples, with a confidence between 0 and 1")
+        return covered(int(data["inside"]), int(data["samples"]), float(data["confidence"]))
 
     def __str__(self) -> str:
         return (
