@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,16 +181,37 @@ class Domain:
         self._feed.check(computed, found[1])
         return figures, len(found[0])
 
+    @property
+    def starts_at_embeddings(self) -> bool:
+        """Whether an input is the embeddings of token ids, not what the model is called with."""
+        modules = dict(self._feed.model.named_modules())
+        return any(isinstance(modules.get(item.path), nn.Embedding) for item in self._feed.graph.inputs)
+
+    def points(self, given: Sequence[Tensor]) -> Tensor | None:
+        """Return the float inputs of a call as flat points, whatever their values.
+
+        None for a batch of another size, where the domain is of whole batches.
+
+        Raises:
+            InputError: they are not those of the recorded function.
+        """
+        return self._feed.rows(given)
+
+    def excesses(self, points: Tensor) -> dict[str, Tensor]:
+        """Return how far the recorded function is outside of each condition at each flat point, by key."""
+        figures, _ = self._watcher.figures(points)
+        return {c.key: self._over(c, figures[c.key]) for c in self.conditions}
+
+    def _over(self, condition: Condition, figures: Tensor) -> Tensor:
+        limits = self.limits[condition.key]
+        if not limits.numel():
+            return torch.full((len(figures),), -math.inf, dtype=figures.dtype, device=figures.device)
+        return condition.excess(figures, limits).amax(1)
+
     def excess(self, figures: Mapping[str, Tensor], samples: int) -> Tensor:
         """Return how far each sample is out of its worst range, relative to its size; a sample above 0 is outside."""
-        worst = [
-            condition.excess(figures[condition.key], self.limits[condition.key]).amax(1)
-            for condition in self.conditions
-            if self.limits[condition.key].numel()
-        ]
-        if not worst:
-            return torch.full((samples,), -math.inf)
-        return torch.stack(worst).amax(0)
+        worst = [self._over(condition, figures[condition.key]) for condition in self.conditions]
+        return torch.stack(worst).amax(0) if worst else torch.full((samples,), -math.inf)
 
     def check(self, graph: Graph) -> None:
         """Refuse another network than the one the domain was recorded with.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
@@ -87,6 +88,8 @@ def prepared(
     graph = capture(model, batch, mode=mode, output=output)
     with torch.no_grad():
         double = fill(graph.double(), known or {})
+        if any(p.dtype == torch.float64 for p in model.parameters()):
+            double = copy.deepcopy(double)  # it holds the model's own weights, and a domain outlives them
         refuse_complex(double)
         steps = Steps(double, segment(double).effects)
     return Feed(model, graph, mode, output), watcher_of(steps, record)
