@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..bounds.backward import Mismatch, mismatches
+from ..bounds.curve.shares import ShareCurve
+from ..bounds.domain.domain import Domain
 from ..bounds.point import first_samples, jacobian_norms
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
@@ -31,22 +33,28 @@ from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
+from .shares import audited_curve
 from .signal import Signal
 from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
 
-PARTS = ("capture", "data", "signal", "Jacobians", "norms", "bounds", "radii", "sensitivity", "rows", "findings")
-"""What an audit does, in this order; radii and sensitivity only where it is thorough."""
+PARTS = (
+    *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
+    "findings",
+)
+"""What an audit does, in this order."""
+THOROUGH = ("shares", "radii", "sensitivity")
+"""Those of them that only a thorough audit does; shares of the data also one that is given a domain."""
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
 DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough".'
+    'below need effort="thorough"; so does the growth by share of the data (DATA and DOMAIN), which also needs loader=.'
 )
-DATA_SHARE, JACOBIAN_SHARE, BOUNDS_SHARE, RADII_SHARE = 0.3, 0.3, 0.6, 0.5
-"""Of the time that is left, where it is limited: what the data, the Jacobians, the bounds and the radii may take."""
+DATA_SHARE, JACOBIAN_SHARE, BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE = 0.3, 0.3, 0.6, 0.4, 0.5
+"""Of the time that is left, where it is limited: what data, Jacobians, bounds, shares of data and radii may take."""
 CAPTURE_PASSES = 12
 """Passes of one sample that capturing a model takes, beside one for every sample of the batch."""
 
@@ -57,6 +65,7 @@ def audit(
     batch: Any,
     *,
     loader: Iterable[Any] | None = None,
+    domain: Domain | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
@@ -76,23 +85,27 @@ def audit(
         model: any `torch.nn.Module`.
         batch: what the model takes: a tensor, a tuple of arguments or a dict of them.
         loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
+        domain: what `normscope.domain` recorded with this model: the audit then has the bound over it, and the share of
+            the loader's samples inside. They must not be those that defined it.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
             a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
-            radii and sensitivity to the weights, which take many times as long.
+            radii, sensitivity to the weights, and with a loader the growth by share of the data (`curve`), which take
+            many times as long.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
         seed: of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.
 
     Returns:
-        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.ladder`, `.cost`; prints as tables, and has
-        `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
+        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.curve`, `.ladder`, `.cost`; prints as tables,
+        and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, or the loader yields nothing.
+        InputError: the model does not accept the batch, or the loader yields nothing, or the domain is of another
+            network.
 
     Example:
         >>> import torch, normscope as ns
@@ -152,6 +165,9 @@ def audit(
     rungs = {} if observed is None else {"observed": observed}
     fed: tuple[Feed, ...] = ()
     radii: Radii | None = None
+    curve: ShareCurve | None = None
+    if domain is not None and work is not None:
+        domain.check(work.double)
     if work is None:
         with meter.part("norms"):
             places = from_data(model, data, lambda m: bracket(m, rtol=rtol, budget=budget.search(BOUNDING)))
@@ -162,6 +178,10 @@ def audit(
         with meter.part("bounds"):
             climbed = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
         rungs = {name: replace(rung, proof=None) for name, rung in climbed.items()}
+        if sound and (domain is not None or (thorough and loader is not None)):
+            limited = budget.share(CURVE_SHARE)
+            with meter.part("shares"):
+                curve = audited_curve(work, loader, rungs["best"], skipped, domain=domain, budget=limited, seed=seed)
         sensitivity: dict[str, Bracket] = {}
         if thorough and sound:
             with meter.part("radii"):
@@ -199,6 +219,7 @@ def audit(
         observed=observed,
         ladder=rungs,
         radii=radii,
+        curve=curve,
         layers=tuple(place.row for place in places),
         signal=signal,
         findings=findings,

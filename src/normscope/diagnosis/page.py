@@ -14,6 +14,7 @@ from ..report.glossary import glossary
 from ..report.words import listed
 from .branches import branch_lines, main_line
 from .cards import notices, steps
+from .page_curve import curve_part
 from .page_tables import (
     BRIEF,
     LAYERS,
@@ -82,6 +83,7 @@ def _details(audit: Audit) -> list[Block]:
             bracket_chart(audit.ladder, title="The same limit, bounded in several ways"),
             _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
             *(() if why_useless(audit) is None or growth is None else (_cumulative_chart(audit),)),
+            *curve_part(audit.curve),
             term="ladder of bounds",
             folded=True,
         ),

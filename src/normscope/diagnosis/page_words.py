@@ -12,6 +12,7 @@ from ..report.words import counted, factor, shape
 from .cards import next_steps
 from .findings.loose import CODE as LOOSE
 from .findings.loose import loose
+from .page_curve import curve_figures, curve_sentences
 from .result import Audit
 
 EVIDENCE = {
@@ -34,6 +35,7 @@ def headline(audit: Audit) -> list[str]:
     """
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(observed)] if observed is not None else []
+    at_data += curve_sentences(audit.curve)
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -73,6 +75,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
             note=_samples(observed),
             term="Jacobian norm",
         )
+    yield from curve_figures(audit.curve)
     if overall is not None:
         why = why_useless(audit)
         causes = [finding.why for finding in audit.findings if finding.code == LOOSE]

@@ -161,13 +161,17 @@ def measured_curve(
     confidence: float,
     everywhere: Bracket,
     budget: Budget,
+    norms: int | None = None,
     record: str = "ranges",
     effort: str = "fast",
     seed: int = 0,
 ) -> ShareCurve:
-    """Return the curve of a captured model, of which the bound over all inputs is known: one pass over the batches."""
+    """Return the curve of a captured model, of which the bound over all inputs is known: one pass over the batches.
+
+    Jacobian norms are taken at `norms` samples, by default at as many as it takes to speak of the share.
+    """
     reading = budget.share(PASS_SHARE).search("the pass over the data")
-    seen = _Pass(work, widths, samples, draws_needed(share, confidence), record, seed)
+    seen = _Pass(work, widths, samples, norms or draws_needed(share, confidence), record, seed)
     with Progress("recording domains") as progress:
         for batch in batches:
             seen.add(batch)

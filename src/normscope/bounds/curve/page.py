@@ -74,8 +74,8 @@ def covering(point: DomainPoint) -> str:
     if cover is None:
         return "how much fresh data lies inside was not measured"
     return (
-        f"{cover.inside} of {cover.samples} fresh samples lie inside, so at least {cover.lower:.1%} of the data with "
-        f"confidence {cover.confidence:.0%}"
+        f"{cover.inside} of {cover.samples} fresh samples lie inside, so at least {cover.at_least} of the data with "
+        f"confidence {100 * cover.confidence:g} %"
     )
 
 
@@ -137,7 +137,7 @@ def _domains(curve: ShareCurve) -> Table | None:
             Column(title="ranges", kind="text", help="how wide they are, beside what was seen at the samples"),
             Column(title="growth, at most", kind="log10", help="of a small change, at every input inside"),
             Column(title="fresh samples inside", kind="percent", help="of those that did not define it"),
-            Column(title="at least", kind="percent", help="of the distribution, with that confidence"),
+            Column(title="at least", kind="text", help="of the distribution, with that confidence"),
             Column(title="method", kind="name"),
         ),
         rows=tuple(
@@ -145,7 +145,7 @@ def _domains(curve: ShareCurve) -> Table | None:
                 point.width,
                 point.bracket.log10_upper,
                 None if point.coverage is None else point.coverage.share,
-                None if point.coverage is None else point.coverage.lower,
+                None if point.coverage is None else point.coverage.at_least,
                 point.bracket.method,
             )
             for point in curve.domains

@@ -117,6 +117,11 @@ class ShareCurve(Shown):
         inside = (p.bracket.log10_upper for p in self.domains if p.coverage is not None and p.coverage.lower >= share)
         return data, next(inside, math.inf)
 
+    def reach(self, share: float) -> float | None:
+        """Return the largest share, up to some, that the samples of DATA are enough to speak of; None for none."""
+        shares = [s for s in sorted({*SHARES, share}) if s <= share and self.limits(s)[0] < math.inf]
+        return shares[-1] if shares else None
+
     def domain(self, share: float) -> DomainPoint | None:
         """Return the narrowest domain in which at least a share of the fresh samples lies, otherwise the widest."""
         if not self.domains:
