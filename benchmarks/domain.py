@@ -1,14 +1,15 @@
 """GLOBAL, DOMAIN, DATA and observed figures of trained networks, and what each costs.
 
     python benchmarks/domain.py [--models FOLDER] [--cifar FILE] [--text FILE ...] [--samples 1000] [--gains 100]
-                                [--norms 299] [--fresh 64] [--only NAME ...] [--effort fast] [--device cpu] [--json FILE]
+                                [--norms 299] [--fresh 64] [--only NAME ...] [--effort fast] [--device cpu]
+                                [--json FILE]
 
 Without arguments: the four networks of `normscope demo`, trained on scikit-learn's digits. FOLDER holds `networks.py`
 with `load(name)`, FILE an npz with uint8 images `train` and `test` of shape (n, 3, 32, 32), the texts are bytes for the
 language model. `--samples` inputs define each domain, `--gains` of them the one with the gains of blocks (0 leaves it
-out), and Jacobians at `--norms` of them give DATA: 299 are enough for 99 % at a confidence of 95 % (0 leaves it out);
-coverage and observed figures are those of `--fresh` other inputs. A pass is one forward of the model in float64;
-processor seconds are those of one thread unless OMP_NUM_THREADS says otherwise.
+out). Coverage and observed figures are those of `--fresh` other inputs (test images, other windows of the texts), and
+Jacobians at `--norms` of these give DATA: 299 are enough for 99 % at a confidence of 95 % (0 leaves it out). A pass is
+one forward of the model in float64; processor seconds are those of one thread unless OMP_NUM_THREADS says otherwise.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def trained_networks(options: argparse.Namespace) -> Iterator[Case]:
             continue
         model, _ = networks.load(name)
         if name == "gpt_text":
-            yield name, model, *tokens(options.text, options.samples, options.fresh)
+            yield name, model, *tokens(options.text, options.samples, max(options.fresh, options.norms))
             continue
         archive = np.load(options.cifar)
         parts = [torch.from_numpy(archive[part]).float() / 255 for part in ("train", "test")]
@@ -94,6 +95,7 @@ def measured(case: Case, options: argparse.Namespace) -> dict[str, object]:
     """Measure one network."""
     name, model, seen, fresh = case
     model = model.to(options.device)
+    drawn = fresh[: options.norms].to(options.device)
     seen, fresh = seen[: options.samples].to(options.device), fresh[: options.fresh].to(options.device)
     one = pass_seconds(model, fresh[:BATCH])
     row: dict[str, object] = {"network": name, "samples": len(seen), "seconds per pass": one}
@@ -108,8 +110,7 @@ def measured(case: Case, options: argparse.Namespace) -> dict[str, object]:
     point = ns.lipschitz(model, fresh if fresh.is_floating_point() else fresh[:1], scope="point")
     row["observed"] = point.log10_upper
     if options.norms:
-        norms = list(seen[: options.norms].split(BATCH))
-        found, seconds = timed(lambda: ns.lipschitz(model, norms, scope="data"))
+        found, seconds = timed(lambda: ns.lipschitz(model, list(drawn.split(BATCH)), scope="data"))
         assert isinstance(found, ns.DataBracket)
         row |= {"data 99 %": found.log10_upper, "data samples": found.samples, "data seconds": seconds}
     if options.gains:

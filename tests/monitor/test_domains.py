@@ -64,13 +64,13 @@ def test_data_that_never_were_inside_raise_it_too() -> None:
     assert [f.code for f in run.findings if f.code == "left-domain"] == ["left-domain"]
 
 
-def test_a_domain_that_covers_half_of_the_data_is_no_alarm() -> None:
+def test_a_domain_that_covers_little_of_the_data_is_no_alarm() -> None:
     """What is outside from the start and stays so is the domain's coverage, not the data."""
     model = followed()[0]
-    narrow = ns.domain(model, [x for x, _ in batches("layers", 60)], quantile=0.003)
+    narrow = ns.domain(model, [x for x, _ in batches("layers", 60)], quantile=0.02)
     run = train(narrow, steps=60)
     outside = [record.total["share_outside"] for record in run.records]
-    assert 0.0 < sum(outside) / len(outside) < 0.9
+    assert 0.5 < sum(outside) / len(outside) < 0.9
     assert not [finding for finding in run.findings if finding.code == "left-domain"]
 
 

@@ -48,4 +48,8 @@ def curve_sentences(curve: ShareCurve | None) -> list[str]:
 
 def curve_part(curve: ShareCurve | None) -> list[Block]:
     """Return the chart and the tables, or nothing."""
-    return [] if curve is None else [*curve_blocks(curve), *(Text(body=note) for note in curve.notes)]
+    return (
+        []
+        if curve is None
+        else [*curve_blocks(curve), *(Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes)]
+    )

@@ -24,7 +24,7 @@ WORK, FEWEST, FEWEST_NORMS = 3e11, 100, 29
 Jacobians are taken: enough to speak of 90 %."""
 WHAT = "DATA and DOMAIN, the growth by share of the data"
 ONCE = "the loader can be read once only, and that was for the statistics: pass a DataLoader or a list of batches"
-FRESH = "The coverage of the domain counts the loader's samples as fresh: they must not be those that defined it."
+FRESH = "the coverage counts the loader's samples as fresh: they must not be those that defined the domain"
 
 
 def audited_curve(

@@ -23,7 +23,7 @@ from ...graph.call import batches_of
 from ..balls.unrolled import Steps
 from ..data.order import draws_needed
 from ..data.quantile import DataBracket, check_shares
-from ..data.streaming import SampleNorms
+from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.coverage import Coverage, covered
 from ..domain.domain import RECORDS, Domain
 from ..domain.feed import Feed
@@ -69,7 +69,8 @@ def curve(
     The data are read once. Four of five samples define domains (`normscope.domain`) of several widths, each inside the
     next: by `quantiles` narrower than what was seen, by `margins` wider. Each gets its bound and its coverage, the
     share of the other samples that lies inside. At the first samples the Jacobian norms are taken, whose quantiles are
-    DATA. Samples count as independent draws of one distribution: let the loader shuffle.
+    DATA. Samples count as independent draws of one distribution, on which the model was not trained: pass data that
+    were held out, and let the loader shuffle.
 
     Args:
         model: any `torch.nn.Module` that can be traced.
@@ -187,7 +188,7 @@ def measured_curve(
         domains=domains,
         everywhere=everywhere,
         skipped=tuple(seen.skipped.items()),
-        notes=tuple(dict.fromkeys((*work.graph.notes, *budget.cuts))),
+        notes=tuple(dict.fromkeys((INDEPENDENT, *work.graph.notes, *budget.cuts))),
     )
 
 

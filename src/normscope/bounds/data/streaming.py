@@ -24,7 +24,10 @@ from .order import draws_needed
 from .parts import PER, LayerNorms, by_class, labels_of
 from .quantile import DataBracket, check_shares, quantile
 
-INDEPENDENT = "samples count as independent draws of one distribution: let the loader shuffle"
+INDEPENDENT = (
+    "samples count as independent draws of one distribution, on which the model was not trained: pass data that were "
+    "held out, and let the loader shuffle"
+)
 PROBABLE = "each norm by Lanczos is at most its upper side with probability 0.999 over its random start"
 
 
