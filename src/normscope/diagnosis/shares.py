@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
 from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, checked_widths, measured_curve
 from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.order import draws_needed
@@ -94,9 +97,10 @@ def _over(domain: Domain, work: Work, loader: Iterable[Any] | None, everywhere: 
 
 
 def _first(work: Work, loader: Iterable[Any], samples: int) -> Iterator[Any]:
-    """Yield batches until there are so many samples."""
-    read = 0
-    for batch in batches_of(loader, tuples=True):
+    """Yield batches, on the model's device, until there are so many samples."""
+    read, device = 0, work.graph.inputs[0].value.device
+    for given in batches_of(loader, tuples=True):
+        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
         yield batch
         read += arguments(work.model, batch).count if work.graph.per_sample else 1
         if read >= samples:

@@ -157,7 +157,9 @@ def _domains(curve: ShareCurve) -> Table | None:
 
 def _recorded(curve: ShareCurve) -> str:
     """Say what the domains were recorded over."""
-    return counted(curve.samples, *(("whole batch", "whole batches") if curve.mode == "train" else ("sample",)))
+    shape = curve.everywhere.input_shape or (1,)
+    whole = curve.mode == "train" or shape[0] > 1
+    return counted(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
 
 
 def _known(value: float) -> float | None:
