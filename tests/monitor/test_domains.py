@@ -74,7 +74,7 @@ def test_a_domain_that_covers_little_of_the_data_is_no_alarm() -> None:
     assert not [finding for finding in run.findings if finding.code == "left-domain"]
 
 
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
 def test_training_is_the_same_to_the_last_bit(kind: str) -> None:
     domain = followed(kind)[1]
     alone, model, _ = losses(kind, 4)
