@@ -94,7 +94,7 @@ def test_parts_end_with_an_error(bars):
 def test_an_audit_runs_its_parts_in_order(bars):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).eval()
     with Parts("auditing", PARTS):
-        ns.audit(model, torch.randn(8, 4), effort="thorough")
+        ns.audit(model, torch.randn(8, 4), loader=[torch.randn(8, 4)], effort="thorough")
     begun = list(dict.fromkeys(text.split(":")[1].split(";")[0].split(" (")[0].strip() for text, _, _ in bars[0].told))
     assert begun == list(PARTS)
     done = [done for _, done, _ in bars[0].told]

@@ -1,5 +1,7 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
+from .bounds.curve.curve import curve
+from .bounds.curve.shares import ShareCurve
 from .bounds.data.quantile import DataBracket
 from .bounds.domain.domain import Domain, domain
 from .bounds.ladder import Ladder, ladder
@@ -38,12 +40,14 @@ __all__ = [
     "Run",
     "Scope",
     "Severity",
+    "ShareCurve",
     "WeightSensitivity",
     "__version__",
     "audit",
     "capture",
     "certified_radius",
     "check",
+    "curve",
     "domain",
     "ladder",
     "lipschitz",

@@ -231,6 +231,68 @@ class TestStreaming:
         assert torch.equal(torch.get_rng_state(), state)
 
 
+class TestParts:
+    def test_classes_split_the_samples(self) -> None:
+        model, x = network(), torch.randn(90, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(90) % 3
+        loader = list(zip(x.split(30), labels.split(30), strict=True))
+        found = ns.lipschitz(model, loader, scope="data", share=0.9, per="class")
+        assert list(found.per_class) == ["0", "1", "2"]
+        assert found.samples == 90  # all there are, not as many as the confidence takes
+        for label, part in found.per_class.items():
+            assert part.indices == tuple(range(int(label), 90, 3))
+            assert part.log10_norms == found.log10_norms[int(label) :: 3]
+            assert part.limits(0.9) == limits(part.log10_norms_lower, part.log10_norms, 0.9, 0.95)
+            assert part.largest[0][0] % 3 == int(label)
+        few = ns.lipschitz(model, loader, scope="data", share=0.99, per="class", samples=30)
+        assert few.samples == 30
+        assert all(part.log10_upper == math.inf and part.reason for part in few.per_class.values())
+
+    def test_layers_have_the_norms_of_their_own_jacobians(self) -> None:
+        model = network()
+        x = torch.randn(12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        found = ns.lipschitz(model, [x], scope="data", share=0.8, per="layer")
+        gains = np.array([part.log10_norms for part in found.per_layer.values()])
+        assert (gains.sum(0) >= np.array(found.log10_norms_lower)).all()
+        ends = [i for i, (name, _) in enumerate(model.named_children()) if name in found.per_layer]
+        assert len(ends) == len(found.per_layer) > 1
+        value, start = x, 0
+        for row, end in zip(gains, ends, strict=True):
+            part = model[start : end + 1]
+            for i in range(len(x)):
+                jacobian = torch.autograd.functional.jacobian(lambda v, part=part: part(v[None])[0], value[i])
+                size = float(torch.linalg.matrix_norm(jacobian, ord=2))
+                assert row[i] == pytest.approx(math.log10(size + 1e-12), abs=1e-6)
+            value, start = part(value).detach(), end + 1
+
+    @pytest.mark.parametrize("labels", [None, torch.randn(4), torch.arange(3)])
+    def test_classes_need_labels(self, labels: Tensor | None) -> None:
+        x = torch.randn(4, 6, dtype=torch.float64)
+        with pytest.raises(InputError, match="needs the class of every sample"):
+            ns.lipschitz(network(), [x if labels is None else (x, labels)], scope="data", per="class")
+
+    def test_json_and_page(self) -> None:
+        x = torch.randn(60, 6, dtype=torch.float64)
+        for per in ("class", "layer"):
+            found = ns.lipschitz(network(), [(x, torch.arange(60) % 2)], scope="data", share=0.8, per=per)
+            assert DataBracket.from_json(found.to_json()) == found
+            assert f"By {per}" in str(found)
+        older = {key: value for key, value in found.to_json().items() if not key.startswith("per_c")}
+        assert DataBracket.from_json(older).per_class == {}
+        again = ns.lipschitz(network(), [(x, torch.arange(60) % 2)], scope="data", share=0.8, per="class")
+        moved = again.renumbered(range(100, 160))
+        assert moved.per_class["1"].indices[:2] == (101, 103)
+
+    def test_other_parts_are_refused(self) -> None:
+        x = torch.randn(4, 6, dtype=torch.float64)
+        with pytest.raises(InputError, match="class, layer or None"):
+            ns.lipschitz(network(), x, scope="data", per="output")
+        with pytest.raises(InputError, match="output, difference or None"):
+            ns.lipschitz(network(), x, per="class")
+        with pytest.raises(InputError, match="GLOBAL and DATA"):
+            ns.lipschitz(network(), x, scope="point", per="class")
+
+
 class TestForms:
     def test_json_and_back(self, tmp_path) -> None:
         found = ns.lipschitz(network(), Counted([30, 30]), scope="data", share=0.9)

@@ -32,6 +32,17 @@ def test_the_users_own_loader_is_read_in_its_order(work, run):
     assert "data: net.py:stream" in found.notes
 
 
+def test_classes_are_split_on_request(work, run):
+    options = ("--share", 0.7, "--samples", 64, "--per", "class", "--json", "q.json")
+    done = run("lipschitz", "net.py:model", "--data", "digits", *options)
+    assert (done.code, done.err) == (0, "")
+    assert "By class" in done.out
+    found = DataBracket.from_json(work / "q.json")
+    parts = [index for part in found.per_class.values() for index in part.indices]
+    assert sorted(parts) == sorted(found.indices)
+    assert set(found.per_class) <= set(map(str, range(10)))
+
+
 @pytest.mark.parametrize("scope", ["point", "global"])
 def test_other_scopes_are_one_line(work, run, scope):
     done = run("lipschitz", "net.py:model", "--data", "net.py:loader", "--scope", scope, "--json", "b.json")
@@ -47,6 +58,7 @@ def test_other_scopes_are_one_line(work, run, scope):
         (("net.py:model", "--data", "digits", "--share", 1.5), "share is a number between 0 and 1"),
         (("net.py:model", "--data", "digits", "--confidence", 0), "confidence is a number"),
         (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--html", "p.html"), "--scope data"),
+        (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--per", "class"), "--scope data"),
         (("net.py:broken", "--data", "digits"), "NaN"),
         (("net.py:model", "--data", "net.py:wrong_shape"), "shapes"),
     ],

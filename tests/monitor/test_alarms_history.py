@@ -284,7 +284,7 @@ def test_the_cost_does_not_grow_with_the_run(monkeypatch):
         counts.append(len(looked))
     assert counts[0] > 0
     assert counts[1] == counts[0]
-    assert len(ALARMS) == 14
+    assert len(ALARMS) == 15
 
 
 def test_numbers_that_break_are_told_at_once_and_others_wait():

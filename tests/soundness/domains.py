@@ -12,7 +12,7 @@ from torch import Tensor
 
 import normscope as ns
 from normscope.bounds import work as engine
-from normscope.bounds.domain import domain as recording
+from normscope.bounds.domain import recording
 from normscope.bounds.domain.search import steepest
 from normscope.bounds.domain.work import DomainWork
 from normscope.bounds.ellipsoids.optimised import optimise

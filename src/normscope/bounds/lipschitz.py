@@ -69,7 +69,10 @@ def lipschitz(
             taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
             leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
-            (logits i < j in the order of `itertools.combinations`), in `per_output`. GLOBAL only.
+            (logits i < j in the order of `itertools.combinations`), in `per_output`, for GLOBAL. For DATA `"class"`:
+            also the quantiles of the samples of each class, for which the loader yields pairs (inputs, labels) and is
+            read to its end (`per_class`); or `"layer"`: also those of the gains of each layer (`per_layer`), at some
+            150 passes a sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
@@ -106,8 +109,8 @@ def lipschitz(
     scope = _scope(scope)
     check_option(on_missing, effort)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
-    if per is not None and scope is not Scope.GLOBAL:
-        raise InputError('per= splits GLOBAL constants: use scope="global"')
+    if per is not None and scope not in (Scope.GLOBAL, Scope.DATA):
+        raise InputError('per= splits GLOBAL and DATA figures: use scope="global" or scope="data"')
     if (radius is None) == (scope is Scope.BALL):
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
     if (domain is None) == (scope is Scope.DOMAIN):
@@ -126,6 +129,7 @@ def lipschitz(
             rtol=rtol,
             max_seconds=max_seconds,
             seed=seed,
+            per=per,
         )
     if scope is Scope.POINT:
         budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")

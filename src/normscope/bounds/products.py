@@ -16,6 +16,36 @@ LIFT = 300
 """Powers of two by which a product is lifted, at most, to see what vanishes in it."""
 
 
+class Tangents:
+    """Products of a Jacobian with rows of inputs, by two backward passes.
+
+    The gradient along a dual is linear in the dual, and its own gradient is the product: operators need no rule for
+    forward derivatives, but they must be differentiable twice.
+
+    Args:
+        value: of the function.
+        point: where it was taken, with gradients required.
+
+    Attributes:
+        reaches: whether the value depends on the point through differentiable operators.
+
+    Raises:
+        RuntimeError, NotImplementedError: an operator that autograd differentiates only once.
+    """
+
+    def __init__(self, value: Tensor, point: Tensor) -> None:
+        self._dual = torch.zeros_like(value, requires_grad=True)
+        (pulled,) = torch.autograd.grad(value, point, self._dual, create_graph=True, allow_unused=True)
+        self._pulled: Tensor | None = pulled
+        self.reaches = pulled is not None and pulled.requires_grad
+
+    def __call__(self, rows: Tensor, *, again: bool = False) -> Tensor:
+        """Return the Jacobian times one row of inputs; `again` makes it differentiable in its turn."""
+        assert self._pulled is not None, "the value does not depend on the point"
+        (found,) = torch.autograd.grad(self._pulled, self._dual, rows, retain_graph=True, create_graph=again)
+        return found
+
+
 class Products:
     """Products with the Jacobians at the rows of a batch, and with their transposes.
 
@@ -35,7 +65,7 @@ class Products:
         self.point = local.point.detach().requires_grad_(True)
         self.value = local.function(self.point)
         self.dtype = self.point.dtype
-        self._dual: tuple[Tensor, Tensor] | None = None
+        self._tangents: Tangents | None = None
         if not self.value.requires_grad:
             raise JacobianError("the output is not differentiable in the input")
 
@@ -56,17 +86,13 @@ class Products:
 
     def push(self, rows: Tensor) -> Tensor:
         """Return the Jacobian of each sample times one row of inputs, in float64."""
-        if self._dual is None:  # the gradient along a dual is linear in it, and its own gradient is the product
+        if self._tangents is None:
             self._took()
-            dual = torch.zeros_like(self.value, requires_grad=True)
-            (pulled,) = torch.autograd.grad(self.value, self.point, dual, create_graph=True)
-            self._dual = dual, pulled
-        dual, pulled = self._dual
-        if not pulled.requires_grad:
+            self._tangents = Tangents(self.value, self.point)
+        if not self._tangents.reaches:
             raise JacobianError("the output does not depend on the input through differentiable operators")
         self._took()
-        (found,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True)
-        return found.detach().double()
+        return self._tangents(rows.to(self.point)).detach().double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:
         """Return J^T J v / scale^2 for one row v of each sample, where no square leaves the range of floats."""

@@ -12,7 +12,7 @@ import typer
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
 from ..core.progress import Parts
-from ..diagnosis.auditing import PARTS
+from ..diagnosis.auditing import PARTS, THOROUGH
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.page import audit_document
 from ..diagnosis.result import Audit
@@ -149,7 +149,7 @@ def _found(
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
     batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-    parts = [part for part in PARTS if effort == "thorough" or part not in ("radii", "sensitivity")]
+    parts = [part for part in PARTS if effort == "thorough" or part not in THOROUGH]
     with Parts("auditing", parts):
         found = audit_model(
             given.module,

@@ -48,6 +48,7 @@ EXAMPLES = """**Examples**
 ```
 normscope lipschitz net.py:build --data digits --scope data
 normscope lipschitz mypackage.models:cnn --data mypackage.data:test_loader --scope data --share 0.999 --samples 5000
+normscope lipschitz mypackage.models:cnn --data cifar10:~/data --scope data --per class
 normscope lipschitz mypackage.models:cnn --data mnist:~/data --scope global --json bound.json
 ```
 """
@@ -72,6 +73,10 @@ def lipschitz(
         int | None,
         typer.Option(min=1, help="With --scope data: how many to read; left out, as many as the confidence takes."),
     ] = None,
+    per: Annotated[
+        Literal["class", "layer"] | None,
+        typer.Option(help="With --scope data: also by class (of all samples), or by layer (some 150 passes a sample)."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file (--scope data).")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
@@ -92,12 +97,14 @@ def lipschitz(
     check_targets(html, json, inputs=read_from(model, data))
     if html is not None and scope != "data":
         raise InputError(f"--html is for --scope data: the bracket of --scope {scope} is one line")
+    if per is not None and scope != "data":
+        raise InputError("--per is for --scope data")
     with staying():
         given = open_model(model, trust=trust)
         if given.model is None:
             raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
         given = placed(given, device, None)
-        batches, notes, order = _batches(given, data, scope, batch_size, seed)
+        batches, notes, order = _batches(given, data, scope, batch_size, seed, labels=per == "class")
         found = measured(
             given.module,
             batches,
@@ -105,6 +112,7 @@ def lipschitz(
             share=share,
             confidence=confidence,
             samples=samples,
+            per=per,
             mode="eval",
             output=int(output) if output is not None and output.isdecimal() else output,
             max_seconds=max_seconds,
@@ -112,7 +120,7 @@ def lipschitz(
         )
         found = dataclasses.replace(found, notes=(*notes, *given.notes, *found.notes))
         if isinstance(found, DataBracket) and order is not None:
-            found = dataclasses.replace(found, indices=tuple(order[: found.samples]))
+            found = found.renumbered(order)
     print_document(_document(found, given.name))
     if html is not None and isinstance(found, DataBracket):
         found.to_html(html)
@@ -123,7 +131,7 @@ def lipschitz(
 
 
 def _batches(
-    given: Given, data: str | None, scope: str, size: int, seed: int
+    given: Given, data: str | None, scope: str, size: int, seed: int, *, labels: bool
 ) -> tuple[Any, tuple[str, ...], list[int] | None]:
     """Return the first batch, or for `--scope data` batches; notes for the report; where drawn samples stand."""
     size = given.batch_size or size
@@ -138,10 +146,14 @@ def _batches(
         opened = open_data(data, given, batch_size=size, seed=seed)
         return [opened.first] if opened.loader is None else opened.loader, opened.notes, None
     labelled = open_labelled(data, given, samples=MANY, seed=seed)
-    inputs = torch.cat([inputs for inputs, _ in labelled.batches])
+    read = list(labelled.batches)
+    inputs = torch.cat([inputs for inputs, _ in read])
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     notes = (*labelled.notes, "samples are drawn from these at random")
-    return list(inputs[order].split(size)), notes, order.tolist()
+    drawn: list[Any] = list(inputs[order].split(size))
+    if labels and all(isinstance(classes, torch.Tensor) for _, classes in read):
+        drawn = list(zip(drawn, torch.cat([classes for _, classes in read])[order].split(size), strict=True))
+    return drawn, notes, order.tolist()
 
 
 def _document(found: Bracket, name: str) -> Document:

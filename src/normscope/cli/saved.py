@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from ..bounds.curve.shares import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
@@ -20,22 +21,24 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run:
+def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run | ShareCurve:
     """Read a saved result, or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json`, `check --json`, `radius --json` or `lipschitz --scope data --json`
-            wrote, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can be read once only.
+        path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json` or `lipschitz
+            --scope data --json` wrote, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can
+            be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket]] = {
+    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket] | type[ShareCurve]] = {
         "check": Check,
         "radii": Radii,
         "data_bracket": DataBracket,
+        "share_curve": ShareCurve,
     }
     kind = _type(path)
     return kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..bounds.backward import Mismatch, mismatches
+from ..bounds.curve.shares import ShareCurve
+from ..bounds.domain.domain import Domain
 from ..bounds.point import first_samples, jacobian_norms
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
@@ -30,24 +32,30 @@ from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
+from .shares import WHAT, audited_curve
 from .signal import Signal
 from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
 
-PARTS = ("capture", "data", "signal", "Jacobians", "norms", "bounds", "radii", "sensitivity", "rows", "findings")
-"""What an audit does, in this order; radii and sensitivity only where it is thorough."""
+PARTS = (
+    *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
+    "findings",
+)
+"""What an audit does, in this order."""
+THOROUGH = ("shares", "radii", "sensitivity")
+"""Those of them that only a thorough audit does; shares of the data also one that is given a domain."""
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
 DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough".'
+    'below need effort="thorough"; so does the growth by share of the data (DATA and DOMAIN), which also needs loader=.'
 )
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
-BOUNDS_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.5, 0.8, 0.8
-"""Of the time that is left, where it is limited: what the trace, the data, the Jacobians, the bounds, the radii and the
-sensitivities may take, and of theirs what their searches may."""
+BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
+"""Of the time that is left, where it is limited: what the trace, the data, the Jacobians, the bounds, the shares of
+data, the radii and the sensitivities may take, and of theirs what their searches may."""
 SIGNAL_PASSES, BRIEF = 3, 0.1
 """Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
@@ -59,6 +67,7 @@ def audit(
     batch: Any,
     *,
     loader: Iterable[Any] | None = None,
+    domain: Domain | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
@@ -78,23 +87,27 @@ def audit(
         model: any `torch.nn.Module`.
         batch: what the model takes: a tensor, a tuple of arguments or a dict of them.
         loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
+        domain: what `normscope.domain` recorded with this model: the audit then has the bound over it, and the share of
+            the loader's samples inside. They must not be those that defined it.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
             a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
-            radii and sensitivity to the weights, which take many times as long.
+            radii, sensitivity to the weights, and with a loader the growth by share of the data (`curve`), which take
+            many times as long.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
         seed: of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.
 
     Returns:
-        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.ladder`, `.cost`; prints as tables, and has
-        `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
+        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.curve`, `.ladder`, `.cost`; prints as tables,
+        and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, or the loader yields nothing.
+        InputError: the model does not accept the batch, or the loader yields nothing, or the domain is of another
+            network.
 
     Example:
         >>> import torch, normscope as ns
@@ -138,6 +151,7 @@ def audit(
                 "budget": budget.share(CAPTURE_SHARE),
             }
             work = _traced(model, batch, options, skipped)
+        in_time = (TRACED, NO_TIME) not in skipped
     began = budget.elapsed
     with meter.part("data"):
         batches = [batch] if loader is None else loader
@@ -164,6 +178,9 @@ def audit(
     rungs = {} if observed is None else {"observed": observed}
     fed: tuple[Feed, ...] = ()
     radii: Radii | None = None
+    curve: ShareCurve | None = None
+    if domain is not None and work is not None:
+        domain.check(work.double)
     if work is None:
         with meter.part("norms"):
             places = from_data(model, data, lambda m: bracket(m, rtol=rtol, budget=budget.search(BOUNDING)))
@@ -174,6 +191,10 @@ def audit(
             norms = weight_norms(work)
         with meter.part("bounds"):
             rungs = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
+        if sound and (domain is not None or (thorough and loader is not None)):
+            limited = budget.share(CURVE_SHARE)
+            with meter.part("shares"):
+                curve = _curve(work, loader, rungs["best"], domain, limited, seed, skipped)
         sensitivity: dict[str, Bracket] = {}
         if thorough and sound:
             with meter.part("radii"):
@@ -212,6 +233,7 @@ def audit(
         observed=observed,
         ladder=rungs,
         radii=radii,
+        curve=curve,
         layers=tuple(place.row for place in places),
         signal=signal,
         findings=findings,
@@ -280,6 +302,23 @@ def _observed(
     except (JacobianError, CaptureError, InputError) as error:
         skipped.append(("Jacobian norms at the batch", str(error)))
     return None
+
+
+def _curve(
+    work: Work,
+    loader: Iterable[Any] | None,
+    everywhere: Bracket,
+    domain: Domain | None,
+    budget: Budget,
+    seed: int,
+    skipped: list[tuple[str, str]],
+) -> ShareCurve | None:
+    """Return the growth by share of the data, or say that there was no time for it."""
+    found = budget.attempt(
+        lambda: (audited_curve(work, loader, everywhere, skipped, domain=domain, budget=budget, seed=seed),), lambda: ()
+    )
+    skipped += [] if found else [(WHAT, NOT_REACHED)]
+    return found[0] if found else None
 
 
 def _radii(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> Radii | None:

@@ -15,7 +15,7 @@ from ..core.plain import INFINITIES
 
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""
-NOT_STORED = ("witness", "proof", "radii", "cost")
+NOT_STORED = ("witness", "proof", "radii", "curve", "cost")
 """Fields that JSON does not hold, or that check themselves."""
 ADDED = (
     *("sensitivity", "per_output", "products", "signal", "step", "seconds"),

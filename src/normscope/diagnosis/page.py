@@ -15,6 +15,7 @@ from ..report.words import listed
 from .branches import branch_lines, main_line
 from .cards import notices, steps
 from .findings.loose import useful
+from .page_curve import curve_part
 from .page_tables import (
     BRIEF,
     LAYERS,
@@ -99,6 +100,7 @@ def _details(audit: Audit) -> list[Block]:
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
             _ladder_chart(audit),
             _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
+            *curve_part(audit.curve),
             term="ladder of bounds",
             folded=True,
         ),

@@ -12,6 +12,7 @@ from ..report.words import LEVELS, counted, factor, shape
 from .cards import next_steps
 from .findings.loose import BECAUSE, loose
 from .findings.loose import CODE as LOOSE
+from .page_curve import curve_figures, curve_sentences
 from .result import Audit
 from .verdict import clause, groups
 
@@ -43,6 +44,7 @@ def headline(audit: Audit) -> list[str]:
     """
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(audit, observed)] if observed is not None else []
+    at_data += curve_sentences(audit.curve)
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -95,6 +97,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
             note=_samples(audit, observed),
             term="Jacobian norm",
         )
+    yield from curve_figures(audit.curve)
     if overall is not None:
         why = why_useless(audit)
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from ..bounds.curve.shares import ShareCurve
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.cost import Cost
@@ -163,6 +164,8 @@ class Audit(Shown):
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
+        curve: how much a small change grows by the share of the data, where it was thorough and had a loader, or was
+            given a domain; otherwise `None`.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         signal: values and gradients of the input and of every layer's output, at the batch; `None` if the model could
@@ -187,6 +190,7 @@ class Audit(Shown):
     observed: Bracket | None = None
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
     radii: Radii | None = None
+    curve: ShareCurve | None = None
     layers: tuple[Row, ...] = ()
     signal: Signal | None = None
     findings: tuple[Finding, ...] = ()
@@ -225,6 +229,7 @@ class Audit(Shown):
         data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
         data["observed"] = None if self.observed is None else self.observed.to_json()
         data["radii"] = None if self.radii is None else self.radii.to_json()
+        data["curve"] = None if self.curve is None else self.curve.to_json()
         data["signal"] = None if self.signal is None else self.signal.to_json()
         data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
         data["layers"] = [row.to_json() for row in self.layers]
@@ -260,11 +265,12 @@ class Audit(Shown):
             given = {
                 item.name: data[item.name]
                 for item in fields(cls)
-                if item.name not in ("radii", "signal", "seconds", "cost")
+                if item.name not in ("radii", "curve", "signal", "seconds", "cost")
             }
             given["seconds"] = data.get("seconds")  # of an older file
             given["cost"] = None if data.get("cost") is None else Cost.from_json(data["cost"])
             given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
+            given["curve"] = None if data.get("curve") is None else ShareCurve.from_json(data["curve"])
             given["signal"] = None if data.get("signal") is None else Signal.from_json(data["signal"])
             for key in ("lipschitz", "observed"):
                 given[key] = None if given[key] is None else Bracket.from_json(given[key])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 from weakref import WeakMethod
@@ -12,8 +13,21 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..core.untouched import untouched
+
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]
+
+
+def aside(model: nn.Module) -> ExitStack:
+    """Return a context in which a model can be run without a trace: eager, no gradients, all put back."""
+    stack, modes = ExitStack(), [(module, module.training) for module in model.modules()]
+    stack.enter_context(untouched(model))
+    for module, mode in modes:  # with dropout, as in the run
+        module.training = mode
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch.compiler.set_stance("force_eager"))
+    return stack
 
 
 class Ear:

@@ -192,6 +192,7 @@ class Measurement:
                 if out is not None and inner is not None:
                     contents[("backward", path)] = inner / out
             contents |= {("dead", site): value for site, value in self.seen.dead.items()}
+            contents |= {} if self.seen.domain is None else {"domain": self.seen.domain}
         self.seen = None
         self._parcel = Parcel(contents)
         self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
@@ -234,6 +235,8 @@ class Measurement:
                 "log10_activation": tuple(_log(_one(found, ("activation", path))) for path in places["block"]),
                 "log10_backward": tuple(_log(_one(found, ("backward", path))) for path in places["block"]),
             }
+        if "domain" in found:
+            values["operator"] = {"excess": tuple(found["domain"][1:].tolist())}
         return Record(
             step=self.step,
             seconds=self._seconds,
@@ -247,7 +250,7 @@ class Measurement:
                 kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
                 for kind, columns in values.items()
             },
-            total=self._total(values, sizes),
+            total=self._total(values, sizes) | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
         )
 
     def _normalizers(self, found: Found) -> list[np.ndarray | None]:

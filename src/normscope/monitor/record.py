@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from ..core.plain import plain, revived
 
-Kind = Literal["weight", "normalizer", "block", "units"]
-KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units")
+Kind = Literal["weight", "normalizer", "block", "units", "operator"]
+KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
 Numbers = tuple[float | None, ...]
 NOT_FINITE = re.compile(r"-?inf|nan")
 
@@ -23,7 +23,8 @@ class Layer:
 
     Attributes:
         name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
-        kind: a weight layer, a normalizer, a block of the network, or the units behind a ReLU.
+        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or an operator that has a
+            range in the domain that is followed.
         family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
         parameters: the names of a weight layer's parameters.
         normalizer: the normalizer that a weight layer feeds, if it does.
@@ -74,7 +75,7 @@ class Record:
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
-            `log10_weight`.
+            `log10_weight`; and `share_outside`, of the samples outside of the domain that is followed.
     """
 
     step: int

@@ -62,6 +62,7 @@ class Seen:
         readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
         moved: weight layers whose output was reshaped or transposed on its way.
         lost: sites that could not be measured.
+        domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
         seconds: spent on listening inside the forward.
     """
 
@@ -74,6 +75,7 @@ class Seen:
     readers: dict[Site, list[Site | None]] = field(default_factory=dict)
     moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
+    domain: Tensor | None = None
     seconds: float = 0.0
 
     def sets(self, normalizer: Site) -> Sets | None:

@@ -15,17 +15,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, said
 from ..core.finding import Finding
-from ..core.untouched import untouched
 from ..report.words import counted
 from .budget import Budget
 from .clock import Clock
 from .distributed import agreed, is_sharded, rank
 from .history import History
-from .hooking import Ear, after_closure, around_forward, steps_under_way
+from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
 from .measuring import Known, Measurement
+from .probes.domains import DomainProbe
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
@@ -51,6 +52,7 @@ def watch(
     log: str | os.PathLike[str] | None = None,
     sinks: Sequence[Sink] = (),
     panel: bool | None = None,
+    domain: Domain | None = None,
 ) -> Watch:
     """Watch a training loop: capacity, normalizers, effective learning rates, and what goes wrong.
 
@@ -66,6 +68,8 @@ def watch(
         log: a folder for the log; an existing log is continued. Without it nothing is written.
         sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
+        domain: what `normscope.domain` recorded: measured steps also tell how many samples of the batch are outside of
+            it, and how far each operator is from its edges. The network as it was recorded is run on them.
 
     Returns:
         A context manager; inside it `run.observe(loss=...)` adds the loss, `run.findings` are the alarms so far.
@@ -87,7 +91,7 @@ def watch(
         >>> [record.step for record in run.records]
         [0, 2, 4]
     """
-    return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel)
+    return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel, domain=domain)
 
 
 class Watch:
@@ -111,6 +115,7 @@ class Watch:
         log: str | os.PathLike[str] | None,
         sinks: Sequence[Sink],
         panel: bool | None,
+        domain: Domain | None = None,
     ) -> None:
         self.optimizer = trained_by(model, optimizer)
         self.outer, self.model = model, unwrapped(model)
@@ -129,6 +134,8 @@ class Watch:
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
         self._blocks: tuple[str, ...] = ()
+        self._probe = None if domain is None else DomainProbe(domain)
+        self._standing: Tensor | None = None
         self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
@@ -203,7 +210,7 @@ class Watch:
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._light, self._known = None, Known()
+        self._light, self._probe, self._standing, self._known = None, None, None, Known()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
 
@@ -276,6 +283,7 @@ class Watch:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
+        self._standing = self._stand(args, kwargs)
         if self._subject is None:
             tier = max(self.schedule.every, key=lambda tier: tier.rank)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -285,7 +293,7 @@ class Watch:
             self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self.model)
         if (light is None or light.hooked) and (self._apart or is_delicate(self.outer)):
             self.busy = True
-            with self._aside(), self._tap(tier) as seen:
+            with aside(self.model), self._tap(tier) as seen:
                 self.model(*args, **kwargs)
             self._heard(seen)
         else:
@@ -315,11 +323,12 @@ class Watch:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe(self.model, seen, self.optimizer)
+            self._subject.layers += () if self._probe is None else self._probe.layers
             self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
             self._recorder.begin(
                 self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
             )
-        tier = self.schedule.due(self.step)
+        tier, seen.domain = self.schedule.due(self.step), self._standing
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
@@ -372,15 +381,13 @@ class Watch:
 
     # what the hooks call
 
-    def _aside(self) -> ExitStack:
-        """Return a context in which the model can be run without a trace: eager, no gradients, all put back."""
-        stack, modes = ExitStack(), [(module, module.training) for module in self.model.modules()]
-        stack.enter_context(untouched(self.model))
-        for module, mode in modes:  # with dropout, as in the run
-            module.training = mode
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        return stack
+    def _stand(self, args: Any, kwargs: Any) -> Tensor | None:
+        """Return where a batch stands in the domain that is followed; None where there is none."""
+        try:
+            return None if self._probe is None else self._probe.measure(args, kwargs)
+        except Exception as error:
+            self._recorder.complain("domain", f"where the data stand in the domain is not measured: {said(error)}")
+            return None
 
     def _stop_listening(self) -> None:
         if self._listening is not None:

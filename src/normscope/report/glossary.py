@@ -13,6 +13,9 @@ WORDS = {
     "two inputs which were found.",
     "Jacobian norm": "How much the smallest changes of one input grow at most (POINT): the largest singular value of "
     "the derivative there. It is a fact about the inputs it was taken at and says nothing about others.",
+    "domain": "A set of inputs that can be tested: all inputs whose values inside the network stay in the ranges that "
+    "were recorded over data. A bound over a domain (DOMAIN) holds at every input inside, also at inputs that are no "
+    "data; its coverage is the share of fresh data that lies inside.",
     "operator norm": "The most that a linear layer can stretch what it is given: its largest singular value, at the "
     "size of input it really gets. For a convolution this is not the norm of its kernel.",
     "folded gain": "The gain of a normalizer and the linear map before it as one map, with the variance seen in the "

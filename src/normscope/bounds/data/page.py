@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ...report.document import Block, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from ...report.words import counted, factor
@@ -27,6 +28,8 @@ def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
     if not brief:
         blocks += [_figures(found), _chart(found)]
     blocks += [_shares(found), _largest(found)]
+    blocks += [_parts(found.per_class, "By class", "class")] if found.per_class else []
+    blocks += [_parts(found.per_layer, "By layer", "layer")] if found.per_layer else []
     blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
     return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
 
@@ -84,6 +87,31 @@ def _chart(found: DataBracket) -> Chart:
         axis="log10 of the norm",
         caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
     )
+
+
+def _parts(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
+    """Return one line per class or layer."""
+    one = next(iter(parts.values()))
+    return Table(
+        title=title,
+        columns=(
+            Column(title=what, kind="name"),
+            Column(title="samples", kind="count"),
+            Column(title="median, at most", kind="log10", help="half of the data do not exceed it"),
+            Column(title=f"{100 * one.share:g} %, at most", kind="log10", help="with that confidence"),
+            Column(title="largest seen", kind="log10"),
+        ),
+        rows=tuple(
+            (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
+            for name, part in parts.items()
+        ),
+        caption="Exponents of ten, each with its own confidence; a dash is said by too few samples."
+        + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if value < math.inf else None
 
 
 def _largest(found: DataBracket) -> Table:

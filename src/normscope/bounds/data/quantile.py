@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
+PARTS = ("per_class", "per_layer")
+"""The fields that hold further brackets."""
 LARGEST = 10
 """How many samples `largest` names."""
 
@@ -43,6 +45,9 @@ class DataBracket(Shown, Bracket):
         log10_norms: log10 of the upper side of the Jacobian norm at each sample, in the order of the data.
         log10_norms_lower: the same of the lower sides.
         indices: where each sample stands in the data, if they were drawn in another order; None if they were not.
+        per_class: the same of the samples of each class, by label, where asked for.
+        per_layer: the same of the gains of each layer, by module, where asked for; layers that stand side by side count
+            as one. Their norms are known from above alone.
     """
 
     share: float
@@ -50,6 +55,8 @@ class DataBracket(Shown, Bracket):
     log10_norms: tuple[float, ...] = field(repr=False)
     log10_norms_lower: tuple[float, ...] = field(repr=False)
     indices: tuple[int, ...] | None = field(default=None, repr=False)
+    per_class: Mapping[str, DataBracket] = field(default_factory=dict, repr=False)
+    per_layer: Mapping[str, DataBracket] = field(default_factory=dict, repr=False)
 
     @property
     def samples(self) -> int:
@@ -62,6 +69,12 @@ class DataBracket(Shown, Bracket):
         places = range(self.samples) if self.indices is None else self.indices
         ranked = sorted(zip(places, self.log10_norms, strict=True), key=lambda pair: -pair[1])
         return tuple(ranked[:LARGEST])
+
+    def renumbered(self, order: Sequence[int]) -> DataBracket:
+        """Return the same, of samples that were drawn from the data in some order."""
+        own = range(self.samples) if self.indices is None else self.indices
+        classes = {label: part.renumbered(order) for label, part in self.per_class.items()}
+        return replace(self, indices=tuple(order[i] for i in own), per_class=classes)
 
     def limits(self, share: float, confidence: float | None = None) -> tuple[float, float]:
         """Return log10 of the limits of another quantile, each with its own confidence.
@@ -92,6 +105,7 @@ class DataBracket(Shown, Bracket):
         data |= {"share": self.share, "confidence": self.confidence}
         data |= {"log10_norms": plain(self.log10_norms), "log10_norms_lower": plain(self.log10_norms_lower)}
         data["indices"] = plain(self.indices)
+        data |= {kind: {name: part.to_json() for name, part in getattr(self, kind).items()} for kind in PARTS}
         if path is not None:
             write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
         return data
@@ -131,6 +145,8 @@ class DataBracket(Shown, Bracket):
                 log10_norms=uppers,
                 log10_norms_lower=lowers,
                 indices=None if data["indices"] is None else tuple(map(int, data["indices"])),
+                per_class=_parts(data, "per_class"),
+                per_layer=_parts(data, "per_layer"),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
@@ -142,6 +158,11 @@ class DataBracket(Shown, Bracket):
         from .page import quantile_document
 
         return quantile_document(self, brief=brief)
+
+
+def _parts(data: Mapping[str, Any], kind: str) -> dict[str, DataBracket]:
+    """Return the brackets of classes or layers; older files have none."""
+    return {name: DataBracket.from_json(part) for name, part in data.get(kind, {}).items()}
 
 
 def quantile(

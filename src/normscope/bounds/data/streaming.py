@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,13 +17,115 @@ from ...core.progress import Progress
 from ...core.untouched import mode_of
 from ...graph.call import arguments, batches_of
 from ...graph.export import Traces
+from ...graph.ir import Graph
 from ..derivative import captured
 from ..point import batch_norms
 from .order import draws_needed
+from .parts import PER, LayerNorms, by_class, labels_of
 from .quantile import DataBracket, check_shares, quantile
 
-INDEPENDENT = "samples count as independent draws of one distribution: let the loader shuffle"
+INDEPENDENT = (
+    "samples count as independent draws of one distribution, on which the model was not trained: pass data that were "
+    "held out, and let the loader shuffle"
+)
 PROBABLE = "each norm by Lanczos is at most its upper side with probability 0.999 over its random start"
+
+
+class SampleNorms:
+    """Jacobian norms at samples that come batch by batch.
+
+    Args:
+        model: any `torch.nn.Module` whose samples are independent, in eval mode.
+        mode: as for `normscope.lipschitz`; train mode is refused.
+        output: as for `normscope.lipschitz`.
+        rtol: of each norm.
+        seed: of the starts of Lanczos.
+        graph: what was captured of the model, if it has been.
+
+    Raises:
+        InputError: the model is in train mode, which mixes samples.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mode: str | None = None,
+        output: str | int | None = None,
+        rtol: float = 1e-3,
+        seed: int = 0,
+        graph: Graph | None = None,
+    ) -> None:
+        if mode_of(model, mode) == "train":
+            raise InputError('scope="data" speaks of single samples, which train mode mixes: use mode="eval"')
+        self.model, self.mode, self.output, self.rtol, self.seed = model, mode, output, rtol, seed
+        self.lowers: list[float] = []
+        self.uppers: list[float] = []
+        self._traces = Traces(model, mode=mode, output=output)
+        self._graph, self._started = graph, graph is not None
+        self._methods: dict[str, None] = {}
+        self._notes: dict[str, None] = {INDEPENDENT: None}
+        self._products, self._width, self._settled = 0, 0, True
+
+    def __len__(self) -> int:
+        return len(self.uppers)
+
+    def add(self, batch: Any) -> int:
+        """Take the norms at the samples of a batch; return how many there are.
+
+        Raises:
+            InputError: the samples are not independent.
+            JacobianError: the model has no derivative at some sample.
+        """
+        if not self._started:
+            self._graph, self._started = captured(self.model, batch, self.mode, self.output), True
+        count = arguments(self.model, batch, self.output).count
+        found = batch_norms(
+            self.model,
+            batch,
+            mode=self.mode,
+            output=self.output,
+            rtol=self.rtol,
+            seed=self.seed + len(self),
+            graph=self._graph,
+            traces=self._traces,
+        )
+        if len(found.upper) != count:
+            raise InputError(
+                f"the samples of this model are not independent, or nobody can tell: its {count} samples are one "
+                'input. scope="data" needs one norm per sample: pass batches of one sample'
+            )
+        self.lowers += map(log10, found.lower.tolist())
+        self.uppers += map(log10, found.upper.tolist())
+        self._products, self._width = self._products + found.products, found.directions.shape[1]
+        self._settled = self._settled and bool(found.settled.all())
+        self._methods[found.method] = None
+        self._notes |= dict.fromkeys(found.notes)
+        return count
+
+    def quantile(self, share: float, confidence: float, *, advice: str | None = None) -> DataBracket:
+        """Return the limits of a quantile, from the norms so far; `advice` says what kept them few.
+
+        Raises:
+            InputError: there is no norm.
+        """
+        if not self.uppers:
+            raise InputError("the loader yields no batch: there is nothing to measure")
+        if any("Lanczos" in method for method in self._methods):
+            self._notes[PROBABLE] = None
+        return quantile(
+            self.lowers,
+            self.uppers,
+            share=share,
+            confidence=confidence,
+            mode="eval",
+            method=", ".join(self._methods),
+            input_shape=(self._width,),
+            notes=tuple(self._notes),
+            products=self._products,
+            settled=self._settled,
+            advice=advice,
+        )
 
 
 def data_quantile(
@@ -37,6 +140,7 @@ def data_quantile(
     rtol: float = 1e-3,
     max_seconds: float | None = None,
     seed: int = 0,
+    per: str | None = None,
 ) -> DataBracket:
     """Return the limits of a quantile of the Jacobian norm over the distribution that a loader draws from.
 
@@ -56,6 +160,8 @@ def data_quantile(
         rtol: of each norm.
         max_seconds: no batch is begun after it.
         seed: of the starts of Lanczos.
+        per: `"class"`: also the quantiles of the samples of each class, of all samples there are unless `samples` says
+            how many; `"layer"`: also those of the gains of each layer, which takes some 150 passes a sample.
 
     Raises:
         InputError: there is no sample, or samples are not independent, or an option is not what it can be.
@@ -64,55 +170,27 @@ def data_quantile(
     check_shares(share, confidence)
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise InputError(f"samples is a whole number from 1 on, not {samples!r}")
-    if mode_of(model, mode) == "train":
-        raise InputError('scope="data" speaks of single samples, which train mode mixes: use mode="eval"')
-    needed = samples or draws_needed(share, confidence)
+    if per is not None and per not in PER:
+        raise InputError(f'per is one of {", ".join(PER)} or None for scope="data", not {per!r}')
+    norms = SampleNorms(model, mode=mode, output=output, rtol=rtol, seed=seed)
+    labels: list[int] = []
+    layers: LayerNorms | None = None
+    needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    traces = Traces(model, mode=mode, output=output)
-    graph, started = None, False
-    lowers: list[float] = []
-    uppers: list[float] = []
-    methods: dict[str, None] = {}
-    notes: dict[str, None] = {INDEPENDENT: None}
-    products, width, settled = 0, 0, True
     with Progress("Jacobians over the data") as progress:
         for given in batches_of(loader):
             batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
-            if not started:
-                graph, started = captured(model, batch, mode, output), True
-            count = arguments(model, batch, output).count
-            options: dict[str, Any] = {"mode": mode, "output": output, "rtol": rtol, "seed": seed + len(uppers)}
-            found = batch_norms(model, batch, graph=graph, traces=traces, **options)
-            if len(found.upper) != count:
-                raise InputError(
-                    f"the samples of this model are not independent, or nobody can tell: its {count} samples are one "
-                    'input. scope="data" needs one norm per sample: pass batches of one sample'
-                )
-            lowers += map(log10, found.lower.tolist())
-            uppers += map(log10, found.upper.tolist())
-            products, width = products + found.products, found.directions.shape[1]
-            settled = settled and bool(found.settled.all())
-            methods[found.method] = None
-            notes |= dict.fromkeys(found.notes)
-            progress.total = progress.total or math.ceil(needed / count)
-            progress.step(f"sample {len(uppers)} of {needed}")
-            if len(uppers) >= needed or budget.late:
+            count = norms.add(batch)
+            labels += labels_of(given, count) if per == "class" else []
+            if per == "layer":
+                layers = layers or LayerNorms(model, batch, mode, output)
+                layers.add(batch)
+            progress.total = progress.total or (math.ceil(needed / count) if needed < math.inf else None)
+            progress.step(f"sample {len(norms)}")
+            if len(norms) >= needed or budget.late:
                 break
-    if not uppers:
-        raise InputError("the loader yields no batch: there is nothing to measure")
-    if any("Lanczos" in method for method in methods):
-        notes[PROBABLE] = None
-    return quantile(
-        lowers,
-        uppers,
-        share=share,
-        confidence=confidence,
-        mode="eval",
-        method=", ".join(methods),
-        input_shape=(width,),
-        notes=tuple(notes),
-        products=products,
-        settled=settled,
-        advice=budget.advice() if budget.cut and len(uppers) < needed else None,
-    )
+    found = norms.quantile(share, confidence, advice=budget.advice() if budget.cut and len(norms) < needed else None)
+    if per == "class":
+        return replace(found, per_class=by_class(found, labels))
+    return found if layers is None else replace(found, per_layer=layers.brackets(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,11 @@ class Coverage:
         """The share of the samples inside."""
         return self.inside / self.samples
 
+    @property
+    def at_least(self) -> str:
+        """The lower limit as a percentage, rounded down: a limit must not be said larger than it is."""
+        return f"{math.floor(1000 * self.lower) / 10:g} %"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
@@ -37,10 +44,21 @@ class Coverage:
             "lower": self.lower,
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Coverage:
+        """Return the coverage that `to_json` wrote.
+
+        Raises:
+            ValueError: its numbers are no counts, or no confidence.
+        """
+        if not 0 <= data["inside"] <= data["samples"] or not 0.0 < data["confidence"] < 1.0:
+            raise ValueError("a coverage counts some of its samples, with a confidence between 0 and 1")
+        return covered(int(data["inside"]), int(data["samples"]), float(data["confidence"]))
+
     def __str__(self) -> str:
         return (
             f"{self.inside} of {self.samples} samples lie inside ({self.share:.1%}); with confidence "
-            f"{self.confidence:.0%} at least {self.lower:.1%} of the distribution does"
+            f"{self.confidence:.0%} at least {self.at_least} of the distribution does"
         )
 
 

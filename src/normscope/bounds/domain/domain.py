@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,13 @@ from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
-from ...graph.export import capture
 from ...graph.ir import Graph
-from ...rules.registry import fill
-from ..balls.unrolled import Steps
-from ..segments import segment
 from .conditions import Condition
 from .coverage import Coverage, covered
 from .feed import Feed
-from .gains import block_gains
 from .identity import digests
-from .recording import Extremes, Watcher
+from .recording import Extremes, Watcher, prepared, samples_of, stream
 from .storage import read_domain, write_domain
-from .treatments import treatments
 
 RECORDS = ("ranges", "gains")
 """What `record` may be."""
@@ -93,6 +88,12 @@ class Domain:
         self.input_shape = feed.graph.input_shape
         self.digests = digests(watcher.steps.graph)
 
+    def resized(self, limits: Mapping[str, Tensor], *, margin: float, quantile: float) -> Domain:
+        """Return the domain of the same network with other limits, from the same recording."""
+        other = copy.copy(self)
+        other.limits, other.margin, other.quantile = dict(limits), margin, quantile
+        return other
+
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """What is recorded, operator by operator."""
@@ -116,11 +117,11 @@ class Domain:
             Truth values, one per sample.
         """
         figures, samples = self._figures(batch)
-        return self._outside(figures, samples) <= 0
+        return self.excess(figures, samples) <= 0
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
-        return self._outside(self._watcher.figures(points)[0], len(points)) <= 0
+        return self.excess(self._watcher.figures(points)[0], len(points)) <= 0
 
     @outside_inference_mode
     def violations(self, batch: Any) -> tuple[Violation, ...]:
@@ -164,7 +165,7 @@ class Domain:
         inside = total = 0
         with Progress("measuring coverage") as progress:
             for figures, samples in stream(self._feed, self._watcher, batches_of(loader, tuples=True), progress):
-                inside, total = inside + int((self._outside(figures, samples) <= 0).sum()), total + samples
+                inside, total = inside + int((self.excess(figures, samples) <= 0).sum()), total + samples
         if total == 0:
             raise InputError("the loader gives no sample: coverage needs some")
         return covered(inside, total, confidence)
@@ -180,16 +181,37 @@ class Domain:
         self._feed.check(computed, found[1])
         return figures, len(found[0])
 
-    def _outside(self, figures: Mapping[str, Tensor], samples: int) -> Tensor:
-        """Return the largest excess of each sample."""
-        worst = [
-            condition.excess(figures[condition.key], self.limits[condition.key]).amax(1)
-            for condition in self.conditions
-            if self.limits[condition.key].numel()
-        ]
-        if not worst:
-            return torch.full((samples,), -math.inf)
-        return torch.stack(worst).amax(0)
+    @property
+    def starts_at_embeddings(self) -> bool:
+        """Whether an input is the embeddings of token ids, not what the model is called with."""
+        modules = dict(self._feed.model.named_modules())
+        return any(isinstance(modules.get(item.path), nn.Embedding) for item in self._feed.graph.inputs)
+
+    def points(self, given: Sequence[Tensor]) -> Tensor | None:
+        """Return the float inputs of a call as flat points, whatever their values.
+
+        None for a batch of another size, where the domain is of whole batches.
+
+        Raises:
+            InputError: they are not those of the recorded function.
+        """
+        return self._feed.rows(given)
+
+    def excesses(self, points: Tensor) -> dict[str, Tensor]:
+        """Return how far the recorded function is outside of each condition at each flat point, by key."""
+        figures, _ = self._watcher.figures(points)
+        return {c.key: self._over(c, figures[c.key]) for c in self.conditions}
+
+    def _over(self, condition: Condition, figures: Tensor) -> Tensor:
+        limits = self.limits[condition.key]
+        if not limits.numel():
+            return torch.full((len(figures),), -math.inf, dtype=figures.dtype, device=figures.device)
+        return condition.excess(figures, limits).amax(1)
+
+    def excess(self, figures: Mapping[str, Tensor], samples: int) -> Tensor:
+        """Return how far each sample is out of its worst range, relative to its size; a sample above 0 is outside."""
+        worst = [self._over(condition, figures[condition.key]) for condition in self.conditions]
+        return torch.stack(worst).amax(0) if worst else torch.full((samples,), -math.inf)
 
     def check(self, graph: Graph) -> None:
         """Refuse another network than the one the domain was recorded with.
@@ -320,13 +342,13 @@ def domain(
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
     feed, watcher = prepared(model, first, record, mode, output, known)
-    extremes = Extremes(float(quantile), samples_of(loader, feed, first) if quantile > 0 else 0)
+    extremes = Extremes(quantile * samples_of(loader, feed, first) if quantile > 0 else 0)
     skipped = 0
     with Progress("recording the domain") as progress:
         for figures, samples in stream(feed, watcher, itertools.chain([first], batches), progress):
             skipped += samples == 0
             extremes.add(figures, samples)
-    limits = extremes.settled(watcher.conditions, float(margin))
+    limits = extremes.settled(watcher.conditions, margin, quantile)
     return Domain(
         feed,
         watcher,
@@ -337,49 +359,3 @@ def domain(
         quantile=float(quantile),
         record=record,
     )
-
-
-def prepared(
-    model: nn.Module,
-    batch: Any,
-    record: str,
-    mode: str | None,
-    output: str | int | None,
-    known: Mapping[str, float] | None,
-) -> tuple[Feed, Watcher]:
-    """Capture a model and set up what is recorded of it."""
-    graph = capture(model, batch, mode=mode, output=output)
-    with torch.no_grad():
-        double = fill(graph.double(), known or {})
-        if any(node.dtype.is_complex for node in double):
-            raise InputError("the model has complex values inside: no ranges are recorded of them")
-        steps = Steps(double, segment(double).effects)
-        conditions = [c for treatment in treatments(steps)[0].values() for c in treatment.conditions]
-    if record == "gains":
-        conditions += block_gains(steps)
-    return Feed(model, graph, mode, output), Watcher(steps, conditions)
-
-
-def samples_of(loader: Any, feed: Feed, first: Any) -> int:
-    """Return how many points a loader gives at most, for quantiles."""
-    loader = batches_of(loader, tuples=True)
-    if not isinstance(loader, Sized):
-        raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
-    found = feed.points(first)
-    return len(loader) * (1 if found is None else len(found[0]))
-
-
-def stream(
-    feed: Feed, watcher: Watcher, batches: Iterable[Any], progress: Progress
-) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Yield the figures of every batch and how many points it has: none of a batch of another size."""
-    for number, batch in enumerate(batches, 1):
-        progress.step(f"batch {number}")
-        found = feed.points(batch)
-        if found is None:
-            yield {}, 0
-            continue
-        points, expected = found
-        figures, computed = watcher.figures(points)
-        feed.check(computed, expected)
-        yield figures, len(points)

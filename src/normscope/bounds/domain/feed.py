@@ -47,6 +47,19 @@ class Feed:
         call = arguments(self.model, batch, self.output)
         with torch.no_grad(), untouched(self.model, self.forced):
             given, value = self._inputs(call)
+        points = self.rows(given)
+        if points is None:
+            return None
+        if not bool(torch.isfinite(points).all()):
+            raise InputError("the data hold NaN or infinite values: clean them first")
+        return points, value.detach().double().reshape(len(points), -1)
+
+    def rows(self, given: Sequence[Tensor]) -> Tensor | None:
+        """Return float inputs as points `[samples, n]`, whatever their values; None as in `points`.
+
+        Raises:
+            InputError: there are other inputs, or of another shape, than the captured ones.
+        """
         if len(given) != len(self.graph.inputs):
             raise InputError(
                 f"the batch holds {len(given)} float inputs and the captured model reads {len(self.graph.inputs)}: a "
@@ -62,10 +75,7 @@ class Feed:
             if shape != item.shape or (single and len(tensor) != samples):
                 raise InputError(f"the domain speaks of inputs of shape {item.shape}, the batch holds {shape}")
             rows.append(tensor.detach().double().reshape(samples, -1).to(item.value.device))
-        points = torch.cat(rows, dim=1)
-        if not bool(torch.isfinite(points).all()):
-            raise InputError("the data hold NaN or infinite values: clean them first")
-        return points, value.detach().double().reshape(samples, -1)
+        return torch.cat(rows, dim=1)
 
     def _inputs(self, call: Call) -> tuple[list[Tensor], Tensor]:
         """Return the graph's inputs at a call, and the model's output: the call's floats, or the token embeddings."""

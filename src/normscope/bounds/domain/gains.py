@@ -24,6 +24,7 @@ from ...linalg.lanczos import lanczos
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import Step
 from ..balls.unrolled import Steps, evaluate
+from ..products import Tangents
 from .conditions import Condition, Largest
 
 VANISHED = 1e-12
@@ -93,12 +94,10 @@ def _exact(output: Tensor, rows: Tensor) -> Tensor:
 
 def _iterated(output: Tensor, rows: Tensor, most: int) -> Tensor:
     """Iterate on J^T J, all samples at once."""
-    dual = torch.zeros_like(output, requires_grad=True)
-    (pulled,) = torch.autograd.grad(output, rows, dual, create_graph=True)
+    push = Tangents(output, rows)
 
     def normal(vectors: Tensor) -> Tensor:
-        (pushed,) = torch.autograd.grad(pulled, dual, vectors, retain_graph=True)
-        (back,) = torch.autograd.grad(output, rows, pushed, retain_graph=True)
+        (back,) = torch.autograd.grad(output, rows, push(vectors), retain_graph=True)
         return back
 
     size = rows.shape[1]

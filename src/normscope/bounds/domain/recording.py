@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...core.errors import InputError
+from ...core.progress import Progress
+from ...graph.call import batches_of
+from ...graph.export import capture
+from ...graph.ir import Graph
+from ...rules.registry import fill
 from ..balls.unrolled import Steps
+from ..segments import segment
 from .conditions import Condition
-from .feed import chunks, walk
+from .feed import Feed, chunks, walk
+from .gains import block_gains
+from .treatments import treatments
 
 
 class Watcher:
@@ -44,12 +55,11 @@ class Extremes:
     """The largest figures seen, as many of each as a quantile may drop.
 
     Args:
-        most: how many samples there are at most; only read where `quantile` is above 0.
-        quantile: the share of samples that each limit may leave outside.
+        dropped: how many samples a limit may leave outside, at most.
     """
 
-    def __init__(self, quantile: float, most: int) -> None:
-        self.quantile, self.kept = quantile, 1 + math.floor(quantile * most)
+    def __init__(self, dropped: float) -> None:
+        self.kept = 1 + math.floor(dropped)
         self.samples = 0
         self.seen: dict[str, Tensor] = {}
 
@@ -60,7 +70,64 @@ class Extremes:
             known = torch.cat([self.seen[key], rows]) if key in self.seen else rows
             self.seen[key] = known.topk(min(self.kept, len(known)), dim=0).values
 
-    def settled(self, conditions: Sequence[Condition], margin: float) -> dict[str, Tensor]:
-        """Return the limits of every condition."""
-        dropped = min(math.floor(self.quantile * self.samples), self.kept - 1)
-        return {c.key: c.settled(self.seen[c.key][dropped], margin) for c in conditions}
+    def settled(self, conditions: Sequence[Condition], margin: float, quantile: float) -> dict[str, Tensor]:
+        """Return the limits of every condition, widened, each of which leaves out a share of the samples."""
+        dropped = min(math.floor(quantile * self.samples), self.kept - 1)
+        return {c.key: c.settled(self.seen[c.key][dropped], float(margin)) for c in conditions}
+
+
+def prepared(
+    model: nn.Module,
+    batch: Any,
+    record: str,
+    mode: str | None,
+    output: str | int | None,
+    known: Mapping[str, float] | None,
+) -> tuple[Feed, Watcher]:
+    """Capture a model and set up what is recorded of it."""
+    graph = capture(model, batch, mode=mode, output=output)
+    with torch.no_grad():
+        double = fill(graph.double(), known or {})
+        if any(p.dtype == torch.float64 for p in model.parameters()):
+            double = copy.deepcopy(double)  # it holds the model's own weights, and a domain outlives them
+        refuse_complex(double)
+        steps = Steps(double, segment(double).effects)
+    return Feed(model, graph, mode, output), watcher_of(steps, record)
+
+
+def refuse_complex(graph: Graph) -> None:
+    """Refuse a network of whose values no ranges can be recorded."""
+    if any(node.dtype.is_complex for node in graph):
+        raise InputError("the model has complex values inside: no ranges are recorded of them")
+
+
+@torch.no_grad()
+def watcher_of(steps: Steps, record: str) -> Watcher:
+    """Return what computes the figures of a network: of its operators, and of its blocks where gains are asked for."""
+    conditions = [c for treatment in treatments(steps)[0].values() for c in treatment.conditions]
+    return Watcher(steps, [*conditions, *(block_gains(steps) if record == "gains" else ())])
+
+
+def samples_of(loader: Any, feed: Feed, first: Any) -> int:
+    """Return how many points a loader gives at most, for quantiles."""
+    loader = batches_of(loader, tuples=True)
+    if not isinstance(loader, Sized):
+        raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
+    found = feed.points(first)
+    return len(loader) * (1 if found is None else len(found[0]))
+
+
+def stream(
+    feed: Feed, watcher: Watcher, batches: Iterable[Any], progress: Progress
+) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Yield the figures of every batch and how many points it has: none of a batch of another size."""
+    for number, batch in enumerate(batches, 1):
+        progress.step(f"batch {number}")
+        found = feed.points(batch)
+        if found is None:
+            yield {}, 0
+            continue
+        points, expected = found
+        figures, computed = watcher.figures(points)
+        feed.check(computed, expected)
+        yield figures, len(points)

@@ -14,6 +14,7 @@ from ...graph.ir import Graph
 from ..attack import gradients
 from ..backward import differentiable
 from ..passes import passes
+from ..products import Tangents
 from .domain import Domain
 
 STEPS, WORK, FEWEST = 400, 5e9, 16
@@ -117,12 +118,9 @@ def _pushed(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
     """Return the Jacobian times a direction, to be differentiated again; None where autograd has none to give."""
     if not value.requires_grad:
         return None
-    dual = torch.zeros_like(value, requires_grad=True)
     try:
-        (pulled,) = torch.autograd.grad(value, x, dual, create_graph=True, allow_unused=True)
-        if pulled is None or not pulled.requires_grad:
-            return None
-        return torch.autograd.grad(pulled, dual, direction, create_graph=True)[0]
+        push = Tangents(value, x)
+        return push(direction, again=True) if push.reaches else None
     except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
         return _by_rows(value, x, direction)
 

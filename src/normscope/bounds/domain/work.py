@@ -22,13 +22,14 @@ class DomainWork(Work):
     Args:
         work: over all inputs; its captured graph and norms are taken over, and no bound here exceeds its own.
         domain: recorded with the same network.
+        everywhere: the bound over all inputs of the same effort, if it has been taken.
     """
 
     terms = True
 
-    def __init__(self, work: Work, domain: Domain) -> None:
+    def __init__(self, work: Work, domain: Domain, everywhere: Bracket | None = None) -> None:
         self.__dict__.update(work.__dict__)
-        self.everywhere, self.domain = work, domain
+        self.work, self.domain, self.everywhere = work, domain, everywhere
         domain.check(work.double)
         with torch.no_grad():
             self.segments = derivative(Steps(work.double, work.segments.effects), domain.limits)
@@ -47,7 +48,7 @@ class DomainWork(Work):
         gains = product(self.domain.conditions, self.domain.limits)
         if gains is not None:
             found["gains"] = self._inside(self._bracket(gains, "gains"), note)
-        everywhere = self.everywhere.rungs(effort)["best"]
+        everywhere = self.everywhere or self.work.rungs(effort)["best"]
         found["global"] = self._inside(replace(everywhere, method=f"global {everywhere.method}"), note)
         smallest = min(found.values(), key=lambda rung: (rung.log10_upper, -rung.evidence))
         found["best"] = best if best.log10_upper <= smallest.log10_upper else smallest

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...core.finding import Finding
 from .dead import dead_channels, dead_layer, dead_relu
+from .domain import left_domain
 from .gradients import gradient_explosion, gradient_vanishing
 from .loss import is_broken, loss_not_finite, loss_rising
 from .sets import small_batch, stale_statistics
@@ -24,6 +25,7 @@ Alarm = Callable[["History"], Iterator[Finding]]
 ALARMS: tuple[Alarm, ...] = (
     loss_not_finite,
     small_batch,
+    left_domain,
     variance_collapse,
     dead_layer,
     norm_growth,

@@ -1,0 +1,300 @@
+"""`curve`: one pass over data, from which DATA and several DOMAINs are taken, each with the share it speaks of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ...core.bracket import Bracket
+from ...core.budget import Budget
+from ...core.cost import count
+from ...core.errors import InputError, JacobianError
+from ...core.options import check_numbers
+from ...core.progress import Progress
+from ...core.untouched import outside_inference_mode
+from ...graph.call import batches_of
+from ..balls.unrolled import Steps
+from ..data.order import draws_needed
+from ..data.quantile import DataBracket, check_shares
+from ..data.streaming import INDEPENDENT, SampleNorms
+from ..domain.coverage import Coverage, covered
+from ..domain.domain import RECORDS, Domain
+from ..domain.feed import Feed
+from ..domain.recording import Extremes, refuse_complex, watcher_of
+from ..domain.work import DomainWork
+from ..point import first_samples
+from ..work import Work, check_option
+from .shares import DomainPoint, ShareCurve
+
+QUANTILES = (0.005,)
+"""Shares of the samples that each limit of a narrow domain leaves out."""
+MARGINS = (0.0, 0.03, 0.1, 0.3, 1.0)
+"""By which the ranges of wide domains are wider than what was seen."""
+SAMPLES = 1500
+"""Read at most: of these every fifth is fresh, which is enough to speak of 99 % with confidence 95 %."""
+HELD_OUT = 5
+"""Every so manieth sample does not define the domains: their coverage is measured on it."""
+PASS_SHARE = 0.6
+"""Of the time, where it is limited, that the pass over the data may take."""
+
+
+@outside_inference_mode
+def curve(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    quantiles: Sequence[float] = QUANTILES,
+    margins: Sequence[float] = MARGINS,
+    samples: int = SAMPLES,
+    share: float = 0.99,
+    confidence: float = 0.95,
+    record: str = "ranges",
+    effort: str = "fast",
+    mode: str | None = None,
+    output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> ShareCurve:
+    """Measure how much a small change of the input grows, against the share of the data that the figure speaks of.
+
+    The data are read once. Four of five samples define domains (`normscope.domain`) of several widths, each inside the
+    next: by `quantiles` narrower than what was seen, by `margins` wider. Each gets its bound and its coverage, the
+    share of the other samples that lies inside. At the first samples the Jacobian norms are taken, whose quantiles are
+    DATA. Samples count as independent draws of one distribution, on which the model was not trained: pass data that
+    were held out, and let the loader shuffle.
+
+    Args:
+        model: any `torch.nn.Module` that can be traced.
+        loader: batches, as `model` takes them; a second entry of a pair counts as labels.
+        quantiles: shares of the samples that each single limit of a domain leaves outside.
+        margins: as in `normscope.domain`.
+        samples: how many to read, if there are so many; in train mode a batch is one sample.
+        share: for DATA: the Jacobian norms are taken at as many samples as it takes to speak of this share.
+        confidence: of every limit.
+        record: `"ranges"` or `"gains"`, as in `normscope.domain`.
+        effort: `"fast"` or `"tight"`, as in `normscope.lipschitz`.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode has no DATA.
+        output: which output to measure, for models with several.
+        known: constants for modules nobody can see into, by module path.
+        rtol: how tight the norms of single layers are asked to be.
+        max_seconds: cuts short what takes longer, and `notes` say what was cut.
+        seed: of the starts of Lanczos.
+
+    Returns:
+        The curve: `.limits(share)`, `.data`, `.domains`, `.everywhere`; prints as tables, and has `.to_html(path)`,
+        `.to_json(path)`, `.to_pandas()`.
+
+    Raises:
+        InputError: there are no data, or an option is not what it can be.
+        CaptureError: the model cannot be traced.
+        MissingRuleError: operators without a rule.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)).eval()
+        >>> found = ns.curve(model, torch.randn(100, 4).split(20), margins=(0.0, 1.0), share=0.9)
+        >>> found.domains[-1].bracket.log10_upper <= found.everywhere.log10_upper
+        True
+    """
+    check_shares(share, confidence)
+    check_option("error", effort)
+    check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
+    if effort == "exact":
+        raise InputError('effort="exact" is for scope="global": domains take "fast" or "tight"')
+    if record not in RECORDS:
+        raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
+        raise InputError(f"samples is a whole number from 2 on, not {samples!r}")
+    widths = checked_widths(quantiles, margins)
+    batches = iter(batches_of(loader, tuples=True))
+    first = next(batches, None)
+    if first is None:
+        raise InputError("the loader gives no batch: a curve needs data")
+    work = Work(model, first, mode=mode, output=output, known=known, rtol=rtol, max_seconds=max_seconds)
+    return measured_curve(
+        work,
+        itertools.chain([first], batches),
+        widths=widths,
+        samples=samples,
+        share=share,
+        confidence=confidence,
+        record=record,
+        everywhere=work.rungs(effort)["best"],
+        effort=effort,
+        budget=work.budget,
+        seed=seed,
+    )
+
+
+def checked_widths(quantiles: Sequence[float], margins: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Return pairs (quantile, margin) from the narrowest domain to the widest.
+
+    Raises:
+        InputError: one of them is not what it can be, or there is none.
+    """
+    for name, values, top in (("quantiles", quantiles, 1.0), ("margins", margins, math.inf)):
+        numbers = isinstance(values, Sequence) and all(isinstance(v, int | float) and 0.0 <= v < top for v in values)
+        if isinstance(values, str) or not numbers:
+            raise InputError(f"{name} are numbers from 0 up to (not including) {top:g}, not {values!r}")
+    narrow = [(float(q), 0.0) for q in sorted(set(quantiles), reverse=True) if q > 0]
+    wide = [(0.0, float(m)) for m in sorted({*margins, *([0.0] if 0 in quantiles else [])})]
+    if not narrow + wide:
+        raise InputError("quantiles and margins are both empty: name the widths of one domain at least")
+    return (*narrow, *wide)
+
+
+def measured_curve(
+    work: Work,
+    batches: Iterable[Any],
+    *,
+    widths: Sequence[tuple[float, float]],
+    samples: int,
+    share: float,
+    confidence: float,
+    everywhere: Bracket,
+    budget: Budget,
+    norms: int | None = None,
+    record: str = "ranges",
+    effort: str = "fast",
+    seed: int = 0,
+) -> ShareCurve:
+    """Return the curve of a captured model, of which the bound over all inputs is known: one pass over the batches.
+
+    Jacobian norms are taken at `norms` samples, by default at as many as it takes to speak of the share.
+    """
+    reading = budget.share(PASS_SHARE).search("the pass over the data")
+    seen = _Pass(work, widths, samples, norms or draws_needed(share, confidence), record, seed)
+    with Progress("recording domains") as progress:
+        for batch in batches:
+            seen.add(batch)
+            progress.step(f"sample {seen.read} of {samples}")
+            if seen.enough or reading.over:
+                break
+    domains = seen.domains(confidence, everywhere, effort, budget)
+    return ShareCurve(
+        mode=work.graph.mode,
+        samples=seen.extremes.samples,
+        confidence=confidence,
+        data=seen.data(share, confidence),
+        domains=domains,
+        everywhere=everywhere,
+        skipped=tuple(seen.skipped.items()),
+        notes=tuple(dict.fromkeys((INDEPENDENT, *work.graph.notes, *budget.cuts))),
+    )
+
+
+class _Pass:
+    """What is kept of the samples: the extremes of most, some fresh ones, and the Jacobian norms at the first."""
+
+    def __init__(
+        self, work: Work, widths: Sequence[tuple[float, float]], samples: int, norms: int, record: str, seed: int
+    ) -> None:
+        refuse_complex(work.double)
+        self.work, self.widths, self.samples, self.needed, self.record = work, widths, samples, norms, record
+        self.feed = Feed(work.model, work.graph, work.mode, work.output)
+        self.watcher = watcher_of(Steps(work.double, work.segments.effects), record)
+        self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
+        self.fresh: list[tuple[Tensor, Tensor]] = []
+        self.read = 0
+        self.defining: list[bool] = []
+        self.skipped: dict[str, str] = {}
+        self.norms: SampleNorms | None = None
+        try:
+            self.norms = SampleNorms(
+                work.model, mode=work.mode, output=work.output, rtol=work.rtol, seed=seed, graph=work.graph
+            )
+        except InputError as error:
+            self.skipped["DATA"] = str(error)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many samples as asked for were read."""
+        return self.read >= self.samples and (self.norms is None or len(self.norms) >= self.needed)
+
+    def add(self, batch: Any) -> None:
+        """Record the samples of a batch."""
+        device = self.work.graph.inputs[0].value.device
+        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+        found = self.feed.points(batch)
+        if found is None:  # of another size, where the function is that of a whole batch
+            return
+        points, expected = found
+        place = torch.arange(self.read, self.read + len(points), device=points.device)
+        held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
+        used = ~held & (place < self.samples)
+        if bool(used.any()):
+            figures, computed = self.watcher.figures(points[used])
+            self.feed.check(computed, expected[used])
+            count("passes", int(used.sum()))
+            self.extremes.add(figures, int(used.sum()))
+        if bool(held.any()):
+            own = self.work.graph.inputs[0].value.dtype  # they come in it, and take less memory
+            self.fresh.append((points[held].to(own), expected[held]))
+        self.read += len(points)
+        self.defining += used.tolist()
+        if self.norms is not None and len(self.norms) < self.needed:
+            try:
+                self.norms.add(first_samples(batch, self.needed) if self.work.graph.per_sample else batch)
+            except (InputError, JacobianError) as error:
+                self.norms, self.skipped["DATA"] = None, str(error)
+
+    def data(self, share: float, confidence: float) -> DataBracket | None:
+        """Return the quantiles of the Jacobian norms; None where there are none."""
+        return None if self.norms is None else self.norms.quantile(share, confidence)
+
+    def domains(self, confidence: float, everywhere: Bracket, effort: str, budget: Budget) -> tuple[DomainPoint, ...]:
+        """Return the domains with their bounds and coverages; a bound is also one for every narrower domain."""
+        if not self.extremes.samples:
+            raise InputError("every sample was kept aside to measure the coverage: pass more than one")
+        base: Domain | None = None
+        found: list[tuple[Domain, Bracket]] = []
+        for quantile, margin in reversed(self.widths):
+            if found and budget.late:
+                break
+            limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
+            base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)
+            domain = base.resized(limits, margin=margin, quantile=quantile)
+            bracket = DomainWork(self.work, domain, everywhere).rungs(effort)["best"]
+            if found and found[-1][1].log10_upper < bracket.log10_upper:
+                bracket = found[-1][1]
+            found.append((domain, bracket))
+        covers = self._coverages([domain for domain, _ in found], confidence)
+        points = [
+            DomainPoint(
+                quantile=domain.quantile,
+                margin=domain.margin,
+                bracket=replace(bracket, log10_lower=-math.inf if domain.quantile > 0 else self._steepest()),
+                coverage=coverage,
+            )
+            for (domain, bracket), coverage in zip(found, covers, strict=True)
+        ]
+        return tuple(reversed(points))
+
+    def _steepest(self) -> float:
+        """Return the largest Jacobian norm at a sample that defines the domains, and so lies in those that drop none.
+
+        It is no figure of its own: a bound below it would be a bug, and a bracket says so.
+        """
+        known = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
+        return max(known, default=-math.inf)
+
+    def _coverages(self, domains: Sequence[Domain], confidence: float) -> list[Coverage | None]:
+        """Return the share of the fresh samples in each domain."""
+        inside, total = [0] * len(domains), 0
+        for points, expected in self.fresh:
+            figures, computed = self.watcher.figures(points.double())
+            self.feed.check(computed, expected)
+            count("passes", len(points))
+            total += len(points)
+            for i, domain in enumerate(domains):
+                inside[i] += int((domain.excess(figures, len(points)) <= 0).sum())
+        return [covered(number, total, confidence) if total else None for number in inside]

@@ -1,0 +1,174 @@
+"""`curve_document`: the growth of small changes against the share of the data, as the report a person reads."""
+
+from __future__ import annotations
+
+import math
+
+from ...report.document import Block, Chart, Column, Document, Notice, Series, Table, Text
+from ...report.words import counted, factor
+from ..data.page import SHARES
+from .shares import DomainPoint, ShareCurve
+
+USELESS = 6.0
+"""Decades above the other figures beyond which the bound over all inputs is not drawn beside them."""
+MEANING = (
+    "Two answers to one question. At the samples: at that share of the data the growth at that very input is at most "
+    "this. In a domain: that share of the data lies in a set of inputs, at ALL of which the growth is at most this. "
+    "Both speak of fresh draws of the same data, each share with its own confidence."
+)
+
+
+def curve_document(curve: ShareCurve, *, brief: bool = False) -> Document:
+    """Return the report of a curve.
+
+    Args:
+        curve: what `normscope.curve` returned; nothing is computed again.
+        brief: for a terminal: without the chart.
+    """
+    blocks: list[Block] = [*(Text(body=line) for line in statements(curve)), *curve_blocks(curve, brief=brief)]
+    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes]
+    return Document(title="How much a small change grows, by the share of the data", blocks=tuple(blocks))
+
+
+def curve_blocks(curve: ShareCurve, *, brief: bool = False) -> list[Block]:
+    """Return the chart and the tables of a curve."""
+    chart = None if brief else share_chart(curve)
+    blocks: list[Block] = [] if chart is None else [chart]
+    blocks += [table for table in (_shares(curve), _domains(curve)) if table is not None]
+    if curve.skipped:
+        blocks.append(Notice(level="info", heading="Not measured", lines=curve.skipped))
+    return blocks
+
+
+def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
+    """Return what a curve says in sentences: at the samples, inside a domain, over all inputs.
+
+    Args:
+        curve: any curve.
+        share: of the data, that the first sentence speaks of.
+    """
+    found = []
+    if curve.data is not None:
+        high = curve.limits(share)[0]
+        seen = counted(curve.data.samples, "sample")
+        found.append(
+            f"{seen} are too few to speak of {100 * share:g} % of the data."
+            if high == math.inf
+            else f"At {100 * share:g} % of the data (DATA) a small change grows at most {factor(high)} times, with "
+            f"confidence {100 * curve.confidence:g} % (from {seen})."
+        )
+    point = curve.domain(share)
+    if point is not None:
+        size = _times(point.bracket.log10_upper)
+        found.append(
+            f"At every input whose inner values stay in the ranges of {_recorded(curve)} (DOMAIN; "
+            f"{point.width}) a small change grows {size}; {covering(point)}."
+        )
+    found.append(f"Over all inputs (GLOBAL) a change grows {_times(curve.everywhere.log10_upper)}.")
+    return found
+
+
+def covering(point: DomainPoint) -> str:
+    """Say how much fresh data lies in a domain."""
+    cover = point.coverage
+    if cover is None:
+        return "how much fresh data lies inside was not measured"
+    return (
+        f"{cover.inside} of {cover.samples} fresh samples lie inside, so at least {cover.at_least} of the data with "
+        f"confidence {100 * cover.confidence:g} %"
+    )
+
+
+def share_chart(curve: ShareCurve) -> Chart | None:
+    """Return DATA and DOMAIN by share of the data in one chart; None where neither has a point."""
+    points = _points(curve)
+    if not points:
+        return None
+    names = ("at the samples (DATA)", "at every input of a domain (DOMAIN)")
+    columns = [[point[i] for point in points] for i in (1, 2)]
+    series = tuple(
+        Series(name=name, style="line", values=tuple(v if math.isfinite(v) else None for v in column))
+        for name, column in zip(names, columns, strict=True)
+        if any(map(math.isfinite, column))
+    )
+    top = max(v for column in columns for v in column if math.isfinite(v))
+    everywhere = curve.everywhere.log10_upper
+    shown = everywhere - top <= USELESS
+    beyond = "" if shown else f" Over all inputs the bound is {_times(everywhere)}, far above this chart."
+    return Chart(
+        title="How much a small change grows, by the share of the data",
+        labels=tuple(_percent(share) for share, _, _ in points),
+        series=series,
+        axis="log10 of the growth (1 is ten times)",
+        caption=f"{MEANING}{beyond}",
+        rules=(("any input (GLOBAL)", everywhere),) if shown else (),
+        term="domain",
+    )
+
+
+def _points(curve: ShareCurve) -> list[tuple[float, float, float]]:
+    """Return shares with the limits of DATA and DOMAIN, as far as the samples go."""
+    points = [(share, *curve.limits(share)) for share in SHARES]
+    return [point for point in points if min(point[1:]) < math.inf]
+
+
+def _shares(curve: ShareCurve) -> Table | None:
+    points = _points(curve)
+    if not points:
+        return None
+    return Table(
+        title="By share of the data",
+        columns=(
+            Column(title="share", kind="text", help="of the distribution that the samples come from"),
+            Column(title="at the samples (DATA)", kind="log10", help="the growth that this share does not exceed"),
+            Column(title="in a domain (DOMAIN)", kind="log10", help="over all of a set in which this share lies"),
+        ),
+        rows=tuple((_percent(share), *map(_known, high)) for share, *high in points),
+        caption=f"Exponents of ten; each holds with confidence {100 * curve.confidence:g} %, one at a time.",
+    )
+
+
+def _domains(curve: ShareCurve) -> Table | None:
+    if not curve.domains:
+        return None
+    return Table(
+        title="Domains, each inside the next",
+        columns=(
+            Column(title="ranges", kind="text", help="how wide they are, beside what was seen at the samples"),
+            Column(title="growth, at most", kind="log10", help="of a small change, at every input inside"),
+            Column(title="fresh samples inside", kind="percent", help="of those that did not define it"),
+            Column(title="at least", kind="text", help="of the distribution, with that confidence"),
+            Column(title="method", kind="name"),
+        ),
+        rows=tuple(
+            (
+                point.width,
+                point.bracket.log10_upper,
+                None if point.coverage is None else point.coverage.share,
+                None if point.coverage is None else point.coverage.at_least,
+                point.bracket.method,
+            )
+            for point in curve.domains
+        ),
+        caption=f"Recorded over {_recorded(curve)}. A domain need not be convex: between two "
+        "inputs the bound holds if the whole segment lies inside.",
+    )
+
+
+def _recorded(curve: ShareCurve) -> str:
+    """Say what the domains were recorded over."""
+    shape = curve.everywhere.input_shape or (1,)
+    whole = curve.mode == "train" or shape[0] > 1
+    return counted(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
+
+
+def _known(value: float) -> float | None:
+    return value if value < math.inf else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.6g} %"
+
+
+def _times(exponent: float) -> str:
+    return "without a known bound" if exponent == math.inf else f"at most {factor(exponent)} times"

@@ -1,0 +1,219 @@
+"""`ShareCurve`: how much a small change grows, against the share of the data that the figure speaks of."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...core.bracket import Bracket
+from ...core.errors import InputError, SoundnessError, said
+from ...core.files import read_json, write_text
+from ...report.shown import Shown
+from ..data.page import SHARES
+from ..data.quantile import DataBracket, check_shares
+from ..domain.coverage import Coverage
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ...report.document import Document
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainPoint:
+    """One of several domains that lie inside each other, all from one recording.
+
+    Attributes:
+        quantile: the share of the recorded samples that each limit leaves outside.
+        margin: by how much every range is wider than what was seen.
+        bracket: the bound over all inputs inside; the lower side is the largest Jacobian norm at a recorded sample that
+            lies inside for certain, where there is one.
+        coverage: of samples that did not define the domain; None where there were none.
+    """
+
+    quantile: float
+    margin: float
+    bracket: Bracket
+    coverage: Coverage | None
+
+    @property
+    def width(self) -> str:
+        """How wide the ranges are, in words."""
+        if self.quantile > 0:
+            return f"each range without its outer {100 * self.quantile:g} %"
+        return f"ranges {100 * self.margin:g} % wider than seen" if self.margin > 0 else "ranges as seen"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "quantile": self.quantile,
+            "margin": self.margin,
+            "bracket": self.bracket.to_json(),
+            "coverage": None if self.coverage is None else self.coverage.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DomainPoint:
+        """Return the point that `to_json` wrote."""
+        found = data["coverage"]
+        return cls(
+            quantile=float(data["quantile"]),
+            margin=float(data["margin"]),
+            bracket=Bracket.from_json(data["bracket"]),
+            coverage=None if found is None else Coverage.from_json(found),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareCurve(Shown):
+    """How much a small change of the input grows, against the share of the data that the figure speaks of.
+
+    DATA and DOMAIN answer the same question with different strength. DATA: at a share of the distribution the Jacobian
+    norm is at most this. DOMAIN: that share lies in a set, over ALL of which the Jacobian norm is at most this. Both
+    hold with `confidence` for each share alone. Both speak of fresh draws from the distribution of the data; what
+    DOMAIN says of the inputs inside holds for shifted and adversarial inputs as well, as long as they lie inside.
+
+    Attributes:
+        mode: `"train"` or `"eval"`.
+        samples: how many samples (in train mode: batches) defined the domains.
+        confidence: of every limit.
+        data: the quantiles of the Jacobian norm; None where there are none (`skipped` says why).
+        domains: from the narrowest to the widest, each inside the next.
+        everywhere: the bound over all inputs.
+        skipped: what was not measured, and why.
+        notes: what the reader must know.
+    """
+
+    mode: str
+    samples: int
+    confidence: float
+    data: DataBracket | None
+    domains: tuple[DomainPoint, ...]
+    everywhere: Bracket
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = field(default=(), repr=False)
+
+    def limits(self, share: float) -> tuple[float, float]:
+        """Return log10 of the growth that a share of the data does not exceed: by DATA, and by DOMAIN.
+
+        The figure of DOMAIN is that of the narrowest domain whose coverage has a lower limit of at least the share. The
+        domains lie inside each other, so this choice costs no confidence.
+
+        Args:
+            share: of the distribution, between 0 and 1.
+
+        Returns:
+            Two exponents of ten; `inf` where there are too few samples to speak of that share.
+        """
+        check_shares(share, self.confidence)
+        data = math.inf if self.data is None else self.data.limits(share, self.confidence)[1]
+        inside = (p.bracket.log10_upper for p in self.domains if p.coverage is not None and p.coverage.lower >= share)
+        return data, next(inside, math.inf)
+
+    def reach(self, share: float) -> float | None:
+        """Return the largest share, up to some, that the samples of DATA are enough to speak of; None for none."""
+        shares = [s for s in sorted({*SHARES, share}) if s <= share and self.limits(s)[0] < math.inf]
+        return shares[-1] if shares else None
+
+    def domain(self, share: float) -> DomainPoint | None:
+        """Return the narrowest domain in which at least a share of the fresh samples lies, otherwise the widest."""
+        if not self.domains:
+            return None
+        covered = (p for p in self.domains if p.coverage is not None and p.coverage.share >= share)
+        return next(covered, self.domains[-1])
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "type": "share_curve",
+            "mode": self.mode,
+            "samples": self.samples,
+            "confidence": self.confidence,
+            "data": None if self.data is None else self.data.to_json(),
+            "domains": [point.to_json() for point in self.domains],
+            "everywhere": self.everywhere.to_json(),
+            "skipped": [list(pair) for pair in self.skipped],
+            "notes": list(self.notes),
+        }
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> ShareCurve:
+        """Return the curve that `to_json` wrote; witnesses are not stored.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no curve of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
+        given = source if isinstance(source, Mapping) else read_json(source)
+        try:
+            if given["type"] != "share_curve" or given["schema_version"] != SCHEMA_VERSION:
+                raise ValueError("it is of another type or version")
+            return cls(
+                mode=str(given["mode"]),
+                samples=int(given["samples"]),
+                confidence=float(given["confidence"]),
+                data=None if given["data"] is None else DataBracket.from_json(given["data"]),
+                domains=tuple(map(DomainPoint.from_json, given["domains"])),
+                everywhere=Bracket.from_json(given["everywhere"]),
+                skipped=tuple((str(what), str(why)) for what, why in given["skipped"]),
+                notes=tuple(map(str, given["notes"])),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SoundnessError) as error:
+            raise InputError(
+                f"{name} holds no curve over shares ({said(error)}): write one with curve.to_json(path)"
+            ) from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per point: `scope`, `share`, `share_seen`, `log10_upper`, and the width of a domain.
+
+        `share` is the share of the distribution that the line speaks of with `confidence`. Of the points of DATA those
+        are left out that the samples are too few for.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        lines: list[dict[str, Any]] = []
+        for share in SHARES:
+            if self.data is not None and (high := self.limits(share)[0]) < math.inf:
+                lines.append({"scope": "data", "share": share, "log10_upper": high, "evidence": "SAMPLED"})
+        for point in self.domains:
+            known, cover = point.bracket, point.coverage
+            line = {"scope": "domain", "share": None if cover is None else cover.lower}
+            line |= {"share_seen": None if cover is None else cover.share, "log10_upper": known.log10_upper}
+            line |= {"quantile": point.quantile, "margin": point.margin, "evidence": known.evidence.name}
+            lines.append(line)
+        whole = {"scope": "global", "share": 1.0, "log10_upper": self.everywhere.log10_upper}
+        lines.append(whole | {"evidence": self.everywhere.evidence.name})
+        columns = ["scope", "share", "share_seen", "log10_upper", "quantile", "margin", "evidence"]
+        return pandas.DataFrame(lines, columns=columns)
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        from .page import curve_document
+
+        return curve_document(self, brief=brief)
