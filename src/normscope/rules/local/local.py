@@ -40,6 +40,7 @@ class Enclosure:
         entries: `[B, *shape]`, Lipschitz constant of every entry.
         radius: `[B]`, of the balls.
         sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
+        apart: for values `[B, sets, n]` how far (l2) every set can be from its centre, `[B, sets]`, where it is known.
     """
 
     centre: Tensor
@@ -49,6 +50,7 @@ class Enclosure:
     entries: Tensor
     radius: Tensor
     sets: Tensor | None = None
+    apart: Tensor | None = None
 
     @property
     def deviation(self) -> Tensor:
@@ -66,6 +68,8 @@ class Enclosure:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
         deviation = self.deviation
         apart = l2(flat(deviation, deviation.ndim - dims), -1)
+        if self.apart is not None and self.apart.shape == apart.shape:
+            apart = torch.minimum(apart, self.apart)
         if self.sets is not None and self.sets.shape == apart.shape:
             return torch.minimum(apart, times(self.sets, self.radius[:, None]))
         return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
@@ -84,6 +88,7 @@ class Part:
         operand: `[B, *out]`, where the primitive acts on sets: the constant of the set behind every entry.
         blocks: how many dimensions behind the batch number independent blocks: norm(dw/weight) <= norm(dv) holds for
             each of them alone.
+        rest: `[B, *out]`, the weight that is enough where one of the two inputs is the centre; `weight` if None.
     """
 
     pull: Callable[[Tensor], Tensor]
@@ -93,6 +98,19 @@ class Part:
     slopes: tuple[Tensor, Tensor] | None = None
     operand: Tensor | None = None
     blocks: int = 0
+    rest: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The value is that at the centre, plus maps of the operands' changes, plus a rest in [low, high], entry by entry.
+
+    `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`.
+    """
+
+    pulls: tuple[Callable[[Tensor], Tensor], ...]
+    low: Tensor
+    high: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +132,7 @@ class Local:
         parts: one per operand.
         lines: gives lines around the value, for primitives that know some; the others stay with their centre map.
         reason: why there is no finite gain, if there is none.
+        around: gives maps with an entrywise rest, for primitives that know some.
     """
 
     low: Tensor
@@ -121,6 +140,7 @@ class Local:
     parts: tuple[Part, ...]
     lines: Callable[[], Lines] | None = None
     reason: str | None = None
+    around: Callable[[], Around] | None = None
 
 
 class Primitive(ABC):

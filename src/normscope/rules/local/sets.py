@@ -82,8 +82,10 @@ class Normalize(Primitive):
         size = torch.maximum(low.abs(), high.abs())
         whole = _sets(y)
         entries = times(top[..., None], y.entries + times(size, whole[..., None]) / math.sqrt(n))
-        radii, sets = (value[..., None].expand_as(y.centre) for value in (radius, whole))
-        part = Part(pull, radii, top.amax(-1), entries, operand=sets, blocks=1)
+        # from the centre the Jacobian moves in proportion to the way gone: half as much on average
+        half = torch.where(near, moved / 2, radius) * (1 + 1e-12)
+        radii, sets, rest = (value[..., None].expand_as(y.centre) for value in (radius, whole, half))
+        part = Part(pull, radii, top.amax(-1), entries, operand=sets, blocks=1, rest=rest)
         broken = bool(top.isinf().any())
         return Local(
             low, high, (part,), reason="a variance that can vanish within the ball, with eps 0" if broken else None
@@ -147,8 +149,12 @@ class Softmax(Primitive):
         p = _simplex(x)
         size = p.centre.norm(dim=-1)
         worst = torch.maximum(p.high - p.centre, p.centre - p.low).amax(-1).clamp(min=0.0)
-        moved = torch.minimum(worst, p.distance) + p.distance * (size + (size + p.distance).clamp(max=1.0))
+        largest = (size + p.distance).clamp(max=1.0)
+        moved = torch.minimum(worst, p.distance) + p.distance * (size + largest)
         near, radius = _nearer(moved, p.top)
+        # from the centre the weights move by at most top times the way gone: half of that on average
+        mean = torch.minimum(p.distance, times(p.top, x.distance(1)) / 2)
+        mean = torch.where(near, torch.minimum(worst, mean) + mean * (size + largest), radius) * (1 + 1e-12)
         entries = _row_entries(x, p)
 
         def pull(rows: Tensor) -> Tensor:
@@ -156,8 +162,8 @@ class Softmax(Primitive):
             exact = weights * (rows - (weights * rows).sum(-1, keepdim=True))
             return torch.where(near[:, None, :, None], exact, rows * (p.top / 2)[:, None, :, None])
 
-        radii, sets = (value[..., None].expand_as(x.centre) for value in (radius, _sets(x)))
-        part = Part(pull, radii, p.top.amax(-1), entries, operand=sets, blocks=1)
+        radii, sets, rest = (value[..., None].expand_as(x.centre) for value in (radius, _sets(x), mean))
+        part = Part(pull, radii, p.top.amax(-1), entries, operand=sets, blocks=1, rest=rest)
         return Local(p.low, p.high, (part,))
 
 
