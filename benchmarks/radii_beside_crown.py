@@ -11,7 +11,7 @@ and alpha-CROWN with the 20 steps that are its default. The attack is off.
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,23 @@ def timed(run: Callable[[], Tensor]) -> tuple[Tensor, float]:
     return found, time.process_time() - began
 
 
+def report(model: nn.Module, x: Tensor, y: Tensor, efforts: Sequence[str]) -> None:
+    """Print the median radius and the time of every method."""
+    runs: dict[str, Callable[[], Tensor]] = {
+        effort: lambda effort=effort: torch.tensor(certified_radius(model, x, y, effort=effort, attack=False).radius)
+        for effort in efforts
+    }
+    if BoundedModule is not None:
+        runs |= {method: lambda method=method: crown(model, x, y, method) for method in ("CROWN", "alpha-CROWN")}
+    for name, run in runs.items():
+        try:
+            found, seconds = timed(run)
+        except Exception as error:  # another program's trouble is part of the comparison
+            print(f"  {name:<12} failed: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
+        print(f"  {name:<12} median radius {float(found.median()):.4f}   {seconds:7.1f} s", flush=True)
+
+
 def main() -> None:
     """Train, certify by every method, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -133,19 +150,7 @@ def main() -> None:
         clean = accuracy(model, data.test_images, data.test_labels)
         print(f"{name}: test accuracy {100 * clean:.1f} %, {len(x)} samples")
         certified_radius(model, x[:1], y[:1], attack=False)  # what is loaded on the first call is not timed
-        for effort in arguments.efforts:
-            found, seconds = timed(
-                lambda effort=effort: torch.tensor(certified_radius(model, x, y, effort=effort, attack=False).radius)
-            )
-            print(f"  {effort:<12} median radius {float(found.median()):.4f}   {seconds:7.1f} s", flush=True)
-        if BoundedModule is None:
-            continue
-        for method in ("CROWN", "alpha-CROWN"):
-            try:
-                found, seconds = timed(lambda method=method: crown(model, x, y, method))
-                print(f"  {method:<12} median radius {float(found.median()):.4f}   {seconds:7.1f} s", flush=True)
-            except Exception as error:  # another program's trouble is part of the comparison
-                print(f"  {method:<12} failed: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        report(model, x, y, arguments.efforts)
     if BoundedModule is None:
         print("auto_LiRPA is not installed: its rows are left out")
 

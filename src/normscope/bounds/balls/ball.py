@@ -23,11 +23,11 @@ from ..work import ATTACK_WORK, BELOW, Work, cut_short
 from .attack import STEPS, strongest_pairs
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
+from .outcome import Outcome, affine_outcome
 from .reach_search import search
 from .reach_state import Reach
 from .relaxation import Relaxation
 from .sweep import below
-from .outcome import Outcome, affine_outcome
 
 OUTPUTS = 1024
 """Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""

@@ -12,9 +12,9 @@ from ...rules.local.local import Affine
 from ..passes import multiplications
 from .ball import Balls
 from .enclosure import enclose
+from .outcome import Outcome, affine_outcome
 from .relaxation import ROWS, Relaxation
 from .sweep import Below, below
-from .outcome import Outcome, affine_outcome
 
 MOST_WORK = 2e10
 """Multiplications that one test may take: larger networks are left to the constants."""

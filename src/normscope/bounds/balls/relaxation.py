@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.sizes import norm as l2
+from ...linalg.linear_map import Composite, Identity, LinearMap, Reindex
 from ...rules.local.local import Affine, Enclosure, Step, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import largest_singular
@@ -36,10 +37,13 @@ class Relaxation:
 
     def look(self, seen: Enclosures, name: str, step: Step | None = None) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
-        x = seen.known[name]
+        if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
+            return None
+        x, form = seen.known[name], seen.unrolled.forms[name]
         sets = _in_sets(seen, name, step)
-        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(seen.unrolled.forms[name])
-        if step is None or (linear and not sets) or not bool((seen.radius > 0).any()) or self.budget.late:
+        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(form)
+        # what is linear in the input has exact limits, what only moves entries of a primitive's value has its limits
+        if not sets and (linear or (len(form) == 1 and all(map(_moves, form.values())))):
             return None
         chosen = _open(seen, name, step)
         if chosen.shape[1] == 0:
@@ -67,6 +71,13 @@ class Relaxation:
 
     def learn(self, seen: Enclosures, index: int, step: Step) -> None:
         """Nothing is kept between primitives."""
+
+
+def _moves(linear: LinearMap) -> bool:
+    """Say whether a map only moves entries."""
+    if isinstance(linear, Composite):
+        return all(map(_moves, linear.parts))
+    return isinstance(linear, Identity | Reindex)
 
 
 def _in_sets(seen: Enclosures, name: str, step: Step | None) -> bool:

@@ -10,7 +10,6 @@ Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch

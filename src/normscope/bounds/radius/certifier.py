@@ -17,13 +17,13 @@ from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..balls.ball import Balls
-from .stages import ConstantStage, LinearStage, Stage
 from ..passes import passes
 from ..work import Work
 from .differences import difference_constants
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
 from .search import LEAST, MOST, widest
+from .stages import ConstantStage, LinearStage, Stage
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
