@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.sizes import norm as l2
-from ...linalg.linear_map import Composite, Identity, LinearMap, Reindex
 from ...rules.local.local import Affine, Enclosure, Step, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import largest_singular
@@ -39,11 +38,9 @@ class Relaxation:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
             return None
-        x, form = seen.known[name], seen.unrolled.forms[name]
-        sets = _in_sets(seen, name, step)
-        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(form)
-        # what is linear in the input has exact limits, what only moves entries of a primitive's value has its limits
-        if not sets and (linear or (len(form) == 1 and all(map(_moves, form.values())))):
+        x, sets = seen.known[name], _in_sets(seen, name, step)
+        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(seen.unrolled.forms[name])
+        if linear and not sets:
             return None
         chosen = _open(seen, name, step)
         if chosen.shape[1] == 0:
@@ -73,19 +70,12 @@ class Relaxation:
         """Nothing is kept between primitives."""
 
 
-def _moves(linear: LinearMap) -> bool:
-    """Say whether a map only moves entries."""
-    if isinstance(linear, Composite):
-        return all(map(_moves, linear.parts))
-    return isinstance(linear, Identity | Reindex)
-
-
 def _in_sets(seen: Enclosures, name: str, step: Step | None) -> bool:
     """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
     if step is None or isinstance(step.operation, Affine) or seen.known[name].centre.ndim != 3:
         return False
     local = step.operation.local([seen.known[operand] for operand in step.operands])
-    return local.around is None and len(step.operands) == 1 and local.parts[0].slopes is None
+    return len(step.operands) == 1 and local.parts[0].slopes is None
 
 
 def _apart(found: list[Below], radius: Tensor, x: Enclosure) -> Tensor:

@@ -86,16 +86,23 @@ def _through(step: Step, local: Local, seen: Enclosures, found: Tensor, gradient
         for operand, middle, tilt in zip(step.operands, bend.middles, bend.tilts, strict=True):
             accumulate(gradients, operand, torch.addcmul(found * middle[:, None], size, tilt[:, None]))
         return _between(found, size, bend.low, bend.high)
-    if local.around is not None:
-        around: Around = local.around()
+    around = None if local.around is None else local.around()
+    if around is not None and (len(operands) > 1 or _known(around)):
         for operand, pull in zip(step.operands, around.pulls, strict=True):
             accumulate(gradients, operand, pull(found))
-        return _between(found, found.abs(), around.low.clamp(max=0.0), around.high.clamp(min=0.0))
+        lost = _between(found, found.abs(), around.low.clamp(max=0.0), around.high.clamp(min=0.0))
+        if around.weight is not None:
+            lost = torch.maximum(lost, -_remainder(found, around.weight, 1, operands[0]))
+        return lost
     lost = torch.zeros(found.shape[:2], dtype=found.dtype, device=found.device)
     for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
         accumulate(gradients, operand, part.pull(found))
-        lost = lost - _remainder(found, part.weight if part.rest is None else part.rest, part.blocks, x)
+        lost = lost - _remainder(found, part.weight, part.blocks, x)
     return lost
+
+
+def _known(around: Around) -> bool:
+    return bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
 
 
 def _between(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:

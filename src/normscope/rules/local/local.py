@@ -88,7 +88,6 @@ class Part:
         operand: `[B, *out]`, where the primitive acts on sets: the constant of the set behind every entry.
         blocks: how many dimensions behind the batch number independent blocks: norm(dw/weight) <= norm(dv) holds for
             each of them alone.
-        rest: `[B, *out]`, the weight that is enough where one of the two inputs is the centre; `weight` if None.
     """
 
     pull: Callable[[Tensor], Tensor]
@@ -98,19 +97,20 @@ class Part:
     slopes: tuple[Tensor, Tensor] | None = None
     operand: Tensor | None = None
     blocks: int = 0
-    rest: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
     """The value is that at the centre, plus maps of the operands' changes, plus a rest in [low, high], entry by entry.
 
-    `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`.
+    `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`. With a `weight` (and one operand, in sets)
+    the rest of every set has an l2 norm of at most the weight times the set's distance from its centre, too.
     """
 
     pulls: tuple[Callable[[Tensor], Tensor], ...]
     low: Tensor
     high: Tensor
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
