@@ -22,6 +22,8 @@ ROWS = 1024
 """At most this many entries of one value are relaxed, those that could gain most."""
 AT_ONCE = 1e7
 """Entries of the largest tensor carried backwards at once."""
+KEPT = 5e7
+"""Slopes of all entries of a value in all inputs that are kept at once, to bound how far sets of entries can move."""
 
 
 class Relaxation:
@@ -38,7 +40,9 @@ class Relaxation:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
             return None
-        x, sets = seen.known[name], _in_sets(seen, name, step)
+        x = seen.known[name]
+        inputs = sum(math.prod(item.shape) for item in seen.unrolled.graph.inputs)
+        sets = _in_sets(seen, name, step) and 2 * x.centre.numel() * inputs <= KEPT
         linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(seen.unrolled.forms[name])
         if linear and not sets:
             return None
@@ -60,7 +64,7 @@ class Relaxation:
             here = centre.gather(1, some)
             low.scatter_(1, some, torch.maximum(low.gather(1, some), here + under))
             high.scatter_(1, some, torch.minimum(high.gather(1, some), here + over))
-            found.append(both)
+            found += [both] if sets else []
         shape = x.centre.shape
         tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
         whole = sets and len(found) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]

@@ -90,10 +90,10 @@ def _through(step: Step, local: Local, seen: Enclosures, found: Tensor, gradient
     if around is not None and (len(operands) > 1 or _known(around)):
         for operand, pull in zip(step.operands, around.pulls, strict=True):
             accumulate(gradients, operand, pull(found))
-        lost = _between(found, found.abs(), around.low.clamp(max=0.0), around.high.clamp(min=0.0))
+        low, high = around.low.clamp(max=0.0), around.high.clamp(min=0.0)
         if around.weight is not None:
-            lost = torch.maximum(lost, -_remainder(found, around.weight, 1, operands[0]))
-        return lost
+            return _in_sets(found, low, high, around.weight, operands[0])
+        return _between(found, found.abs(), low, high)
     lost = torch.zeros(found.shape[:2], dtype=found.dtype, device=found.device)
     for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
         accumulate(gradients, operand, part.pull(found))
@@ -115,6 +115,15 @@ def _between(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
     if not bool(unknown.any()):
         return total
     return torch.where((sizes @ unknown.to(sizes)[..., None])[..., 0] > 0, -torch.inf, total)
+
+
+def _in_sets(found: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
+    """Bound rows of a rest in [low, high] whose sets are short, too: each set by whichever is less, or all together."""
+    middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
+    single = (found * middle - found.abs() * half).sum(-1).clamp(max=0.0)
+    size = l2(times(found, weight[:, None]), -1) * (1 + 1e-12)
+    apart = torch.maximum(single, -times(size, x.distance(1)[:, None])).sum(-1)
+    return torch.maximum(apart, -times(l2(size, -1), x.distance(2)[:, None]) * (1 + 1e-12))
 
 
 @dataclass(frozen=True, slots=True)
