@@ -230,6 +230,10 @@ def no_remainder(patch) -> None:
     patch.setattr(sweep, "_remainder", lambda found, *rest: torch.zeros(found.shape[:2]).double())
 
 
+def no_rest_of_sets(patch) -> None:
+    patch.setattr(sweep, "_in_sets", lambda found, *rest: torch.zeros(found.shape[:2]).double())
+
+
 def no_skips(patch) -> None:
     patch.setattr(sweep, "accumulate", lambda gradients, name, rows: gradients.__setitem__(name, rows))
 
@@ -278,7 +282,8 @@ BUGS = {
     "the wrong side of a line": (wrong_side, "blocks", 0.3),
     "offsets dropped": (no_offsets, "blocks", 0.8),
     "signs not split": (no_signs, "blocks", 0.8),
-    "remainders of centre maps dropped": (no_remainder, "root mean square", 1.5),
+    "remainders of centre maps dropped": (no_remainder, "windows", 1.5),
+    "rests of sets dropped": (no_rest_of_sets, "root mean square", 1.5),
     "skips overwritten": (no_skips, "blocks", 0.3),
     "half the radius": (half_the_ball, "relu", 0.3),
     "products without their rest": (products_without_rest, "attention", 1.5),
