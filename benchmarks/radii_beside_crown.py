@@ -85,14 +85,15 @@ def crown(model: nn.Module, x: Tensor, y: Tensor, method: str, rtol: float = 0.0
     """Return radii that auto_LiRPA certifies, by bisection of all samples at once (convolutions: one by one)."""
     if len(x) > 1 and any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return torch.cat([crown(model, *sample, method) for sample in zip(x.split(1), y.split(1), strict=True)])
-    options = {"conv_mode": "matrix", "optimize_bound_args": {"iteration": 20}}
+    options = {"optimize_bound_args": {"iteration": 20}}
     bounded = BoundedModule(model, x[:1].expand_as(x).clone(), bound_opts=options, verbose=False)
     eye = torch.eye(10)
     rivals = eye[y][:, None] - eye[None]
     rivals = torch.stack([row[torch.arange(10) != label] for row, label in zip(rivals, y)])
 
     def passes(radius: Tensor) -> Tensor:
-        ball = BoundedTensor(x, PerturbationLpNorm(norm=2, eps=radius[:, None]))
+        size = radius[:, None] if len(x) > 1 else float(radius[0])
+        ball = BoundedTensor(x, PerturbationLpNorm(norm=2, eps=size))
         low, _ = bounded.compute_bounds(x=(ball,), C=rivals, method=method, bound_upper=False)
         return (low.detach().amin(1) > 0) & low.detach().isfinite().all(1)
 
