@@ -158,7 +158,9 @@ def ascended(net: str, radius: Tensor, steps: int = 40) -> Tensor:
     return least
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    "net", [pytest.param(net, marks=[] if net in ("relu", "blocks", "softmax") else pytest.mark.slow) for net in NETS]
+)
 def test_no_point_of_a_ball_has_a_smaller_margin(net):
     balls = balls_of(net)
     values = balls.values
