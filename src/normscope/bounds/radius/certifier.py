@@ -182,7 +182,8 @@ class Certifier:
         predicted = logits.argmax(1)
         labels = predicted if labels is None else labels
         zero = torch.zeros(len(rows), dtype=torch.float64)
-        return self._columns(labels, predicted, margins(logits, labels), zero, zero, None, False)
+        nothing = ["none"] * len(rows)
+        return self._columns(labels, predicted, margins(logits, labels), zero, nothing, None, False)
 
     def _some(self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool) -> Columns:
         logits = self.exact(rows)
