@@ -53,7 +53,9 @@ class Every(nn.Module):
         made += [x.permute(0, 2, 1, 3), square.t(), x.unsqueeze(0), x[:1].squeeze(0), torch.cat([x, x])]
         made += [torch.stack([x, x]), x[..., 0], x[:, 1:], x[:1].expand(2, 3, 6, 6), x.split(1, 1)[0]]
         made += [torch.zeros(2) + x.sum(), torch.ones(2) * x.sum(), torch.full((2,), 3.0) * x.sum()]
-        made += [torch.ones_like(x) * x, torch.zeros_like(x) + x]
+        made += [torch.ones_like(x) * x, torch.zeros_like(x) + x, torch.full_like(x, 2.0) * x, x.new_ones(2) * x.sum()]
+        made += [x[torch.arange(2), 0], x.gather(1, torch.zeros(2, 1, 6, 6, dtype=torch.long)), F.pad(x, (1, 1))]
+        made += [x.roll(1, 1), x.cumsum(1), (x <= x) * x, ((x > 1) & (x < 2)) * x, (x > 1).type_as(x)]
         return torch.cat([value.reshape(-1)[:1] for value in made])
 
 

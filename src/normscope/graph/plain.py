@@ -31,7 +31,8 @@ KEPT = _operators("""
     clamp clamp_min maximum minimum gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Scalar ne.Scalar where.self
     masked_fill.Scalar mean mean.dim sum sum.dim_IntList amax amin
     permute transpose.int t unsqueeze squeeze.dim cat stack select.int slice.Tensor expand split.Tensor
-    arange zeros ones full ones_like zeros_like
+    index.Tensor gather pad roll cumsum type_as __and__.Tensor le.Tensor
+    arange zeros ones full ones_like zeros_like full_like new_ones
 """)
 """Operators that torch leaves as they are."""
 VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
