@@ -37,7 +37,7 @@ KEPT = _operators("""
 """Operators that torch leaves as they are."""
 VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
 CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
-COPIES = {aten.contiguous.default, aten.clone.default}
+COPIES = {aten.contiguous.default, aten.clone.default, aten.alias.default}
 BATCH_NORM = aten.batch_norm.default
 DROPOUT = aten.dropout.default
 
