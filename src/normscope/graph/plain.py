@@ -33,8 +33,8 @@ KEPT = _operators("""
     permute transpose.int t unsqueeze squeeze.dim cat stack select.int slice.Tensor expand split.Tensor
     expm1 log1p sinh cosh atan floor round celu log_sigmoid threshold glu prelu addcmul lerp.Scalar logsumexp
     log_softmax.int var.dim std.dim max.dim linalg_vector_norm baddbmm einsum outer conv_transpose2d.input im2col
-    pixel_shuffle adaptive_max_pool2d upsample_nearest2d.vec upsample_bilinear2d.vec flip rot90 repeat tile hstack unbind.int
-    tril index.Tensor gather pad roll cumsum type_as __and__.Tensor le.Tensor
+    pixel_shuffle adaptive_max_pool2d upsample_nearest2d.vec upsample_bilinear2d.vec flip rot90 repeat tile hstack
+    unbind.int tril index.Tensor gather pad roll cumsum type_as __and__.Tensor le.Tensor
     arange linspace zeros ones full ones_like zeros_like full_like new_ones new_zeros
 """)
 """Operators that torch leaves as they are."""
