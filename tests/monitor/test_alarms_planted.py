@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from normscope.core.finding import Severity
+from normscope.monitor.watching import watch
 
 from .alarm_runs import convolutional, data, mlp, residual, sgd, train, warned
 
@@ -187,3 +188,32 @@ def test_a_normalizer_that_makes_signal_of_noise():
 def test_a_loss_that_training_makes_worse():
     run = train(mlp("batch"), sgd(1e-4), before=swelling(1.05, "linear4"))
     assert warned(run)["loss-rising"] == [""]
+
+
+@pytest.mark.parametrize("end", ["exit", "flush"])
+def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
+    """Without any time for alarms: at the latest after ten records, and whatever is left at a flush or at the end."""
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    told = []
+
+    @torch.no_grad()
+    def kill(model, step):
+        if step == 40:
+            model.linear2.bias.fill_(-50.0)
+
+    late = train(mlp(), sgd(0.01), before=kill, steps=100)
+    assert (named(late, "dead-relu").where, named(late, "dead-relu").step) == ("relu2", 90)
+    model = mlp()
+    optimizer = sgd(0.01)(model.parameters())
+    images, labels = data()
+    with watch(model, optimizer, every=10, tier="standard", sinks=[lambda r, f: told.extend(f)]) as run:
+        for step in range(281):
+            kill(model, step - 100)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[:16]), labels[:16]).backward()
+            optimizer.step()
+            if end == "flush" and step in (150, 201):
+                run.flush()
+                assert ("dead-relu" in {f.code for f in run.findings}) == (step == 201)
+    assert 180 <= named(run, "dead-relu").step <= 180 + 100, "ten records after the fifth that says so"
+    assert [f.code for f in told] == [f.code for f in run.findings], "sinks hear of all, once"

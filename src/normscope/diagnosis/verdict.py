@@ -76,6 +76,7 @@ CLAUSES: dict[str, tuple[str, str]] = {
         "{count} layers are close to overflow in half precision",
     ),
     "loss-rising": ("the loss rises",) * 2,
+    "loss-spike": ("the loss jumped",) * 2,
 }
 """By code, for one place and for several; `code info` where an info finding of that code says something else."""
 

@@ -17,6 +17,7 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .distributed import l2_norms, whole
 from .norms import Norms, Turns
+from .observed import Taken, summary
 from .parcel import Parcel
 from .probes import normalizers, updates
 from .probes.normalizers import Sets
@@ -79,6 +80,7 @@ class Measurement:
         self._copies: dict[str, Tensor] = {}
         self._known, self._budget = Known(), Budget(None)
         self._parcel: Parcel | None = None
+        self._observed: Mapping[str, Taken] = {}
         self._seconds = 0.0
 
     @property
@@ -163,9 +165,9 @@ class Measurement:
             self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
         self._rows, self._copies, self._parameters = {}, {}, {}
 
-    def send(self, seconds: float) -> None:
-        """Send everything to the host."""
-        self._seconds = seconds
+    def send(self, seconds: float, observed: Mapping[str, Taken]) -> None:
+        """Send everything to the host, with what the loop observed since the last record."""
+        self._seconds, self._observed = seconds, observed
         contents = self._contents
         if self.losses:
             chosen = [loss for index, loss in enumerate(self.losses) if index in self._used] or self.losses
@@ -191,6 +193,9 @@ class Measurement:
             for path, (out, inner) in self.seen.gradients.items():
                 if out is not None and inner is not None:
                     contents[("backward", path)] = inner / out
+            along = [size for pair in self.seen.gradients.values() for size in pair[::-1] if size is not None]
+            if len(along) > 1:  # from the first place on the way to the last, whatever runs between
+                contents["backward"] = along[0] / along[-1]
             contents |= {("dead", site): value for site, value in self.seen.dead.items()}
             contents |= {} if self.seen.domain is None else {"domain": self.seen.domain}
         self.seen = None
@@ -200,7 +205,8 @@ class Measurement:
 
     def arrived(self) -> bool:
         """Say whether `record` would not wait."""
-        return self._parcel is not None and self._parcel.arrived()
+        sent = self._parcel is not None and self._parcel.arrived()
+        return sent and all(taken.arrived() for taken in self._observed.values())
 
     def record(self) -> Record:
         """Return what was measured, as numbers."""
@@ -250,7 +256,8 @@ class Measurement:
                 kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
                 for kind, columns in values.items()
             },
-            total=self._total(values, sizes) | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
+            total=self._total(values, sizes) | _found_totals(found),
+            metrics=summary({name: taken.open() for name, taken in self._observed.items()}),
         )
 
     def _normalizers(self, found: Found) -> list[np.ndarray | None]:
@@ -323,6 +330,16 @@ class Measurement:
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
             "log10_weight": _joined(sizes.get("size", {}), None),
         }
+
+
+def _found_totals(found: Found) -> dict[str, float | None]:
+    """Return the figures of the whole network that were measured as such."""
+    totals: dict[str, float | None] = {}
+    if "backward" in found:
+        totals["log10_backward"] = _log(_one(found, "backward"))
+    if "domain" in found:
+        totals["share_outside"] = _one(found, "domain")
+    return totals
 
 
 def _extreme(size: float) -> bool:

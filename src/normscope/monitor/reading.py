@@ -38,6 +38,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.metadata: dict[str, Any] = {}
+        self.metrics: list[tuple[int, dict[str, float]]] = []
         self.layers: tuple[Layer, ...] = ()
         self.findings: list[Finding] = []
         self.resumed: list[int] = []
@@ -77,6 +78,9 @@ class Reading:
                 check_record(record, self.layers)
                 self._forget(record.step)
                 self._steps.append((record, self.layers))
+            case "metrics":
+                found = {str(key): float(value) for key, value in line["metrics"].items()}
+                self.metrics.append((int(line["step"]), found))
             case "finding":
                 finding = Finding.from_json(line)
                 check_finding(finding)
@@ -95,6 +99,8 @@ class Reading:
         """Drop the records from a step on: it is done again, and an abandoned end must not follow."""
         while self._steps and self._steps[-1][0].step >= step:
             self._steps.pop()
+        while self.metrics and self.metrics[-1][0] > step:
+            self.metrics.pop()
 
 
 def _moved(record: Record, old: Sequence[Layer], new: Sequence[Layer]) -> Record:
@@ -125,6 +131,7 @@ def check_run(metadata: Mapping[str, Any], layers: Sequence[Layer]) -> None:
 def check_record(record: Record, layers: Sequence[Layer]) -> None:
     """Raise ValueError where a record holds no numbers, or not one for each of its layers."""
     _require(_are_numbers((record.loss, *record.lr, *record.total.values())), "loss, lr or total")
+    _require(_are_numbers(record.metrics.values()) and None not in record.metrics.values(), "metrics")
     _require(None not in record.lr, "lr")
     for kind, table in record.values.items():
         count = sum(layer.kind == kind for layer in layers)

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from numbers import Real
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +25,7 @@ from .history import History
 from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
 from .measuring import Known, Measurement
+from .observed import Observed, checked
 from .probes.domains import DomainProbe
 from .record import Record
 from .recording import Recorder, Sink
@@ -72,7 +72,8 @@ def watch(
             it, and how far each operator is from its edges. The network as it was recorded is run on them.
 
     Returns:
-        A context manager; inside it `run.observe(loss=...)` adds the loss, `run.findings` are the alarms so far.
+        A context manager; inside it `run.observe(loss=...)` adds the loss, `run.log_metrics(...)` writes figures of a
+        validation down, `run.findings` are the alarms so far.
 
     Raises:
         InputError: the model is none, the optimizer trains none of its parameters, an interval or the folder is wrong.
@@ -100,7 +101,8 @@ class Watch:
     Attributes:
         step: how many steps the optimizer has taken. A log that goes on counts from its last record: a run that starts
             from a checkpoint sets `run.step` to its step, right after entering.
-        records: what was measured so far and has arrived.
+        records: what was measured so far and has arrived; of more than 1,000 the first, the latest and a selection of
+            those between (the log has all).
         findings: the alarms so far, in the order they were raised.
         overhead: the share of the run's time that watching took, without the first measured step.
         busy: whether the model is run by the watcher just now, not by the loop.
@@ -130,6 +132,7 @@ class Watch:
         self.step = 0
         self._folder, self._sinks = log, sinks
         self._panel = panel if panel is not None else log is not None
+        self._observed: dict[str, Observed] = {}
         self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
@@ -224,23 +227,49 @@ class Watch:
             if call is not None:
                 self._before_forward(model, *call)
 
-    def observe(self, *, loss: Tensor | float) -> None:
-        """Add the loss of the present step, after its forward; nothing is read from the device.
+    def observe(self, **figures: Tensor | float) -> None:
+        """Add figures of the present step, after its forward: `loss`, and others by their names.
+
+        Call it at every step: the records have mean, least and largest of all losses since the one before. Nothing is
+        read from the device; a figure there costs one small copy.
 
         Args:
-            loss: a tensor with one entry, or a number. Of several in one step (accumulated gradients) the mean is kept,
-                less those that no gradient came from (batches left out); of the runs of a closure the first.
+            **figures: each a tensor with one entry, or a number. Of several losses in one step (accumulated gradients)
+                the mean is kept, less those that no gradient came from (batches left out); of the runs of a closure the
+                first. Of other figures, `accuracy` say, a record has the mean since the one before.
 
         Raises:
-            InputError: it is something else.
+            InputError: one is something else.
+
+        Example:
+            `run.observe(loss=loss, accuracy=(output.argmax(1) == y).float().mean())`
         """
-        if isinstance(loss, Tensor):
-            if loss.numel() != 1 or loss.is_complex():
-                raise InputError(f"loss is a {loss.dtype} tensor of shape {tuple(loss.shape)}: pass one real number")
-        elif not isinstance(loss, Real):
-            raise InputError(f"loss is a {type(loss).__name__}: pass a tensor with one entry, or a number")
-        if self._pending is not None:
-            self._pending.observe(loss)
+        for name, value in figures.items():
+            checked(name, value)
+        if self._writes and self._hooks:
+            for name, value in figures.items():
+                self._observed.setdefault(name, Observed()).add(self.step, value)
+        if self._pending is not None and "loss" in figures:
+            self._pending.observe(figures["loss"])
+
+    def log_metrics(self, **figures: Tensor | float) -> None:
+        """Write figures down as they are, at the present step: those of a validation, say.
+
+        Args:
+            **figures: each a tensor with one entry, or a number. They go to the log and the sinks; the page of the run
+                draws them.
+
+        Raises:
+            InputError: one is something else.
+
+        Example:
+            `run.log_metrics(val_loss=val_loss, val_accuracy=0.93)`
+        """
+        for name, value in figures.items():
+            checked(name, value)
+        if self._writes and self._hooks:
+            found = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in figures.items()}
+            self._recorder.note(self.step, found)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
@@ -401,6 +430,7 @@ class Watch:
             return
         with self._clock.watching():
             if pending is not None and self._writes:
-                self._recorder.send(pending, self._clock.passed)
+                observed = {name: held.take() for name, held in self._observed.items()}
+                self._recorder.send(pending, self._clock.passed, observed)
             self._recorder.collect(self.overhead, wait=wait)
         self._clock.settle()

@@ -13,7 +13,7 @@ from ...core.finding import Finding
 from .dead import dead_channels, dead_layer, dead_relu
 from .domain import left_domain
 from .gradients import gradient_explosion, gradient_vanishing
-from .loss import is_broken, loss_not_finite, loss_rising
+from .loss import is_broken, loss_not_finite, loss_rising, loss_spike
 from .sets import small_batch, stale_statistics
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weights import effective_lr, norm_growth
@@ -38,11 +38,12 @@ ALARMS: tuple[Alarm, ...] = (
     stale_statistics,
     expanding_normalizer,
     loss_rising,
+    loss_spike,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
-URGENT = (loss_not_finite,)
+URGENT = (loss_not_finite, loss_spike)
 """Alarms that are cheap, and looked for at every record."""
 
 

@@ -10,7 +10,7 @@ from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
 from ...diagnosis.findings.words import figure, figures
 from ..record import Kind, Record
-from .windows import first, latest, number, steepest, step
+from .windows import number, steepest, step, told
 
 if TYPE_CHECKING:
     from ..history import History
@@ -97,9 +97,7 @@ def _broken(history: History, record: Record, kind: Kind, quantity: str) -> list
 
 def loss_rising(history: History) -> Iterator[Finding]:
     """The loss stays far above where it began."""
-    observed = [record for record in history.records[-200:] if record.loss is not None]
-    now = [record.loss for record in latest(observed) if record.loss is not None]
-    start = [record.loss for record in first(history.records) if record.loss is not None]
+    now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
     if min(now) >= RISEN * max(start):
@@ -117,3 +115,21 @@ def loss_rising(history: History) -> Iterator[Finding]:
             numbers=figures(loss=now[-1], loss_first=start[0], lr=rate),
             step=step(history),
         )
+
+
+def loss_spike(history: History) -> Iterator[Finding]:
+    """A loss far above those around it, at whatever step."""
+    found = history.spikes.found
+    if found is None or told(history, "loss-spike"):
+        return
+    yield Finding(
+        code="loss-spike",
+        severity=Severity.WARNING,
+        where="",
+        seen=f"The loss was {figure(found.loss)} at step {found.step:,}; before it was about {figure(found.level)}.",
+        why="One such step can undo much of what was learned: a batch unlike the others, or a step that was too large.",
+        advice="Look at the batch of this step, clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning "
+        "rate or warm it up.",
+        numbers=figures(loss=found.loss, loss_before=found.level, at=found.step, records=history.spikes.count),
+        step=step(history),
+    )

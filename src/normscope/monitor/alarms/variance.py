@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.words import figure, figures, percent, power
-from ..record import Layer, Record
-from .windows import current, first, lasting, latest, number, numbers, step, then_and_now, typical
+from ..record import Layer
+from .windows import current, lasting, step, then_and_now, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -71,24 +71,16 @@ def variance_collapse(history: History) -> Iterator[Finding]:
 
 def _levels(history: History) -> Iterator[tuple[int, Layer, float, float]]:
     """Yield the level of every normalizer's variances at the start and now."""
-    records = history.having("normalizer", "log10_variance")
-    now = latest(records)
-    for index, layer in enumerate(history.of("normalizer")) if now else ():
-        then, present = (typical(_level(part, index)) for part in (first(records), now))
+    for index, layer in enumerate(history.of("normalizer")):
+        mean, most = (history.course("normalizer", q, index) for q in ("log10_variance", "log10_variance_max"))
+        then, present = _level(mean.start, most.start), _level(mean.now, most.now)
         if then is not None and present is not None and math.isfinite(then):
             yield index, layer, then, present
 
 
-def _level(records: Sequence[Record], index: int) -> list[float]:
+def _level(mean: float | None, most: float | None) -> float | None:
     """Return the mean of the log variances; where one constant channel makes it minus infinity, the largest."""
-    found = []
-    for record in records:
-        value = number(record, "normalizer", "log10_variance", index)
-        if value == -math.inf:
-            value = number(record, "normalizer", "log10_variance_max", index)
-        if value is not None and not math.isnan(value):
-            found.append(value)
-    return found
+    return most if mean == -math.inf else mean
 
 
 def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, float, float] | None:
@@ -96,9 +88,8 @@ def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, fl
     if pair is None:
         return None
     index, layer = pair
-    records = history.having("weight", "log10_size")
-    then = typical(numbers(first(records), "weight", "log10_size", index))
-    now = typical(numbers(latest(records), "weight", "log10_size", index))
+    course = history.course("weight", "log10_size", index)
+    then, now = course.start, course.now
     return None if then is None or now is None or then - now < SHRUNK else (layer, then, now)
 
 
@@ -190,8 +181,7 @@ def _never_grown(history: History) -> Iterator[Finding]:
     layers = [layer.name for layer in history.of("normalizer")]
     if not layers or len(records) < LONG or records[-1].step < LONG_STEPS:
         return
-    products = [value for record in latest(records) if (value := record.total.get("log10_constants")) is not None]
-    product = typical([value for value in products if math.isfinite(value)])
+    product = history.total("log10_constants").now
     variances = [
         v for i in range(len(layers)) if (v := current(history, "normalizer", "log10_variance", i)) is not None
     ]
