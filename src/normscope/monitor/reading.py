@@ -69,6 +69,7 @@ class Reading:
                 if self.metadata:
                     self.resumed.append(begun)
                 self._forget(begun)
+                self.metrics = [pair for pair in self.metrics if pair[0] <= begun]
                 self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
                 self.layers = tuple(Layer.from_json(layer) for layer in line["layers"])
                 check_run(self.metadata, self.layers)
@@ -99,8 +100,6 @@ class Reading:
         """Drop the records from a step on: it is done again, and an abandoned end must not follow."""
         while self._steps and self._steps[-1][0].step >= step:
             self._steps.pop()
-        while self.metrics and self.metrics[-1][0] > step:
-            self.metrics.pop()
 
 
 def _moved(record: Record, old: Sequence[Layer], new: Sequence[Layer]) -> Record:

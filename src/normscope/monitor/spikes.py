@@ -11,7 +11,7 @@ from .record import Record
 
 WINDOW = 64
 """Records that say what is usual."""
-FEW, FEW_LOSSES = 4, 20
+FEW, FEW_LOSSES = 3, 100
 """Records and losses before anything is usual."""
 HIGH = 0.5
 """Of the first loss, or of the present one if that is larger: a lower jump is soon made good."""
