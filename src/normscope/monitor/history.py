@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..core.finding import Finding, Severity
 from .alarms import ALARMS, URGENT, looked_for
 from .courses import FIRST, Course
+from .locating import Broken
 from .reading import Reading
 from .record import KINDS, Kind, Layer, Record
 from .spikes import Spikes
@@ -29,6 +30,7 @@ class History:
         findings: raised so far.
         peak_lr: the largest learning rate so far.
         spikes: of the loss.
+        broken: where the numbers of a forward broke, if that was seen.
 
     Example:
         >>> history = History()
@@ -41,6 +43,7 @@ class History:
         self.layers: tuple[Layer, ...] = ()
         self.records: list[Record] = []
         self.findings: list[Finding] = []
+        self.broken: Broken | None = None
         self._ended = 0
         self._kinds: dict[Kind, tuple[Layer, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()

@@ -14,9 +14,10 @@ from .parcel import Parcel
 
 ROOM = 64
 """Figures that wait on a device together, before they are sent to the host."""
-OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken")
-"""What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, and
-how many were not finite; these are in no other figure."""
+OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken",
+             "loss_broken_at")  # fmt: skip
+"""What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, how
+many were not finite, and the step of the first of these, which are in no other figure."""
 
 
 def checked(name: str, value: Tensor | float) -> None:
@@ -113,6 +114,8 @@ def summary(figures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
         found |= dict(zip(OF_LOSSES, figures_of, strict=False))
     if losses:
         found |= {"loss_count": float(len(losses)), "loss_broken": float(len(losses) - len(known))}
+    if len(known) < len(losses):
+        found["loss_broken_at"] = float(min(step for step in losses if step not in known))
     return found
 
 

@@ -79,8 +79,8 @@ class Record:
             it is the first to see the batch) over that behind the last; and `share_outside`, of the samples outside of
             the domain that is followed.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
-            `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others) of the
-            losses of all steps; of other figures the mean.
+            `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
+            first at `loss_broken_at`) of the losses of all steps; of other figures the mean.
     """
 
     step: int

@@ -24,6 +24,7 @@ from .distributed import agreed, is_sharded, rank
 from .history import History
 from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
+from .locating import Locator
 from .measuring import Known, Measurement
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
@@ -150,6 +151,7 @@ class Watch:
         self._apart = False
         self._stepping, self._forwards = 0, 0
         self._unseen, self.busy, self._entered = 0, False, False
+        self._locator = Locator()
         self._clock = Clock()
 
     @property
@@ -213,7 +215,7 @@ class Watch:
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._light, self._probe, self._standing, self._known = None, None, None, Known()
+        self._light, self._probe, self._standing, self._known, self._locator = None, None, None, Known(), Locator()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
 
@@ -249,8 +251,22 @@ class Watch:
         if self._writes and self._hooks:
             for name, value in figures.items():
                 self._observed.setdefault(name, Observed()).add(self.step, value)
-        if self._pending is not None and "loss" in figures:
-            self._pending.observe(figures["loss"])
+        if "loss" in figures:
+            if self._pending is not None:
+                self._pending.observe(figures["loss"])
+            if self._writes and self._hooks and self._locator.is_asked(figures["loss"]):
+                self._locate()
+
+    def _locate(self) -> None:
+        """Find where a loss broke that is not finite."""
+        self.busy = True
+        with self._clock.watching():
+            try:
+                self.history.broken = self._locator.look(self.model, self.step)
+            except Exception as error:
+                self._recorder.complain("locate", f"where the loss broke is not known: {said(error)}")
+            finally:
+                self.busy = False
 
     def log_metrics(self, **figures: Tensor | float) -> None:
         """Write figures down as they are, at the present step: those of a validation, say.
@@ -288,7 +304,7 @@ class Watch:
             return
         if not self.model.training or self._listening is not None:
             return
-        self._unseen = 0
+        self._unseen, self._locator.batch = 0, (args, kwargs)
         self._forwards += 1
         if self._forwards == STUCK:
             self._recorder.complain(
@@ -392,7 +408,7 @@ class Watch:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._forwards, pending = 0, self._pending
+        self._forwards, self._locator.batch, pending = 0, None, self._pending
         if pending is not None and pending.step == self.step:
             with self._clock.watching():
                 try:

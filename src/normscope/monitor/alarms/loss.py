@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
 from ...diagnosis.findings.words import figure, figures
+from ...report.words import counted
 from ..record import Kind, Record
-from .windows import number, steepest, step, told
+from .windows import number, step, told
 
 if TYPE_CHECKING:
     from ..history import History
@@ -22,14 +23,28 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 """
 
 
+UNKNOWN = (
+    "Which layer was the first is not known. To have the forward looked at that breaks, give run.observe the loss of "
+    "every step, as a number (loss.item()) where it lies on a GPU."
+)
+EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
+    ("normalizer", "log10_variance_max", "the input of `{name}` is the first of a normalizer that is not."),
+    ("block", "log10_activation", "`{name}` is the first block whose input or output is not."),
+    ("weight", "log10_gradient", "`{name}` is the last layer whose gradient is not."),
+)
+"""What may be broken though the weights are not; it says where to look, not where it began."""
+
+
 def loss_not_finite(history: History) -> Iterator[Finding]:
-    """The loss, or where it is not observed every weight, is NaN or infinite; where that began."""
+    """The loss, or where it is not observed every weight, is NaN or infinite; where that began, if it is known."""
     record = history.records[-1]
-    if not is_broken(history, record) or any(finding.code == "loss-not-finite" for finding in history.findings):
+    if not is_broken(history, record) or told(history, "loss-not-finite"):
         return
     weights = _weights(history, record)
     before = history.records[-2] if len(history.records) > 1 else None
+    at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
+    since = since if at is None else f"at step {at:,.0f}"
     where, words = _began(history, record, weights, before)
     what = "Weights are not finite"
     if record.loss is not None:
@@ -46,6 +61,7 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
             weights=len(history.of("weight")),
             last_finite_step=None if before is None else before.step,
             last_loss=None if before is None else before.loss,
+            at=at,
         ),
         step=record.step,
     )
@@ -62,30 +78,20 @@ def _weights(history: History, record: Record) -> list[int]:
 
 
 def _began(history: History, record: Record, weights: list[int], before: Record | None) -> tuple[str, str]:
-    """Return the layer where numbers broke first, and what is known of it."""
-    layers = history.of("weight")
-    if weights and len(weights) < len(layers):
+    """Return the layer where numbers broke first, empty where that is not known, and what is known of it."""
+    found, layers = history.broken, history.of("weight")
+    if found is not None and found.step <= record.step and (before is None or found.step > before.step):
+        return found.where, found.words
+    if len(weights) == 1 and len(layers) > 1:
         name = layers[weights[0]].name
-        return name, f"The weights of {name} are the first, in the order of the forward, that are not finite."
+        return name, f"The weights of `{name}` are not finite; those of all other layers are."
     if weights:
-        worst = None if before is None else steepest(history, before)
-        name = layers[weights[0] if worst is None else worst].name
-        told = "" if worst is None else f" The layer with the largest gradient for its weights was {name} then."
-        return name, f"All weights are broken already, so a step between the two records did it.{told}"
-    normalizers = _broken(history, record, "normalizer", "log10_variance_max")
-    if normalizers:
-        layer = history.of("normalizer")[normalizers[0]]
-        feeding = next((w.name for w in layers if w.normalizer == layer.name), None)
-        source = "" if feeding is None else f", what {feeding} puts out,"
-        return layer.name, f"All weights are finite; the input of {layer.name}{source} is the first that is not."
-    blocks = _broken(history, record, "block", "log10_activation")
-    if blocks:
-        name = history.of("block")[blocks[0]].name
-        return name, f"All weights are finite; the output of {name} is the first that is not."
-    gradients = _broken(history, record, "weight", "log10_gradient")
-    if gradients and len(gradients) < len(layers):
-        name = layers[gradients[-1]].name
-        return name, f"All weights are finite; {name} is the last layer whose gradient is not."
+        return "", f"{len(weights):,} of {counted(len(layers), 'weight layer')} are broken already. {UNKNOWN}"
+    for kind, quantity, words in EVIDENCE:
+        broken = _broken(history, record, kind, quantity)
+        if broken:
+            name = history.of(kind)[broken[-1] if quantity == "log10_gradient" else broken[0]].name
+            return "", f"All weights are finite; {words.format(name=name)} {UNKNOWN}"
     return "", "All weights and all that was measured of the forward are finite: the loss itself, or the data, is not."
 
 
