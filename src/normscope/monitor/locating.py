@@ -132,17 +132,16 @@ class Finder(TorchFunctionMode):
         """Run the function as it is; say of each output that is not finite where it came from."""
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        grades = [_grade(leaf) for leaf in given]
-        known = [self.origins.get(leaf) for leaf in given]
+        bad = [(grade, leaf) for leaf in given if (grade := _grade(leaf))]
+        # statistics that the first forward broke have no origin, and are not the first to break
+        followed = max(bad, key=lambda pair: (pair[1] in self.origins, pair[0]), default=None)
+        origin = None if followed is None else self.origins.get(followed[1])
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "").strip("_")
         changed = given[:1] if name.startswith("setitem") else []
         for leaf in (*tree_leaves(result), *changed):
-            grade = _grade(leaf)
-            if grade:
-                worst = max(grades, default=0)
-                from_here = worst == 0
-                self.origins[leaf] = (self._stack[-1], name) if from_here else known[grades.index(worst)]
+            if _grade(leaf):
+                self.origins[leaf] = (self._stack[-1], name) if followed is None else origin
         return result
 
 
