@@ -14,6 +14,7 @@ from .locating import Broken
 from .reading import Reading
 from .record import KINDS, Kind, Layer, Record
 from .spikes import Spikes
+from .standing import Standing
 
 MOST, RECENT = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
@@ -30,6 +31,7 @@ class History:
         findings: raised so far.
         peak_lr: the largest learning rate so far.
         spikes: of the loss.
+        standing: what is known of the parameters without measuring.
         broken: where the numbers of a forward broke, if that was seen.
 
     Example:
@@ -44,6 +46,7 @@ class History:
         self.records: list[Record] = []
         self.findings: list[Finding] = []
         self.broken: Broken | None = None
+        self.standing = Standing()
         self._ended = 0
         self._kinds: dict[Kind, tuple[Layer, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()

@@ -134,7 +134,7 @@ class Finder(TorchFunctionMode):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         bad = [(grade, leaf) for leaf in given if (grade := _grade(leaf))]
         # statistics that the first forward broke have no origin, and are not the first to break
-        followed = max(bad, key=lambda pair: (pair[1] in self.origins, pair[0]), default=None)
+        followed = max(bad, key=lambda pair: (self.origins.get(pair[1]) is not None, pair[0]), default=None)
         origin = None if followed is None else self.origins.get(followed[1])
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "").strip("_")

@@ -26,6 +26,7 @@ from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
 from .seen import Seen
+from .standing import Clearing
 from .subject import Subject, effective_power
 
 
@@ -64,6 +65,7 @@ class Measurement:
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
+        self.clearing: Clearing | None = None
         self.losses: list[Tensor] = []
         self._used: set[int] = set()
         self.lost: list[str] = []
@@ -111,6 +113,8 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
+        left = None if self.clearing is None else self.clearing.close()
+        self._contents |= {} if left is None else {"left": left}
         weights = self.subject.of("weight")
         self.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
@@ -198,6 +202,7 @@ class Measurement:
                 contents["backward"] = along[0] / along[-1]
             contents |= {("dead", site): value for site, value in self.seen.dead.items()}
             contents |= {} if self.seen.domain is None else {"domain": self.seen.domain}
+            contents |= {} if self.seen.spread is None else {"spread": self.seen.spread}
         self.seen = None
         self._parcel = Parcel(contents)
         self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
@@ -337,6 +342,10 @@ def _found_totals(found: Found) -> dict[str, float | None]:
     totals: dict[str, float | None] = {}
     if "backward" in found:
         totals["log10_backward"] = _log(_one(found, "backward"))
+    if "spread" in found:
+        totals["input_spread"] = _one(found, "spread")
+    if "left" in found:
+        totals["left_over"] = _one(found, "left")
     if "domain" in found:
         totals["share_outside"] = _one(found, "domain")
     return totals

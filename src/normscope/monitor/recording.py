@@ -102,6 +102,11 @@ class Recorder:
         self._write("metrics", {"step": step, "metrics": shown})
         self._tell("metrics", step, figures)
 
+    def raise_now(self, finding: Finding) -> None:
+        """Raise an alarm that no record shows."""
+        if self.history.raised(finding):
+            self.ring([finding])
+
     def ring(self, raised: Sequence[Finding]) -> None:
         """Hand on alarms that come without a record of their own."""
         for finding in raised:

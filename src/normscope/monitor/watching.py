@@ -28,6 +28,7 @@ from .locating import Locator
 from .measuring import Known, Measurement
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
+from .probes.inputs import spread
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
@@ -35,6 +36,7 @@ from .seen import Seen
 from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Tap
+from .unseen import eval_mode, unseen_forward, unseen_step
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
@@ -140,6 +142,7 @@ class Watch:
         self._blocks: tuple[str, ...] = ()
         self._probe = None if domain is None else DomainProbe(domain)
         self._standing: Tensor | None = None
+        self._spread: Tensor | None = None
         self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
@@ -150,7 +153,8 @@ class Watch:
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
         self._stepping, self._forwards = 0, 0
-        self._unseen, self.busy, self._entered = 0, False, False
+        self._unseen, self._evaluated, self.busy, self._entered = 0, 0, False, False
+        self._began, self._versions, self._looked = 0, 0, 0
         self._locator = Locator()
         self._clock = Clock()
 
@@ -194,7 +198,8 @@ class Watch:
             self._unhook()
             raise
         step = self._recorder.history.next_step
-        self.step = agreed(step) if self._sharded else step
+        self.step = self._began = agreed(step) if self._sharded else step
+        self._versions = _versions(self.optimizer)
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
@@ -211,6 +216,8 @@ class Watch:
     ) -> None:
         self._unhook()
         self._stop_listening()
+        if kind is None and not self._idle and self._is_passed_by():
+            self._say(unseen_step(self.step))
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
@@ -249,6 +256,9 @@ class Watch:
         for name, value in figures.items():
             checked(name, value)
         if self._writes and self._hooks:
+            self._looked += 1
+            if self._looked == 10 * BLIND and self._is_passed_by():
+                self._say(unseen_step(self.step))
             for name, value in figures.items():
                 self._observed.setdefault(name, Observed()).add(self.step, value)
         if "loss" in figures:
@@ -303,8 +313,9 @@ class Watch:
         if self.busy or torch.compiler.is_compiling():
             return
         if not self.model.training or self._listening is not None:
+            self._evaluated += not self.model.training
             return
-        self._unseen, self._locator.batch = 0, (args, kwargs)
+        self._evaluated, self._unseen, self._locator.batch = 0, 0, (args, kwargs)
         self._forwards += 1
         if self._forwards == STUCK:
             self._recorder.complain(
@@ -328,7 +339,7 @@ class Watch:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
-        self._standing = self._stand(args, kwargs)
+        self._standing, self._spread = self._stand(args, kwargs), spread(args, kwargs)
         if self._subject is None:
             tier = max(self.schedule.every, key=lambda tier: tier.rank)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -373,14 +384,18 @@ class Watch:
             self._recorder.begin(
                 self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
             )
-        tier, seen.domain = self.schedule.due(self.step), self._standing
+        tier, seen.domain, seen.spread = self.schedule.due(self.step), self._standing, self._spread
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
+            if not (self._apart or self._sharded or self._pending.clearing or is_delicate(self.outer)):
+                self._pending.clearing = self.history.standing.clearing()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
         tier = self.schedule.due(self.step)
+        if tier is None and self.history.standing.ungraded:
+            self.history.standing.pass_by(dict(self.model.named_parameters()))
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
@@ -397,7 +412,10 @@ class Watch:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                    self._pending.before(dict(self.model.named_parameters()), self._known, budget)
+                    parameters = dict(self.model.named_parameters())
+                    self._pending.before(parameters, self._known, budget)
+                    if not self._sharded:
+                        self.history.standing.look(parameters, optimizer, self.step)
                     if self._pending.lost:
                         names = ", ".join(self._pending.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -418,11 +436,18 @@ class Watch:
         self.step += 1
         self._unseen += 1
         if self._unseen == BLIND and not self._idle:
-            self._recorder.complain(
-                "blind",
-                "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
-                "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
-            )
+            compiled = not self._evaluated and compiled_functions()
+            blind = eval_mode(self.step) if self._evaluated else unseen_forward(self.step, compiled=compiled)
+            self._say(blind)
+
+    def _say(self, blind: Finding) -> None:
+        """Warn that nothing is seen, and raise it as an alarm: no record will."""
+        self._recorder.complain("blind", f"{blind.seen[0].lower()}{blind.seen[1:]} {blind.advice}")
+        self._recorder.raise_now(blind)
+
+    def _is_passed_by(self) -> bool:
+        """Whether weights have changed and neither a forward nor a step was seen."""
+        return not self._forwards and self.step == self._began and _versions(self.optimizer) != self._versions
 
     # what the hooks call
 
@@ -450,3 +475,8 @@ class Watch:
                 self._recorder.send(pending, self._clock.passed, observed)
             self._recorder.collect(self.overhead, wait=wait)
         self._clock.settle()
+
+
+def _versions(optimizer: Optimizer) -> int:
+    """Return a number that every change of a weight in place raises."""
+    return sum(p._version for group in optimizer.param_groups for p in group["params"])

@@ -13,8 +13,9 @@ from ...core.finding import Finding
 from .dead import dead_channels, dead_layer, dead_relu
 from .domain import left_domain
 from .gradients import gradient_explosion, gradient_vanishing
-from .loss import is_broken, loss_not_finite, loss_rising, loss_spike
+from .loss import is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
 from .sets import small_batch, stale_statistics
+from .setup import constant_input, no_gradient, no_zero_grad, not_trained
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weights import effective_lr, norm_growth
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 Alarm = Callable[["History"], Iterator[Finding]]
 ALARMS: tuple[Alarm, ...] = (
     loss_not_finite,
+    constant_input,
+    no_gradient,
+    not_trained,
+    no_zero_grad,
+    lr_too_high,
     small_batch,
     left_domain,
     variance_collapse,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
-from ...diagnosis.findings.words import figure, figures
+from ...diagnosis.findings.words import figure, figures, power
 from ...report.words import counted
 from ..record import Kind, Record
 from .windows import number, step, told
@@ -16,6 +16,14 @@ from .windows import number, step, told
 if TYPE_CHECKING:
     from ..history import History
 
+CONSECUTIVE = 3
+"""Records in a row in which nothing was learned."""
+UNLEARNED = 0.9
+"""Of the first loss: above it nothing is learned."""
+THROWN = 1.0
+"""Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
+EARLY, THROWN_UP = 100, 4.0
+"""Steps at the start, and times the first loss that is reached in them."""
 RISEN = 10.0
 """Times the largest of the first losses: an untrained model is rarely that bad, so training has made it worse.
 
@@ -121,6 +129,36 @@ def loss_rising(history: History) -> Iterator[Finding]:
             numbers=figures(loss=now[-1], loss_first=start[0], lr=rate),
             step=step(history),
         )
+
+
+def lr_too_high(history: History) -> Iterator[Finding]:
+    """The first steps threw the weights or the loss far up, and since then nothing is learned."""
+    records = history.records[-CONSECUTIVE:]
+    losses = [r.metrics.get("loss_mean", r.loss) for r in records]
+    known = [value for value in losses if value is not None and math.isfinite(value)]
+    start, weights = history.records[0].loss, history.total("log10_weight")
+    if len(history.records) <= CONSECUTIVE or len(known) < CONSECUTIVE or start is None or not start > 0.0:
+        return
+    if min(known) < UNLEARNED * start or not weights.first or told(history, "lr-too-high"):
+        return
+    grown = [(r.total.get("log10_weight") or -math.inf) - weights.first[0] for r in records]
+    early = [r.metrics.get("loss_largest", r.loss) for r in history.records if r.step <= EARLY]
+    peak = max((value for value in early if value is not None), default=start)
+    if min(grown) < THROWN and peak < THROWN_UP * start:
+        return
+    rate = max(history.records[0].lr, default=math.nan)
+    yield Finding(
+        code="lr-too-high",
+        severity=Severity.WARNING,
+        where="",
+        seen=f"The loss began at {figure(start)}, rose to {figure(peak)} in the first steps and is {figure(known[-1])} "
+        f"now; the weights have grown {power(min(grown))} times.",
+        why="The first steps were too large: they threw the weights to where units are switched off or saturated, and "
+        "no gradient leads back.",
+        advice=f"Begin again with a learning rate of a tenth ({figure(rate)} at first) or less, or warm it up.",
+        numbers=figures(loss=known[-1], loss_first=start, loss_peak=peak, log10_growth=min(grown), lr=rate),
+        step=step(history),
+    )
 
 
 def loss_spike(history: History) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FALL = 3.0
 """Decades: a thousandfold. Weights that settle from a large start under plain weight decay lose up to two."""
-FALL_COUPLED = 2.0
+FALL_COUPLED = 1.5
 """Decades, where coupled L2 pulls a scale-invariant weight down: nothing will stop it before eps does."""
 SHRUNK = 0.3
 """Decades of a weight's norm, half of it: the variance behind it goes with the square."""
