@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -182,7 +183,8 @@ def test_norms_and_variances_that_grow_without_limit():
 def test_a_normalizer_that_makes_signal_of_noise():
     images, labels = data()
     run = train(normalizers(convolutional("batch"), eps=1e-14), sgd(0.01), samples=(1e-4 * images, labels), steps=80)
-    assert warned(run)["expanding-normalizer"] == ["1"]
+    assert warned(run)["expanding-normalizer"] == ["1"], "once, where it is worst"
+    assert named(run, "expanding-normalizer").numbers["count"] >= 1
 
 
 def test_a_loss_that_training_makes_worse():
@@ -217,3 +219,38 @@ def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
                 assert ("dead-relu" in {f.code for f in run.findings}) == (step == 201)
     assert 180 <= named(run, "dead-relu").step <= 180 + 100, "ten records after the fifth that says so"
     assert [f.code for f in told] == [f.code for f in run.findings], "sinks hear of all, once"
+
+
+class Branches(nn.Module):
+    """Thirty branches beside a skip, each scaled by 0.1: gradients neither grow nor fade on the way through."""
+
+    def __init__(self, *, skip: bool) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.first, self.last, self.skip = nn.Linear(64, 8), nn.Linear(8, 10), skip
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(30))
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight.copy_(0.02 * layer.weight if skip else torch.eye(8) * 1.6)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for layer in self.layers:
+            x = x + 0.1 * layer(x) if self.skip else layer(x)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_branches_beside_a_skip_are_no_chain(skip):
+    run = train(Branches(skip=skip), sgd(1e-9), steps=60)
+    codes = set(warned(run)) - {"loss-rising"}
+    growth = run.records[0].total["log10_backward"]
+    chained = sum(v for v in run.records[0].of("block", "log10_backward") if v is not None)
+    if skip:
+        assert not codes
+        assert abs(growth) < 0.5
+        assert abs(chained) > 20, "as if they were one behind the other"
+    else:
+        assert codes == {"gradient-explosion"}
+        assert growth == pytest.approx(30 * math.log10(1.6), abs=0.5)
+        assert growth == pytest.approx(chained, abs=0.5)

@@ -113,8 +113,8 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
-        left = None if self.clearing is None else self.clearing.close()
-        self._contents |= {} if left is None else {"left": left}
+        if self.clearing is not None:
+            self.clearing.close()
         weights = self.subject.of("weight")
         self.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
@@ -173,6 +173,8 @@ class Measurement:
         """Send everything to the host, with what the loop observed since the last record."""
         self._seconds, self._observed = seconds, observed
         contents = self._contents
+        left = None if self.clearing is None else self.clearing.close()
+        contents |= {} if left is None else {"left": left}
         if self.losses:
             chosen = [loss for index, loss in enumerate(self.losses) if index in self._used] or self.losses
             alike = [loss.to(chosen[0].device, torch.float64) for loss in chosen]
@@ -228,7 +230,8 @@ class Measurement:
         levels = {
             site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None
         }
-        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], large, strict=True)]
+        bare = [_joined(sizes.get("size", {}), names[:1]) for names in own]  # a bias is no part of the map
+        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], bare, strict=True)]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
                 "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
@@ -293,7 +296,7 @@ class Measurement:
         Args:
             site: of the layer.
             found: what has arrived.
-            size: log10 of its l2 norm.
+            size: log10 of the l2 norm of its weight, without the bias.
             levels: the mean of log10 of the variances of every normalizer that was seen.
         """
         level = levels.get(self.subject.feeds.get(site, site))

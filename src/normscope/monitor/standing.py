@@ -60,6 +60,10 @@ class Standing:
             if name not in parameters or parameters[name].grad is not None:
                 del self.ungraded[name]
 
+    def let_go(self) -> None:
+        """Keep no parameter alive any longer."""
+        self._least = None
+
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
         return None if self._least is None else Clearing(self._least)

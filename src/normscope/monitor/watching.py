@@ -36,14 +36,10 @@ from .seen import Seen
 from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Tap
-from .unseen import eval_mode, unseen_forward, unseen_step
+from .unseen import Sight
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
-STUCK = 1000
-"""Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
-BLIND = 3
-"""Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
 
 
 def watch(
@@ -152,10 +148,9 @@ class Watch:
         self._hearing: Seen | None = None
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
-        self._stepping, self._forwards = 0, 0
-        self._unseen, self._evaluated, self.busy, self._entered = 0, 0, False, False
-        self._began, self._versions, self._looked = 0, 0, 0
-        self._locator = Locator()
+        self._stepping = 0
+        self.busy, self._entered = False, False
+        self._locator, self._sight = Locator(), Sight(self.optimizer)
         self._clock = Clock()
 
     @property
@@ -198,8 +193,8 @@ class Watch:
             self._unhook()
             raise
         step = self._recorder.history.next_step
-        self.step = self._began = agreed(step) if self._sharded else step
-        self._versions = _versions(self.optimizer)
+        self.step = agreed(step) if self._sharded else step
+        self._sight = Sight(self.optimizer)
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
@@ -214,15 +209,16 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._hooks and not self._idle:
+            self._say(self._sight.missed(self.optimizer, self.step))
         self._unhook()
         self._stop_listening()
-        if kind is None and not self._idle and self._is_passed_by():
-            self._say(unseen_step(self.step))
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
         self._light, self._probe, self._standing, self._known, self._locator = None, None, None, Known(), Locator()
+        self.history.standing.let_go()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
 
@@ -256,9 +252,7 @@ class Watch:
         for name, value in figures.items():
             checked(name, value)
         if self._writes and self._hooks:
-            self._looked += 1
-            if self._looked == 10 * BLIND and self._is_passed_by():
-                self._say(unseen_step(self.step))
+            self._say(self._sight.observed(self.optimizer, self.step))
             for name, value in figures.items():
                 self._observed.setdefault(name, Observed()).add(self.step, value)
         if "loss" in figures:
@@ -312,17 +306,12 @@ class Watch:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy or torch.compiler.is_compiling():
             return
+        stuck = self._sight.forward(training=self.model.training)
         if not self.model.training or self._listening is not None:
-            self._evaluated += not self.model.training
             return
-        self._evaluated, self._unseen, self._locator.batch = 0, 0, (args, kwargs)
-        self._forwards += 1
-        if self._forwards == STUCK:
-            self._recorder.complain(
-                "stuck",
-                f"no step of the optimizer is seen in {STUCK:,} forwards: pass ns.watch the optimizer that is stepped, "
-                "and do not compile its step",
-            )
+        self._locator.batch = (args, kwargs)
+        if stuck is not None:
+            self._recorder.complain("stuck", stuck)
         if self._pending is not None and self._pending.step != self.step:
             self._send()
         tier = self.schedule.due(self.step)
@@ -426,7 +415,7 @@ class Watch:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._forwards, self._locator.batch, pending = 0, None, self._pending
+        self._locator.batch, pending = None, self._pending
         if pending is not None and pending.step == self.step:
             with self._clock.watching():
                 try:
@@ -434,22 +423,16 @@ class Watch:
                 except Exception as error:
                     self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
         self.step += 1
-        self._unseen += 1
-        if self._unseen == BLIND and not self._idle:
-            compiled = not self._evaluated and compiled_functions()
-            blind = eval_mode(self.step) if self._evaluated else unseen_forward(self.step, compiled=compiled)
-            self._say(blind)
-
-    def _say(self, blind: Finding) -> None:
-        """Warn that nothing is seen, and raise it as an alarm: no record will."""
-        self._recorder.complain("blind", f"{blind.seen[0].lower()}{blind.seen[1:]} {blind.advice}")
-        self._recorder.raise_now(blind)
-
-    def _is_passed_by(self) -> bool:
-        """Whether weights have changed and neither a forward nor a step was seen."""
-        return not self._forwards and self.step == self._began and _versions(self.optimizer) != self._versions
+        if not self._idle:
+            self._say(self._sight.stepped(self.step))
 
     # what the hooks call
+
+    def _say(self, blind: Finding | None) -> None:
+        """Warn that nothing is seen, and raise it as an alarm: no record will."""
+        if blind is not None:
+            self._recorder.complain("blind", f"{blind.seen[0].lower()}{blind.seen[1:]} {blind.advice}")
+            self._recorder.raise_now(blind)
 
     def _stand(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""
@@ -475,8 +458,3 @@ class Watch:
                 self._recorder.send(pending, self._clock.passed, observed)
             self._recorder.collect(self.overhead, wait=wait)
         self._clock.settle()
-
-
-def _versions(optimizer: Optimizer) -> int:
-    """Return a number that every change of a weight in place raises."""
-    return sum(p._version for group in optimizer.param_groups for p in group["params"])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.words import figure, figures, percent, power
+from ...report.words import counted
 from ..record import Layer
-from .windows import current, lasting, step, then_and_now, typical
+from .windows import current, lasting, step, then_and_now, told, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -29,8 +30,6 @@ GROWTH = 4.0
 """Decades over the run: variances grow by one or two in healthy runs without weight decay."""
 OVERFLOW = 8.0
 """log10 of a variance: deviations of 10,000, whose outliers leave the range of float16 (65,504)."""
-LONG, LONG_STEPS = 20, 500
-"""Records and steps after which variances should have grown above 1, if they ever do."""
 
 
 def variance_collapse(history: History) -> Iterator[Finding]:
@@ -147,8 +146,11 @@ def variance_growth(history: History) -> Iterator[Finding]:
 
 
 def expanding_normalizer(history: History) -> Iterator[Finding]:
-    """Normalizers that expand, with the weights before them, a thousandfold; or a network of them, at all."""
+    """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run."""
+    if told(history, "expanding-normalizer"):
+        return
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
+    found: list[tuple[float, float, Layer, bool]] = []
     for index, layer, gains in lasting(history, "normalizer", "log10_gain"):
         gain, together = typical(gains), None
         if layer.name in fed:
@@ -160,44 +162,20 @@ def expanding_normalizer(history: History) -> Iterator[Finding]:
         if layer.family != "batch_norm":  # the gain is that of the quietest set; say what a typical one gets
             gain -= (_log_sum(usual, layer.eps) - _log_sum(quiet, layer.eps)) / 2.0
         if gain >= HUGE_GAIN:
-            yield Finding(
-                code="expanding-normalizer",
-                severity=Severity.WARNING,
-                where=layer.name,
-                seen=f"{layer.name}{'' if together is None else ' with the weights before it'} expands by "
-                f"{power(gain)}; the typical variance of its input is {power(usual)}.",
-                why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
-                "and gradients grow by the same factor on their way back.",
-                advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
-                numbers=figures(log10_gain=gain, log10_variance=usual),
-                step=step(history),
-            )
-    yield from _never_grown(history)
-
-
-def _never_grown(history: History) -> Iterator[Finding]:
-    """Say once, of a long run, that its normalizers expand on the whole."""
-    records = history.records
-    layers = [layer.name for layer in history.of("normalizer")]
-    if not layers or len(records) < LONG or records[-1].step < LONG_STEPS:
-        return
-    product = history.total("log10_constants").now
-    variances = [
-        v for i in range(len(layers)) if (v := current(history, "normalizer", "log10_variance", i)) is not None
-    ]
-    below = sum(v < 0.0 for v in variances)
-    if product is not None and product > 0.0 and variances and below > len(variances) / 2:
+            found.append((gain, usual, layer, together is not None))
+    if found:
+        gain, usual, layer, folded = max(found, key=lambda item: item[0])
+        also = f" {counted(len(found) - 1, 'other normalizer')} likewise." if len(found) > 1 else ""
         yield Finding(
             code="expanding-normalizer",
-            severity=Severity.INFO,
-            where="",
-            seen=f"After {records[-1].step:,} steps {below:,} of {len(variances):,} normalizers still see typical "
-            f"variances below 1; the product of their constants is {power(product)}.",
-            why="The reduction of capacity that Than et al. describe needs variances above 1: below, normalizers "
-            "expand, and the product of their constants adds to that of the weights instead of cancelling it.",
-            advice="Nothing is broken. For the reduction, let the weights before normalizers grow: no coupled L2 on "
-            "them, a larger initial scale.",
-            numbers=figures(log10_constants=product, below_one=below, normalizers=len(variances)),
+            severity=Severity.WARNING,
+            where=layer.name,
+            seen=f"{layer.name}{' with the weights before it' if folded else ''} expands by {power(gain)}; the typical "
+            f"variance of its input is {power(usual)}.{also}",
+            why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
+            "and gradients grow by the same factor on their way back.",
+            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
+            numbers=figures(log10_gain=gain, log10_variance=usual, count=len(found)),
             step=step(history),
         )
 
