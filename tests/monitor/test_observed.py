@@ -100,9 +100,9 @@ def test_accumulated_losses_are_one_step_and_broken_ones_are_counted_apart() -> 
     found = summary({"loss": taken, "accuracy": {0: 0.5, 1: math.nan}, "none": {}})
     assert found == {
         "loss_mean": pytest.approx(11 / 3), "loss_least": 2.0, "loss_largest": 5.0, "loss_largest_at": 2.0,
-        "loss_count": 4.0, "loss_broken": 1.0, "accuracy": 0.5,
+        "loss_count": 4.0, "loss_broken": 1.0, "loss_broken_at": 1.0, "accuracy": 0.5,
     }  # fmt: skip
-    assert set(summary({"loss": {0: math.nan}})) == {"loss_count", "loss_broken"}
+    assert set(summary({"loss": {0: math.nan}})) == {"loss_count", "loss_broken", "loss_broken_at"}
 
 
 def test_other_figures_and_those_of_a_validation_are_logged_and_drawn(tmp_path: Path) -> None:

@@ -17,17 +17,21 @@ LARGE = 1 << 15
 
 def rank() -> int:
     """Return the number of this process; 0 where there is one alone."""
-    return dist.get_rank() if is_parallel() else 0
+    return dist.get_rank() if _parallel() else 0
 
 
-def is_parallel() -> bool:
-    """Whether several processes train together."""
+def is_alone() -> bool:
+    """Whether no other process trains with this one."""
+    return not _parallel() or dist.get_world_size() == 1
+
+
+def _parallel() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
 def agreed(number: int) -> int:
     """Return what the first process has: a run that goes on does so at the same step everywhere."""
-    if not is_parallel():
+    if not _parallel():
         return number
     held = [number]
     dist.broadcast_object_list(held, src=0)
@@ -36,7 +40,7 @@ def agreed(number: int) -> int:
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
     """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
-    return is_parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
+    return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core.untouched import on_copies
-from .distributed import is_parallel
+from .distributed import is_alone
 from .hooking import aside
 
 TIMES = 3
@@ -163,7 +163,7 @@ class Locator:
         if math.isfinite(loss.detach() if isinstance(loss, Tensor) else loss):
             self._sound = True
             return False
-        return self._sound and self.batch is not None and self._times < TIMES and not is_parallel()
+        return self._sound and self.batch is not None and self._times < TIMES and is_alone()
 
     def look(self, model: nn.Module, step: int) -> Broken:
         """Return where the forward of the present step breaks."""
