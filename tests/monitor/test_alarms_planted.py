@@ -209,7 +209,7 @@ def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
     optimizer = sgd(0.01)(model.parameters())
     images, labels = data()
     with watch(model, optimizer, every=10, tier="standard", sinks=[lambda r, f: told.extend(f)]) as run:
-        for step in range(281):
+        for step in range(341):
             kill(model, step - 100)
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[:16]), labels[:16]).backward()

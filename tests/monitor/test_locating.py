@@ -127,6 +127,21 @@ def test_masks_are_no_fault_and_what_breaks_behind_them_is_named() -> None:
     assert "div" in told.seen
 
 
+def test_masks_that_are_given_are_no_fault_of_the_batch() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.last = Sound(lambda x: x / (x - x)), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.last(self.inner((x @ x.mT + mask).softmax(-1) @ x))
+
+    model, mask = Masked(), torch.full((5, 5), -torch.inf).triu(1)
+    assert "loss function" in locate(model, (torch.randn(2, 5, 4), mask), {}, 0).words
+    model.inner.on = True
+    assert locate(model, (torch.randn(2, 5, 4),), {"mask": mask}, 0).where == "inner"
+
+
 def test_functions_of_the_model_itself_are_told_as_such() -> None:
     model = Recurrent()
     told = broken(model, lambda x: setattr(model, "log", True), shape=(5, 4))
