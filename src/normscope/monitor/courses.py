@@ -34,12 +34,13 @@ class Course:
         ([0.0, 1.0, 2.0], [5.0, 6.0, 7.0, 8.0, 9.0])
     """
 
-    __slots__ = ("_begun", "first", "recent")
+    __slots__ = ("_begun", "_latest", "first", "recent")
 
     def __init__(self) -> None:
         self.first: list[float] = []
         self.recent: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._begun = False
+        self._latest: list[tuple[int, float]] | None = None  # several alarms ask for it at one look
 
     def add(self, step: int, value: float) -> None:
         """Add the figure of a step."""
@@ -48,7 +49,7 @@ class Course:
         if not self._begun:
             self._begun = True
             return
-        recent = self.recent
+        recent, self._latest = self.recent, None
         if len(recent) > 1 and recent[-1][0] - recent[-2][0] < APART:
             recent[-1] = (step, value)
         else:
@@ -56,11 +57,17 @@ class Course:
 
     def forget(self, step: int) -> None:
         """Drop what is known of the steps from one on: they are done again."""
+        self._latest = None
         while self.recent and self.recent[-1][0] >= step:
             self.recent.pop()
 
     def latest(self) -> list[tuple[int, float]]:
         """Return the last pairs that show a lasting state; empty while there are too few of them."""
+        if self._latest is None:
+            self._latest = self._found()
+        return self._latest
+
+    def _found(self) -> list[tuple[int, float]]:
         found: list[tuple[int, float]] = []
         for pair in reversed(self.recent):
             found.append(pair)

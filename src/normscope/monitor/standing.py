@@ -36,6 +36,7 @@ class Standing:
     def __init__(self) -> None:
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
+        self._waiting: dict[str, nn.Parameter] = {}
         self._least: nn.Parameter | None = None
 
     def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
@@ -45,6 +46,7 @@ class Standing:
         ungraded = {name for name, p in held.items() if id(p) in trained and p.grad is None}
         idle = {name: p._version for name, p in held.items() if id(p) not in trained and p.grad is not None}
         self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in held if name in ungraded}
+        self._waiting = {name: held[name] for name in self.ungraded}
         self.unmoved = {
             name: since if (since := self.unmoved.get(name)) and since.version == version else Since(step, version)
             for name, version in idle.items()
@@ -54,15 +56,15 @@ class Standing:
         graded = [p for p in held.values() if id(p) in trained and p.grad is not None and not p.grad.is_sparse]
         self._least = min(graded, key=lambda p: p.numel(), default=None)
 
-    def pass_by(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def pass_by(self) -> None:
         """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""
-        for name in list(self.ungraded):
-            if name not in parameters or parameters[name].grad is not None:
-                del self.ungraded[name]
+        for name, parameter in list(self._waiting.items()):
+            if parameter.grad is not None:
+                del self.ungraded[name], self._waiting[name]
 
     def let_go(self) -> None:
         """Keep no parameter alive any longer."""
-        self._least = None
+        self._least, self._waiting = None, {}
 
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""

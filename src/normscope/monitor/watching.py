@@ -383,8 +383,7 @@ class Watch:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
         tier = self.schedule.due(self.step)
-        if tier is None and self.history.standing.ungraded:
-            self.history.standing.pass_by(dict(self.model.named_parameters()))
+        self.history.standing.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
