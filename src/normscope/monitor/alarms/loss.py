@@ -16,8 +16,6 @@ from .windows import number, step, told
 if TYPE_CHECKING:
     from ..history import History
 
-CONSECUTIVE = 3
-"""Records in a row in which nothing was learned."""
 UNLEARNED = 0.9
 """Of the first loss: above it nothing is learned."""
 THROWN = 1.0
@@ -133,17 +131,15 @@ def loss_rising(history: History) -> Iterator[Finding]:
 
 def lr_too_high(history: History) -> Iterator[Finding]:
     """The first steps threw the weights or the loss far up, and since then nothing is learned."""
-    records = history.records[-CONSECUTIVE:]
-    losses = [r.metrics.get("loss_mean", r.loss) for r in records]
-    known = [value for value in losses if value is not None and math.isfinite(value)]
+    losses = history.total("loss_mean").lasting() or history.total("loss").lasting()
     start, weights = history.records[0].loss, history.total("log10_weight")
-    if len(history.records) <= CONSECUTIVE or len(known) < CONSECUTIVE or start is None or not start > 0.0:
+    if start is None or not start > 0.0 or not losses or not math.isfinite(max(losses)):
         return
-    if min(known) < UNLEARNED * start or not weights.first or told(history, "lr-too-high"):
+    if min(losses) < UNLEARNED * start or not weights.first or told(history, "lr-too-high"):
         return
-    grown = [(r.total.get("log10_weight") or -math.inf) - weights.first[0] for r in records]
-    early = [r.metrics.get("loss_largest", r.loss) for r in history.records if r.step <= EARLY]
-    peak = max((value for value in early if value is not None), default=start)
+    grown = [value - weights.first[0] for value in weights.lasting()] or [0.0]
+    early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY] if r.step <= EARLY]
+    peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
     if min(grown) < THROWN and peak < THROWN_UP * start:
         return
     rate = max(history.records[0].lr, default=math.nan)
@@ -151,12 +147,12 @@ def lr_too_high(history: History) -> Iterator[Finding]:
         code="lr-too-high",
         severity=Severity.WARNING,
         where="",
-        seen=f"The loss began at {figure(start)}, rose to {figure(peak)} in the first steps and is {figure(known[-1])} "
-        f"now; the weights have grown {power(min(grown))} times.",
+        seen=f"The loss began at {figure(start)}, rose to {figure(peak)} in the first steps and is now "
+        f"{figure(losses[-1])}; the weights have grown {power(min(grown))} times.",
         why="The first steps were too large: they threw the weights to where units are switched off or saturated, and "
         "no gradient leads back.",
         advice=f"Begin again with a learning rate of a tenth ({figure(rate)} at first) or less, or warm it up.",
-        numbers=figures(loss=known[-1], loss_first=start, loss_peak=peak, log10_growth=min(grown), lr=rate),
+        numbers=figures(loss=losses[-1], loss_first=start, loss_peak=peak, log10_growth=min(grown), lr=rate),
         step=step(history),
     )
 
