@@ -84,12 +84,12 @@ FAULTS = {
         "not-trained", "late", change=add_late, healthy=add_late, optimizer=heads_only,
         other=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
     ),
-    "zero input": Fault("constant-input", by=120, batch=lambda x, step: 0.0 * x),
-    "constant input": Fault("constant-input", by=120, batch=lambda x, step: x[:1].expand_as(x)),
+    "zero input": Fault("constant-input", by=20, batch=lambda x, step: 0.0 * x),
+    "constant input": Fault("constant-input", by=20, batch=lambda x, step: x[:1].expand_as(x)),
     "input that becomes constant": Fault(
-        "constant-input", batch=lambda x, step: x if step < 40 else torch.ones_like(x)
+        "constant-input", by=60, batch=lambda x, step: x if step < 40 else torch.ones_like(x)
     ),
-    "gradients never cleared": Fault("no-zero-grad", by=120, clears=False),
+    "gradients never cleared": Fault("no-zero-grad", by=30, clears=False),
     "learning rate too high at once": Fault(
         "lr-too-high", by=120, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=6.0),
         model=partial(Net, depth=3),

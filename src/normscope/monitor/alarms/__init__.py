@@ -49,7 +49,7 @@ ALARMS: tuple[Alarm, ...] = (
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
-URGENT = (loss_not_finite, loss_spike)
+URGENT = (loss_not_finite, constant_input, no_zero_grad, loss_spike)
 """Alarms that are cheap, and looked for at every record."""
 
 
