@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from normscope.monitor.budget import Budget
 from normscope.monitor.norms import PATIENCE, Turns
@@ -46,8 +48,8 @@ def test_without_a_limit_everything_is_done_every_time() -> None:
 
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
-    alone, _, _ = losses("mlp", 5)
-    watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1))
+    alone, _, _ = losses("mlp", 5, prepared=without_biases)
+    watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1), prepared=without_biases)
     assert watched == alone
     turned = [bool(record.of("weight", "rotation")) for record in run.records]
     assert turned[0]
@@ -61,6 +63,32 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
             if layer.normalizer is not None:
                 spread = moved(then, now, "normalizer", "log10_variance", fed[layer.normalizer]) / 2.0
                 assert moved(then, now, "weight", "log10_folded", index) == pytest.approx(grown - spread, abs=1e-9)
+
+
+def without_biases(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.bias = None
+    return model
+
+
+def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    true = float(torch.linalg.matrix_norm(model[0].weight.detach(), 2).log10())
+    with watch(model, optimizer, every=1) as run:
+        for _ in range(45):  # layers wait for their turn for long
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model[0].bias.mul_(1.1)
+    first, last = (record.of("weight", "log10_size")[0] for record in (run.records[0], run.records[-1]))
+    assert last - first > 1.0
+    assert all(abs(record.of("weight", "log10_norm")[0] - true) < 0.1 for record in run.records)
+    assert "norm-growth" not in {finding.code for finding in run.findings}
 
 
 def moved(then: Record, now: Record, kind: Any, quantity: str, index: int) -> float:

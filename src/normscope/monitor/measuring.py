@@ -17,6 +17,7 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .distributed import l2_norms, whole
 from .norms import Norms, Turns
+from .observed import Taken, summary
 from .parcel import Parcel
 from .probes import normalizers, updates
 from .probes.normalizers import Sets
@@ -25,6 +26,7 @@ from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
 from .seen import Seen
+from .standing import Clearing
 from .subject import Subject, effective_power
 
 
@@ -63,6 +65,7 @@ class Measurement:
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
+        self.clearing: Clearing | None = None
         self.losses: list[Tensor] = []
         self._used: set[int] = set()
         self.lost: list[str] = []
@@ -79,6 +82,7 @@ class Measurement:
         self._copies: dict[str, Tensor] = {}
         self._known, self._budget = Known(), Budget(None)
         self._parcel: Parcel | None = None
+        self._observed: Mapping[str, Taken] = {}
         self._seconds = 0.0
 
     @property
@@ -109,6 +113,8 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
+        if self.clearing is not None:
+            self.clearing.close()
         weights = self.subject.of("weight")
         self.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
@@ -163,10 +169,12 @@ class Measurement:
             self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
         self._rows, self._copies, self._parameters = {}, {}, {}
 
-    def send(self, seconds: float) -> None:
-        """Send everything to the host."""
-        self._seconds = seconds
+    def send(self, seconds: float, observed: Mapping[str, Taken]) -> None:
+        """Send everything to the host, with what the loop observed since the last record."""
+        self._seconds, self._observed = seconds, observed
         contents = self._contents
+        left = None if self.clearing is None else self.clearing.close()
+        contents |= {} if left is None else {"left": left}
         if self.losses:
             chosen = [loss for index, loss in enumerate(self.losses) if index in self._used] or self.losses
             alike = [loss.to(chosen[0].device, torch.float64) for loss in chosen]
@@ -191,8 +199,12 @@ class Measurement:
             for path, (out, inner) in self.seen.gradients.items():
                 if out is not None and inner is not None:
                     contents[("backward", path)] = inner / out
+            along = [size for pair in self.seen.gradients.values() for size in pair[::-1] if size is not None]
+            if len(along) > 1:  # from the first place on the way to the last, whatever runs between
+                contents["backward"] = along[0] / along[-1]
             contents |= {("dead", site): value for site, value in self.seen.dead.items()}
             contents |= {} if self.seen.domain is None else {"domain": self.seen.domain}
+            contents |= {} if self.seen.spread is None else {"spread": self.seen.spread}
         self.seen = None
         self._parcel = Parcel(contents)
         self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
@@ -200,7 +212,8 @@ class Measurement:
 
     def arrived(self) -> bool:
         """Say whether `record` would not wait."""
-        return self._parcel is not None and self._parcel.arrived()
+        sent = self._parcel is not None and self._parcel.arrived()
+        return sent and all(taken.arrived() for taken in self._observed.values())
 
     def record(self) -> Record:
         """Return what was measured, as numbers."""
@@ -217,7 +230,8 @@ class Measurement:
         levels = {
             site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None
         }
-        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], large, strict=True)]
+        bare = [_joined(sizes.get("size", {}), names[:1]) for names in own]  # a bias is no part of the map
+        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], bare, strict=True)]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
                 "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
@@ -250,7 +264,8 @@ class Measurement:
                 kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
                 for kind, columns in values.items()
             },
-            total=self._total(values, sizes) | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
+            total=self._total(values, sizes) | _found_totals(found),
+            metrics=summary({name: taken.open() for name, taken in self._observed.items()}),
         )
 
     def _normalizers(self, found: Found) -> list[np.ndarray | None]:
@@ -281,7 +296,7 @@ class Measurement:
         Args:
             site: of the layer.
             found: what has arrived.
-            size: log10 of its l2 norm.
+            size: log10 of the l2 norm of its weight, without the bias.
             levels: the mean of log10 of the variances of every normalizer that was seen.
         """
         level = levels.get(self.subject.feeds.get(site, site))
@@ -323,6 +338,20 @@ class Measurement:
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
             "log10_weight": _joined(sizes.get("size", {}), None),
         }
+
+
+def _found_totals(found: Found) -> dict[str, float | None]:
+    """Return the figures of the whole network that were measured as such."""
+    totals: dict[str, float | None] = {}
+    if "backward" in found:
+        totals["log10_backward"] = _log(_one(found, "backward"))
+    if "spread" in found:
+        totals["input_spread"] = _one(found, "spread")
+    if "left" in found:
+        totals["left_over"] = _one(found, "left")
+    if "domain" in found:
+        totals["share_outside"] = _one(found, "domain")
+    return totals
 
 
 def _extreme(size: float) -> bool:
