@@ -111,6 +111,7 @@ def written(graph):
 def test_what_torch_writes_otherwise_is_written_as_torch_does(monkeypatch, count):
     model, batch = Views().eval(), drawn(count, 3, 4, 4)
     read = ns.capture(model, batch)
+    assert is_plain(torch.export.export(model, (batch,), strict=False))
     monkeypatch.setattr(export, "is_plain", lambda program: False)
     rewritten = ns.capture(model, batch)
     moved = ("aten.alias.default", "aten.clone.default", "aten._to_copy.default", "aten.reshape.default")
@@ -139,6 +140,25 @@ def test_everything_else_is_rewritten(function):
             return function(x)
 
     assert not is_plain(torch.export.export(Model(), (drawn(2, 4, 4),), strict=False))
+
+
+class Flagged(nn.Module):
+    """A batch norm as builds with cuDNN call it, and one whose momentum equals True."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.flag = training
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.batch_norm(x, None, None, self.mean, self.var, self.flag, 1.0, 1e-5, True)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_only_the_flag_of_training_makes_a_batch_norm_write(training):
+    program = torch.export.export(Flagged(training), (drawn(3, 4),), strict=False)
+    assert plain.writes_nothing(program) is is_plain(program) is not training
 
 
 def test_a_batch_norm_in_train_mode_is_rewritten():

@@ -43,6 +43,8 @@ CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
 COPIES = {aten.contiguous.default, aten.clone.default, aten.alias.default}
 BATCH_NORM = aten.batch_norm.default
 DROPOUT = aten.dropout.default
+TRAINING = 5
+"""Which argument of a batch norm says that it normalizes with its batch, and moves its statistics."""
 
 
 def writes_nothing(program: ExportedProgram) -> bool:
@@ -50,7 +52,7 @@ def writes_nothing(program: ExportedProgram) -> bool:
     return all(
         isinstance(target, torch._ops.OpOverload)
         and not target._schema.is_mutable
-        and not ("batch_norm" in str(target) and True in args)
+        and not ("batch_norm" in str(target) and args[TRAINING : TRAINING + 1] == (True,))
         for target, args in _called(program)
     )
 
