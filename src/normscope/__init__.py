@@ -18,6 +18,8 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .geometry.hessian import hessian
+from .geometry.spectrum import Spectrum
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
@@ -41,6 +43,7 @@ __all__ = [
     "Scope",
     "Severity",
     "ShareCurve",
+    "Spectrum",
     "WeightSensitivity",
     "__version__",
     "audit",
@@ -49,6 +52,7 @@ __all__ = [
     "check",
     "curve",
     "domain",
+    "hessian",
     "ladder",
     "lipschitz",
     "rule",

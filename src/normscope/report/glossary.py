@@ -36,6 +36,9 @@ WORDS = {
     "fixed: norm(h, W). Large values mean that a small step or a small rounding of this weight changes much.",
     "certified radius": "The distance (l2, in units of the model's input) within which no change of a sample can "
     "change its class; this is proven. The attacked radius is the length of the smallest change found that does.",
+    "sharpness": "The largest eigenvalue of the Hessian of the loss with respect to the weights: how strongly the loss "
+    "curves in the direction in which it curves most. It depends on the mode (batch norm) and, for weights whose scale "
+    "has no effect, on their norms.",
     "log10": "An exponent of ten: 2 stands for 100, -1 for 0.1. Products of many layers would not fit into numbers.",
     "effective learning rate": "The learning rate over the squared norm of a weight whose scale has no effect: how far "
     "a step turns it.",

@@ -1,0 +1,132 @@
+"""Batches of a loader as inputs and targets, kept so that every look at the loss is one at the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..core.errors import InputError, said
+from ..graph.call import Call, arguments, batches_of, select
+from ..theory.losses import Loss, named
+
+LABELS = "labels"
+"""How a batch that is a dict calls its targets."""
+LossFunction = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch: how the model is called, what the loss compares with (None for nothing), and how many samples."""
+
+    call: Call
+    targets: Any
+    samples: int
+
+
+def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: bool) -> list[Batch]:
+    """Read batches once and keep them on the model's device: a loader that shuffles would give another loss each time.
+
+    Args:
+        model: whose device and arguments count.
+        loader: batches, or one of them: `(input, target)`, a dict with `labels`, or inputs alone.
+        limit: at most this many; None for all.
+        own_loss: whether the model itself takes the targets and returns the loss.
+
+    Raises:
+        InputError: there is no batch, or one that cannot be one.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InputError(f"batches is a whole number from 1 on, or None for all, not {limit!r}")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    found = []
+    for given in islice(_batches(loader), limit):
+        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+        inputs, targets = (placed, None) if own_loss else _parted(placed)
+        call = arguments(model, inputs)
+        found.append(Batch(call=call, targets=targets, samples=call.count))
+    if not found:
+        raise InputError("the loader yields no batch: there is no loss to measure")
+    return found
+
+
+def _batches(loader: Any) -> Iterable[Any]:
+    """Return batches; a pair of inputs and targets is one batch and not two."""
+    if isinstance(loader, Sequence) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader):
+        inputs, targets = loader
+        whole = isinstance(loader, tuple) or not targets.is_floating_point()
+        return [tuple(loader)] if whole else loader
+    return batches_of(loader, tuples=True)
+
+
+def _parted(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a batch."""
+    if isinstance(batch, Mapping):
+        inputs = {key: value for key, value in batch.items() if key != LABELS}
+        return inputs, batch.get(LABELS)
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        if len(batch) == 1:
+            return batch[0], None
+        if len(batch) == 2:
+            return batch[0], batch[1]
+        return tuple(batch[:-1]), batch[-1]
+    return batch, None
+
+
+def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None:
+    """Return a loss of outputs and targets; None is the loss that the model itself returns.
+
+    Args:
+        loss: a function of outputs and targets, the name of a loss (`normscope.theory.losses.LOSSES`) or a `Loss`.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if loss is None or (callable(loss) and not isinstance(loss, Loss)):
+        return loss
+    if not isinstance(loss, str | Loss):
+        raise InputError(f"loss_fn is a {type(loss).__name__}: pass a function of outputs and targets, or a name")
+    known = named(loss)
+
+    def mean(output: Any, targets: Tensor) -> Tensor:
+        rows = select(output, None)
+        rows = rows.reshape(-1, rows.shape[-1])
+        goals = targets.reshape(-1) if known.targets == "classes" else targets.reshape(rows.shape)
+        return known.rows(rows, goals).mean()
+
+    return mean
+
+
+def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
+    """Return the loss of a model's output; refuse what is none in one sentence.
+
+    Raises:
+        InputError: the loss function raises, or gives no scalar that depends on the parameters.
+    """
+    if function is None:
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if loss is None:
+            raise InputError("the model returns no loss of its own: pass loss_fn, a function of outputs and targets")
+    else:
+        try:
+            loss = function(output) if batch.targets is None else function(output, batch.targets)
+        except InputError:
+            raise
+        except Exception as error:
+            given = "outputs alone (the batches have no targets)" if batch.targets is None else "outputs and targets"
+            raise InputError(f"the loss raises {said(error)}: it is called with {given}") from error
+    if not isinstance(loss, Tensor):
+        raise InputError(f"the loss is a {type(loss).__name__}: it must be a tensor with one entry")
+    if loss.numel() != 1:
+        raise InputError(f"the loss has shape {tuple(loss.shape)}: it must be a scalar, such as the mean over a batch")
+    return loss.reshape(())
+
+
+def outputs_of(output: Any) -> list[Tensor]:
+    """Return the tensors of an output that a loss can be differentiated by."""
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]

@@ -1,0 +1,320 @@
+"""`Objective`: the mean loss over batches as a function of the parameters, with gradients and curvature products."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from ..core.cost import count
+from ..core.errors import InputError, NotFiniteError, said
+from ..core.untouched import Weights, mode_of, on_copies, untouched
+from ..theory.losses import Loss
+from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
+
+MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
+"""How torch says that an operator has no derivative."""
+
+
+@dataclass(slots=True)
+class _Traced:
+    """One batch's loss with its gradients, both still differentiable."""
+
+    loss: Tensor
+    gradients: tuple[Tensor | None, ...]
+    output: Any
+
+
+class Objective:
+    """The mean loss over batches, at the parameters of a model that need gradients.
+
+    A batch counts with the number of its samples, so that losses that are means over a batch give the mean over all
+    samples. In train mode every batch has its own statistics. Vectors are flat, in the order of
+    `model.named_parameters()`.
+
+    Args:
+        model: any `torch.nn.Module`.
+        loss_fn: a function of outputs and targets, the name of a loss, or None for the loss the model returns.
+        loader: batches, or one of them.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        batches: at most this many; None for all.
+
+    Attributes:
+        parameters: those that need gradients, by name.
+        products: how many products with a curvature matrix were made; one is a pass over all batches.
+        gradients: how many gradients were taken.
+
+    Raises:
+        InputError: there is no parameter, no batch, or no loss.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction | str | Loss | None,
+        loader: Any,
+        *,
+        mode: str | None = None,
+        batches: int | None = None,
+    ) -> None:
+        self.mode = mode_of(model, mode)
+        self.model = model
+        self.function = loss_function(loss_fn)
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad and p.is_floating_point()}
+        if not self.parameters:
+            raise InputError("the model has no parameter that needs gradients: its loss has no curvature")
+        devices = {p.device for p in self.parameters.values()}
+        if len(devices) > 1:
+            raise InputError(f"the parameters lie on {len(devices)} devices: put the model on one")
+        self.batches = kept_batches(model, loader, batches, own_loss=loss_fn is None)
+        self.samples = sum(batch.samples for batch in self.batches)
+        self.products = self.gradients = 0
+        [self.device] = devices
+        wide = any(p.dtype == torch.float64 for p in self.parameters.values())
+        self.dtype = torch.float64 if wide else torch.float32
+        self.size = sum(p.numel() for p in self.parameters.values())
+        self._kept: _Traced | None = None
+        self._moved = False
+        self._weights = Weights(model)
+
+    @contextmanager
+    def measuring(self) -> Iterator[Objective]:
+        """Run a block in the mode that is measured, and leave the model exactly as it was found."""
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        with ExitStack() as stack:
+            stack.enter_context(untouched(self.model, self.mode, traced=True))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others have no second derivative
+            if recurrent:
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            found = self.vector()
+            self._moved = False
+            try:
+                yield self
+            finally:
+                if self._moved:
+                    self.place(found)
+                self._kept = None
+                with torch.no_grad():
+                    self._weights.restore()
+
+    def vector(self) -> Tensor:
+        """Return a copy of the parameters."""
+        return self.flat([p.detach() for p in self.parameters.values()])
+
+    def place(self, vector: Tensor) -> None:
+        """Put other values into the parameters, until `measuring` ends."""
+        self._kept, self._moved = None, True
+        with torch.no_grad():
+            for parameter, part in zip(self.parameters.values(), self.parts(vector), strict=True):
+                parameter.copy_(part)
+
+    def flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """Return one vector of tensors that are shaped as the parameters; None stands for zeros."""
+        return torch.cat(
+            [
+                torch.zeros(p.numel(), dtype=self.dtype, device=self.device)
+                if t is None
+                else t.detach().to(self.dtype).reshape(-1)
+                for t, p in zip(tensors, self.parameters.values(), strict=True)
+            ]
+        )
+
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector as tensors that are shaped as the parameters, in their dtypes."""
+        sizes = [p.numel() for p in self.parameters.values()]
+        pieces = vector.split(sizes)
+        return [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, self.parameters.values(), strict=True)]
+
+    def share(self, batch: Batch) -> float:
+        """Return how much a batch counts."""
+        return batch.samples / self.samples
+
+    def outputs(self) -> Iterator[tuple[Any, Batch]]:
+        """Yield what the model returns for every batch, without gradients."""
+        with torch.no_grad():
+            for batch in self.batches:
+                yield self._output(batch), batch
+
+    def loss(self) -> float:
+        """Return the mean loss at the parameters as they stand: one forward, infinite or NaN where it is so."""
+        total = sum(self.share(batch) * loss_of(self.function, out, batch).double() for out, batch in self.outputs())
+        return float(total)
+
+    def gradient(self) -> tuple[float, Tensor]:
+        """Return the mean loss and its gradient at the parameters as they stand."""
+        self.gradients += 1
+        loss, total = 0.0, torch.zeros(self.size, dtype=self.dtype, device=self.device)
+        parameters = list(self.parameters.values())
+        for batch in self.batches:
+            if self._kept is not None:
+                value, found = self._kept.loss, self._kept.gradients
+            else:
+                value = loss_of(self.function, self._output(batch), batch)
+                count("backwards", batch.samples)
+                found = torch.autograd.grad(self._differentiable(value), parameters, allow_unused=True)
+            loss += self.share(batch) * float(value.detach().double())
+            total += self.share(batch) * self.flat(found)
+        return loss, total
+
+    def trace(self) -> None:
+        """Keep the differentiable gradients of a single batch, so that the gradient and all products share them."""
+        if len(self.batches) == 1:
+            self._traced(self.batches[0])
+
+    def hessian(self, vector: Tensor) -> Tensor:
+        """Return the Hessian of the mean loss times a vector."""
+        return self._product(vector, list(self.parameters.values()))
+
+    def block(self, name: str) -> Callable[[Tensor], Tensor]:
+        """Return products with the diagonal block of the Hessian that belongs to one parameter."""
+        chosen = self.parameters[name]
+        return lambda vector: self._product(vector, [chosen])
+
+    def gauss_newton(self, vector: Tensor) -> Tensor:
+        """Return J^T H J times a vector, J the Jacobian of the outputs and H the Hessian of the loss in the outputs."""
+        if self.function is None:
+            raise InputError("the Gauss-Newton matrix needs outputs and a loss apart: pass loss_fn")
+        self.products += 1
+        parameters = list(self.parameters.values())
+        parts = self.parts(vector)
+        total = torch.zeros_like(vector)
+        for batch in self.batches:
+            with self._twice():
+                output = self._output(batch)
+                found = self._curved(output, batch, parameters, parts)
+            total += self.share(batch) * self.flat(found)
+        return total
+
+    def _curved(
+        self, output: Any, batch: Batch, parameters: list[nn.Parameter], parts: list[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """Return J^T H J times a vector for one batch: forward, backward and forward again through a backward."""
+        ends = outputs_of(output)
+        if not ends:
+            raise InputError("the outputs of the model do not depend on its parameters")
+        dummies = [torch.zeros_like(end, requires_grad=True) for end in ends]
+        pulled = torch.autograd.grad(ends, parameters, dummies, create_graph=True, allow_unused=True)
+        linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
+        moved = torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
+        leaves, shape = tree_flatten(output)
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        for place, end in zip(places, ends, strict=True):
+            leaves[place] = end.detach().requires_grad_()
+        free = [leaves[place] for place in places]
+        loss = loss_of(self.function, tree_unflatten(leaves, shape), batch)
+        slopes = torch.autograd.grad(loss, free, create_graph=True, allow_unused=True)
+        known = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
+        if not known:
+            return [None] * len(parameters)
+        bent = torch.autograd.grad(
+            [s for s, _ in known],
+            free,
+            [torch.zeros_like(s) if m is None else m for s, m in known],
+            materialize_grads=True,
+            allow_unused=True,
+        )
+        return torch.autograd.grad(ends, parameters, bent, allow_unused=True)
+
+    def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
+        self.products += 1
+        pieces = vector.split([p.numel() for p in chosen])
+        parts = [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, chosen, strict=True)]
+        wanted = [self._place(p) for p in chosen]
+        total = torch.zeros_like(vector)
+        for batch in self.batches:
+            with self._twice():
+                traced = self._traced(batch)
+                known = [(traced.gradients[place], part) for place, part in zip(wanted, parts, strict=True)]
+                bent = [(g, part) for g, part in known if g is not None and g.requires_grad]
+                if not bent:  # the loss is linear in these parameters
+                    continue
+                found = torch.autograd.grad(
+                    [g for g, _ in bent], chosen, [part for _, part in bent], retain_graph=True, allow_unused=True
+                )
+            count("backwards", 2 * batch.samples)
+            total += self.share(batch) * torch.cat(
+                [
+                    torch.zeros(p.numel(), dtype=vector.dtype, device=vector.device)
+                    if f is None
+                    else f.to(vector.dtype).reshape(-1)
+                    for f, p in zip(found, chosen, strict=True)
+                ]
+            )
+        return total
+
+    def _place(self, parameter: nn.Parameter) -> int:
+        return next(i for i, p in enumerate(self.parameters.values()) if p is parameter)
+
+    def _traced(self, batch: Batch) -> _Traced:
+        """Return a batch's loss with differentiable gradients; that of a single batch is kept for further products."""
+        if self._kept is not None:
+            return self._kept
+        output = self._output(batch)
+        loss = self._differentiable(loss_of(self.function, output, batch))
+        gradients = torch.autograd.grad(loss, list(self.parameters.values()), create_graph=True, allow_unused=True)
+        traced = _Traced(loss, gradients, output)
+        if len(self.batches) == 1:
+            self._kept = traced
+        return traced
+
+    def _output(self, batch: Batch) -> Any:
+        """Run the model on a batch, on copies of its inputs and buffers, with the same random numbers every time."""
+        count("passes", batch.samples)
+        args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (batch.call.args, batch.call.kwargs))
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), self._weights, on_copies(self.model):
+            try:
+                return self.model(*args, **kwargs)
+            except Exception as error:
+                shapes = [tuple(leaf.shape) for leaf in batch.call.leaves if isinstance(leaf, Tensor)]
+                raise InputError(
+                    f"the model raises {said(error)}, on a batch with inputs of shapes {shapes}: batches are pairs "
+                    "(input, target), or dicts whose targets are called labels"
+                ) from error
+
+    def _differentiable(self, loss: Tensor) -> Tensor:
+        if not loss.requires_grad:
+            raise InputError("the loss does not depend on the parameters that need gradients: there is no gradient")
+        if not bool(torch.isfinite(loss.detach())):
+            raise NotFiniteError(f"the loss is {float(loss.detach())} at these parameters: it has no gradient")
+        return loss
+
+    @contextmanager
+    def _twice(self) -> Iterator[None]:
+        """Say which operator cannot be differentiated twice, where one cannot."""
+        try:
+            yield
+        except (RuntimeError, NotImplementedError) as error:
+            text = str(error)
+            named = MISSING.search(text)
+            if named is None and "differentiate twice" not in text and "once_differentiable" not in text:
+                raise
+            operator = named[1] if named else self._custom()
+            raise InputError(
+                f"the loss cannot be differentiated twice: {operator} has no second derivative. Replace it by an "
+                "operator that has one"
+            ) from error
+
+    def _custom(self) -> str:
+        """Return the names of the functions of the user's own that the loss is made by."""
+        loss = self._differentiable(loss_of(self.function, self._output(self.batches[0]), self.batches[0]))
+        found: dict[str, None] = {}
+        waiting, seen = [loss.grad_fn], set()
+        while waiting:
+            node: Any = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            own = getattr(type(node), "_forward_cls", None)
+            if own is not None:
+                found[own.__name__] = None
+            waiting.extend(before for before, _ in node.next_functions)
+        return ", ".join(found) or "one of its operators"

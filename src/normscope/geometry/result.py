@@ -1,0 +1,40 @@
+"""What the results of this room share: plain data for files, and a document for readers."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, fields
+from typing import Any
+
+from torch import Tensor
+
+from ..core.files import write_text
+from ..core.plain import plain
+from ..report.shown import Shown
+
+SCHEMA_VERSION = 1
+"""Of the JSON forms; a change that breaks readers raises it."""
+
+
+class Measured(Shown):
+    """A frozen result of figures; tensors and seconds are not stored."""
+
+    __slots__ = ()
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        stored = {item.name for item in fields(self) if item.repr}  # type: ignore[arg-type]
+        figures = asdict(self, dict_factory=lambda pairs: {k: v for k, v in pairs if not isinstance(v, Tensor)})  # type: ignore[call-overload]
+        data = {"schema_version": SCHEMA_VERSION, "type": type(self).__name__.lower()}
+        data |= plain({name: value for name, value in figures.items() if name in stored})
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
