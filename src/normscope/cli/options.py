@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of every random choice.")]
+Html = Annotated[Path | None, typer.Option(help="Write the report to this file.")]
+Json = Annotated[Path | None, typer.Option(help="Write the figures to this file.")]
+Mode = Annotated[
+    Literal["train", "eval"] | None,
+    typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),
+]
+MaxSeconds = Annotated[float | None, typer.Option(min=0.0, help="Budget; what it cut short is said.")]
+Device = Annotated[str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")]

@@ -13,6 +13,8 @@ from ..core.budget import Budget
 Operator = Callable[[Tensor], Tensor]
 SPARE = 8
 """Vectors beyond those asked for that a restart keeps."""
+BEYOND = 2
+"""Vectors beyond those asked for that there must be before a value counts: gaps between few values say little."""
 EMPTY = 1e-12
 """A rest of this share of the operator's size is that of an invariant subspace, in float64."""
 
@@ -108,7 +110,7 @@ def extreme_eigenpairs(
             image = _fresh(known, project, generator)
             whole = image is None
             rest = 0.0
-        if filled == size or whole or (found.settled and not (ended and filled < wanted + 1)):
+        if filled == size or whole or (found.settled and filled >= wanted + BEYOND):
             whole = whole or filled == size
             break
         if filled == room:
@@ -161,7 +163,7 @@ class _Found:
         chosen += [place for place in range(min(bottom, count)) if place not in chosen]
         distance = (values[:, None] - values[None, :]).abs()
         distance.fill_diagonal_(torch.inf)
-        gaps = distance.amin(dim=1)
+        gaps = distance.amin(dim=1) if count > 1 else torch.zeros_like(values)
         residuals = (rest * vectors[-1]).abs()
         errors = torch.minimum(residuals, residuals.square() / gaps.clamp(min=1e-300))
         allowed = torch.maximum(rtol * values.abs(), unit * values.abs().max())

@@ -1,0 +1,125 @@
+"""`normscope curvature`: how a loss curves with the weights, from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..core.errors import InputError
+from ..geometry.hessian import hessian
+from ..report.terminal import print_document
+from .labelled import Labelled, open_labelled
+from .lines import say_written
+from .model_forms import FORMS, open_model, placed
+from .objects import load_object, staying
+from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
+from .targets import check_targets, read_from
+
+HELP = """Measure how the loss curves with the weights: the sharpest directions, and the learning rate they allow.
+
+The largest eigenvalues of the Hessian of the mean loss over the data, each with its residual, without the directions
+along which a normalizer takes every change back. 2 over the largest is the learning rate up to which gradient descent
+is stable in a bowl of this curvature.
+
+MODEL is what `normscope audit` takes, but for weights alone. DATA has targets: `digits`, `mnist:FOLDER`,
+`cifar10:FOLDER`, `npz:FILE` with x and y, or `package.module:loader` with `(x, y)` batches.
+
+Train and eval mode are two different losses where the model has batch norms: the report names the mode.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope curvature net.py:build --data digits --mode train --html curvature.html
+normscope curvature mypackage.models:cnn --data cifar10:~/data --mode eval -k 10 --bottom 3 --probes 8
+normscope curvature mypackage.models:regressor --data mypackage.data:loader --loss mypackage.train:loss
+```
+"""
+
+
+def curvature(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Samples with targets: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
+        ),
+    ] = None,
+    loss: Annotated[
+        str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
+    ] = "cross_entropy",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to take the loss over.")] = 256,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues.")] = 5,
+    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues.")] = 0,
+    probes: Annotated[
+        int, typer.Option(min=0, help="Random vectors for trace and density; about 20 products each.")
+    ] = 0,
+    blocks: Annotated[bool, typer.Option("--blocks", help="The largest eigenvalue of every parameter's block.")] = False,
+    deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
+    matrix: Annotated[
+        Literal["hessian", "gauss-newton"], typer.Option(help="gauss-newton leaves the network's own bending out.")
+    ] = "hessian",
+    metric: Annotated[
+        Literal["flat", "quotient"],
+        typer.Option(help="quotient does not change when weights whose scale has no effect are rescaled."),
+    ] = "flat",
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Measure curvature (its help is HELP)."""
+    check_targets(html, json, inputs=read_from(model, data))
+    with staying():
+        given = open_model(model, trust=trust)
+        if given.model is None:
+            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        if data is None:
+            raise InputError("a loss speaks of data: give --data")
+        labelled = open_labelled(data, placed(given, device, mode), samples=samples, seed=seed)
+        found = hessian(
+            given.module,
+            _loss(loss),
+            _with_targets(labelled),
+            k=k,
+            mode=mode,
+            deflate=deflate,
+            bottom=bottom,
+            probes=probes,
+            blocks=blocks,
+            matrix=matrix,
+            metric=metric,
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    found = dataclasses.replace(found, name=given.name, notes=(*labelled.notes, *given.notes, *found.notes))
+    print_document(found.document(brief=True))
+    if html is not None:
+        found.to_html(html)
+    if json is not None:
+        found.to_json(json)
+    say_written(html, json)
+
+
+def _loss(text: str) -> Any:
+    """Return a loss by its name, or the user's own function."""
+    if ":" not in text:
+        return text
+    found = load_object(text)
+    if not callable(found):
+        raise InputError(f"{text} is of type {type(found).__name__}: a loss is a function of outputs and targets")
+    return found
+
+
+def _with_targets(labelled: Labelled) -> list[Any]:
+    """Return the batches; refuse those without targets."""
+    batches = list(labelled.batches)
+    if any(targets is None for _, targets in batches):
+        raise InputError("the data have no targets: a loss needs pairs of inputs and targets")
+    return batches

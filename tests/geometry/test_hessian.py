@@ -1,0 +1,357 @@
+"""`ns.hessian` against the Hessian written out, in both modes; what is projected out; what is refused."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core.errors import InputError, NotFiniteError
+from normscope.geometry.objective import Objective
+
+from .networks import CROSS_ENTROPY, NETWORKS, made, written_out
+
+
+def projected(dense: torch.Tensor, *directions: torch.Tensor) -> torch.Tensor:
+    """Return a matrix on the complement of some directions, which then have the eigenvalue 0."""
+    basis = torch.linalg.qr(torch.stack(directions, 1)).Q
+    keep = torch.eye(len(dense), dtype=dense.dtype) - basis @ basis.T
+    return keep @ dense @ keep
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_ends_of_the_spectrum_are_those_of_the_dense_hessian(name: str, mode: str) -> None:
+    model, x, y = made(name)
+    truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], mode))
+    found = ns.hessian(model, CROSS_ENTROPY, (x, y), k=5, bottom=3, mode=mode, deflate=False, rtol=1e-9)
+    assert found.converged
+    assert found.mode == mode
+    assert found.eigenvalues == pytest.approx(truth.flip(0)[:5].tolist(), rel=1e-6)
+    assert found.bottom_eigenvalues == pytest.approx(truth[:3].tolist(), rel=1e-6)
+
+
+def test_residuals_are_those_of_the_vectors() -> None:
+    model, x, y = made("batch")
+    dense = written_out(model, [(x, y)], "train")
+    found = ns.hessian(model, CROSS_ENTROPY, (x, y), deflate=False, rtol=1e-2)
+    for value, residual, vector in zip(found.eigenvalues, found.residuals, found.vectors, strict=True):
+        assert float(vector.norm()) == pytest.approx(1.0)
+        assert float((dense @ vector - value * vector).norm()) == pytest.approx(residual, rel=1e-6, abs=1e-12)
+
+
+def test_several_batches_are_the_mean_over_samples() -> None:
+    model, x, y = made("batch", samples=30)
+    batches = [(x[:20], y[:20]), (x[20:], y[20:])]
+    truth = torch.linalg.eigvalsh(written_out(model, batches, "train")).flip(0)
+    found = ns.hessian(model, CROSS_ENTROPY, iter(batches), deflate=False, rtol=1e-9)
+    assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
+    assert (found.batches, found.samples) == (2, 30)
+    first = ns.hessian(model, CROSS_ENTROPY, batches, deflate=False, rtol=1e-9, batches=1)
+    assert first.eigenvalues == ns.hessian(model, CROSS_ENTROPY, batches[0], deflate=False, rtol=1e-9).eigenvalues
+
+
+def test_the_model_is_left_as_found() -> None:
+    model, x, y = made("convolution")
+    model.eval()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    ns.hessian(model, CROSS_ENTROPY, (x, y), mode="train", probes=1, blocks=True)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not any(module.training for module in model.modules())
+    assert bool((model[0].weight.grad == 1).all())
+    assert model[4].weight.grad is None
+    with pytest.raises(InputError):
+        ns.hessian(model, lambda out, y: out, (x, y), mode="train")
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+class TestDirections:
+    """What is projected out, against the dense matrix projected by hand."""
+
+    def test_scaling_a_row_before_a_batch_norm_and_its_bias(self) -> None:
+        model, x, y = made("batch")
+        dense = written_out(model, [(x, y)], "train")
+        rows = [torch.zeros(63, dtype=torch.float64) for _ in range(12)]
+        for row in range(6):
+            rows[row][4 * row : 4 * row + 4] = model[0].weight.detach()[row]
+            rows[6 + row][24 + row] = 1.0
+        truth = torch.linalg.eigvalsh(projected(dense, *rows)).flip(0)
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), rtol=1e-9)
+        assert found.directions == 12
+        assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
+        [layer] = found.invariants
+        assert (layer.name, layer.unit, layer.groups, layer.verified) == ("0.weight", "channel", 6, True)
+        raw = torch.linalg.eigvalsh(dense).flip(0)
+        both = ns.hessian(model, CROSS_ENTROPY, (x, y), rtol=1e-9, undeflated=True)
+        assert both.undeflated == pytest.approx(raw[:5].tolist(), rel=1e-6)
+        assert both.undeflated[0] > 1.001 * both.eigenvalues[0]
+
+    def test_a_layer_norm_takes_one_scale_and_the_shifts_of_all_rows(self) -> None:
+        model, x, y = made("layer")
+        dense = written_out(model, [(x, y)], "eval")
+        rows = [torch.zeros(63, dtype=torch.float64) for _ in range(6)]
+        rows[0][:30] = torch.cat([model[0].weight.detach().reshape(-1), model[0].bias.detach()])
+        for column in range(4):
+            rows[1 + column][column:24:4] = 1.0
+        rows[5][24:30] = 1.0
+        assert all(float((dense @ row).norm()) < 1e-12 for row in rows[1:])  # a shift has no curvature at all
+        truth = torch.linalg.eigvalsh(projected(dense, *rows)).flip(0)
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), mode="eval", rtol=1e-9)
+        assert found.directions == 6
+        assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
+
+    def test_a_group_norm_over_positions_takes_the_common_bias_alone(self) -> None:
+        model, x, y = made("group")
+        assert ns.hessian(model, CROSS_ENTROPY, (x, y), k=1).directions == 2 + 2
+
+    def test_in_eval_mode_a_batch_norm_takes_nothing(self) -> None:
+        model, x, y = made("batch")
+        assert ns.hessian(model, CROSS_ENTROPY, (x, y), mode="eval", k=1).directions == 0
+
+    def test_a_scale_that_eps_gives_an_effect_is_left_in_and_said(self) -> None:
+        model, x, y = made("batch")
+        model[1].eps = 10.0
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1)
+        assert not found.invariants[0].verified
+        assert "not orthogonal" in found.notes[0]
+        assert found.directions < 12
+
+    def test_the_quotient_does_not_change_with_the_scale_of_the_weights(self) -> None:
+        model, x, y = made("batch", samples=64)
+        model[1].eps = 1e-12
+        scaled = copy.deepcopy(model)
+        with torch.no_grad():
+            scaled[0].weight.mul_(torch.tensor([0.3, 4.0, 1.0, 2.0, 0.5, 7.0], dtype=torch.float64)[:, None])
+        first, second = (
+            ns.hessian(m, CROSS_ENTROPY, (x, y), metric="quotient", rtol=1e-9).eigenvalues for m in (model, scaled)
+        )
+        assert first == pytest.approx(second, rel=1e-6)
+        flat = [ns.hessian(m, CROSS_ENTROPY, (x, y), rtol=1e-9).sharpness for m in (model, scaled)]
+        assert flat[1] > 1.5 * flat[0]
+
+    def test_a_model_that_cannot_be_traced_is_measured_whole(self) -> None:
+        class Branching(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(4, 3).double()
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.layer(x) if float(x.sum()) > -1e9 else x
+
+        _, x, y = made("plain")
+        found = ns.hessian(Branching(), CROSS_ENTROPY, (x, y), k=1)
+        assert found.directions == 0
+        assert "not traced" in found.notes[0]
+
+
+class TestMore:
+    def test_the_gauss_newton_matrix_of_a_linear_model_is_its_hessian(self) -> None:
+        _, x, y = made("plain")
+        model = nn.Linear(4, 3).double()
+        both = [ns.hessian(model, CROSS_ENTROPY, (x, y), matrix=m, rtol=1e-9) for m in ("hessian", "gauss-newton")]
+        assert both[0].eigenvalues == pytest.approx(both[1].eigenvalues, rel=1e-8)
+
+    def test_the_gauss_newton_matrix_against_the_jacobian(self) -> None:
+        model, x, y = made("plain")
+        jacobian = torch.autograd.functional.jacobian
+        names, values = zip(*((n, p.detach()) for n, p in model.named_parameters()))
+        rows = jacobian(lambda *v: torch.func.functional_call(model, dict(zip(names, v)), (x,)), values)
+        rows = torch.cat([row.reshape(60, -1) for row in rows], 1)
+        inner = torch.autograd.functional.hessian(lambda z: CROSS_ENTROPY(z, y), model(x).detach()).reshape(60, 60)
+        truth = torch.linalg.eigvalsh(rows.T @ inner @ rows).flip(0)
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), matrix="gauss-newton", rtol=1e-9)
+        assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
+
+    def test_trace_and_density_lie_within_their_errors(self) -> None:
+        model, x, y = made("plain")
+        dense = written_out(model, [(x, y)], "train")
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), probes=12)
+        assert abs(found.trace.value - float(dense.trace())) < 4 * found.trace.error
+        assert found.trace.error < 0.3 * float(dense.trace())
+        step = found.density.places[1] - found.density.places[0]
+        assert sum(found.density.values) * step == pytest.approx(1.0, abs=0.02)
+        small = (torch.linalg.eigvalsh(dense).abs() <= 1e-3 * found.sharpness).double().mean()
+        assert abs(found.density.near_zero.value - float(small)) < 0.25
+
+    def test_blocks_are_those_of_the_dense_hessian(self) -> None:
+        model, x, y = made("plain")
+        dense = written_out(model, [(x, y)], "train")
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), blocks=True, rtol=1e-8)
+        start = 0
+        for block, parameter in zip(found.blocks, model.parameters(), strict=True):
+            own = dense[start : start + parameter.numel(), start : start + parameter.numel()]
+            assert block.eigenvalue == pytest.approx(float(torch.linalg.eigvalsh(own)[-1]), rel=1e-6)
+            start += parameter.numel()
+
+    def test_the_condition_number_leaves_zeros_out(self) -> None:
+        x = torch.diag(torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64))
+        model = nn.Linear(3, 1, bias=False).double()
+        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(3, 1, dtype=torch.float64)), whole=True)
+        assert found.condition_number == pytest.approx(9.0)
+        assert found.zero_modes == 1
+        assert found.eigenvalues == pytest.approx((6.0, 2 / 3, 0.0), abs=1e-12)
+        assert found.safe_learning_rate == pytest.approx(1 / 3)
+
+    def test_gradient_descent_leaves_the_bowl_beyond_the_safe_learning_rate(self) -> None:
+        x = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
+        batch = (x, torch.zeros(2, 1, dtype=torch.float64))
+        model = nn.Linear(2, 1, bias=False).double()
+        rate = ns.hessian(model, nn.functional.mse_loss, batch).safe_learning_rate
+        ends = []
+        for factor in (0.95, 1.05):
+            weight = torch.ones(2, dtype=torch.float64)
+            for _ in range(200):
+                weight -= factor * rate * (x.T @ x @ weight)
+            ends.append(float(weight.norm()))
+        assert ends[0] < 1e-3
+        assert ends[1] > 1e3
+
+    def test_a_warm_start_takes_few_products(self) -> None:
+        model, x, y = made("convolution", samples=40)
+        cold = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1)
+        with torch.no_grad():
+            model[0].weight.add_(1e-4)
+        warm = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, start=cold.vectors)
+        again = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1)
+        assert warm.num_products <= 4 < again.num_products
+        assert warm.sharpness == pytest.approx(again.sharpness, rel=2e-3)
+
+    def test_few_products_are_said(self) -> None:
+        model, x, y = made("convolution")
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), products=6)
+        assert (found.converged, found.num_products) == (False, 6)
+        assert "raise products" in found.advice
+        assert not ns.hessian(model, CROSS_ENTROPY, (x, y), max_seconds=0.0).converged
+
+    def test_half_precision_and_shared_weights(self) -> None:
+        class Twice(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.head(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
+
+        _, x, y = made("plain")
+        model = Twice().double()
+        truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], "train"))[-1]
+        assert ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, rtol=1e-9).sharpness == pytest.approx(float(truth))
+        rough = ns.hessian(model.bfloat16(), CROSS_ENTROPY, (x.bfloat16(), y), k=1)
+        assert rough.sharpness == pytest.approx(float(truth), rel=0.1)
+
+    def test_json_and_pages(self, tmp_path) -> None:
+        model, x, y = made("batch")
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), probes=2, blocks=True, bottom=1)
+        data = found.to_json(tmp_path / "s.json")
+        assert data["type"] == "spectrum"
+        assert data["eigenvalues"] == list(found.eigenvalues)
+        assert "vectors" not in data
+        assert data == ns.hessian(model, CROSS_ENTROPY, (x, y), probes=2, blocks=True, bottom=1).to_json()
+        page = found.to_html()
+        assert page.count("<svg") >= 4
+        assert "train mode" in str(found)
+        assert "<table" in found._repr_html_()
+
+
+class Once(torch.autograd.Function):
+    """A square with a first derivative alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return 2 * ctx.saved_tensors[0] * grad
+
+
+class Custom(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Once.apply(super().forward(x))
+
+
+class Sampler(nn.Linear):
+    """Reads an image where a linear map says, by an operator without a second derivative."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.tanh(super().forward(x)).reshape(len(x), 1, 1, 2)
+        image = torch.arange(16.0, dtype=x.dtype).reshape(1, 1, 4, 4).expand(len(x), 1, 4, 4)
+        return nn.functional.grid_sample(image, places, align_corners=True).reshape(len(x), 1)
+
+
+def mean_square(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return out.square().mean()
+
+
+X, Y = torch.randn(6, 4), torch.zeros(6, dtype=torch.long)
+REFUSED = {
+    "a loss per sample": (lambda: nn.Linear(4, 3), lambda out, y: out.sum(1), (X, Y), "must be a scalar"),
+    "no tensor": (lambda: nn.Linear(4, 3), lambda out, y: 1.0, (X, Y), "the loss is a float"),
+    "a loss that raises": (lambda: nn.Linear(4, 3), lambda out: out.sum(), (X, Y), "outputs and targets"),
+    "a loss by no name": (lambda: nn.Linear(4, 3), "nonsense", (X, Y), "nonsense"),
+    "no parameters": (lambda: nn.ReLU(), mean_square, (X, Y), "no parameter that needs gradients"),
+    "frozen": (lambda: nn.Linear(4, 3).requires_grad_(False), mean_square, (X, Y), "no parameter that needs gradients"),
+    "an empty loader": (lambda: nn.Linear(4, 3), mean_square, [], "yields no batch"),
+    "a data set": (lambda: nn.Linear(4, 3), mean_square, 5, "gives no batches"),
+    "another shape": (lambda: nn.Linear(5, 3), mean_square, (X, Y), "the model raises"),
+    "a detached loss": (lambda: nn.Linear(4, 3), lambda out, y: out.detach().mean(), (X, Y), "does not depend"),
+    "a function of one's own": (lambda: Custom(4, 3), mean_square, (X, Y), "differentiated twice: Once"),
+    "an operator": (lambda: Sampler(4, 2), mean_square, (X, Y), "differentiated twice: grid_sampler_2d_backward"),
+    "k": (lambda: nn.Linear(4, 3), mean_square, (X, Y), "k is a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
+    build, loss, loader, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as raised:
+        ns.hessian(build(), loss, loader, **({"k": 0} if case == "k" else {}))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(NotFiniteError, match="nan"):
+        ns.hessian(nn.Linear(4, 3), lambda out, y: out.mean() * math.nan, (X, Y))
+
+
+def test_a_loss_that_is_linear_in_the_weights_has_no_curvature() -> None:
+    found = ns.hessian(nn.Linear(4, 3), lambda out, y: out.mean(), (X, Y), k=2)
+    assert found.eigenvalues == (0.0, 0.0)
+    assert found.safe_learning_rate == math.inf
+
+
+def test_products_share_one_forward_for_a_single_batch() -> None:
+    model, x, y = made("plain")
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    objective = Objective(model, CROSS_ENTROPY, (x, y))
+    with objective.measuring():
+        objective.trace()
+        objective.gradient()
+        for _ in range(5):
+            objective.hessian(torch.ones(objective.size, dtype=torch.float64))
+    assert len(calls) == 1
+    assert objective.products == 5
+
+
+def test_a_recurrent_network_and_a_transformer_are_differentiated_twice() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.LSTM(3, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)[0][:, -1]
+
+    x, y = torch.randn(5, 6, 3), torch.randint(4, (5,))
+    assert ns.hessian(Recurrent(), CROSS_ENTROPY, (x, y), k=1).converged
+    layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.1, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 4))
+    for mode in ("train", "eval"):
+        assert ns.hessian(model, CROSS_ENTROPY, (torch.randn(5, 6, 4), y), k=1, mode=mode).converged
