@@ -18,7 +18,11 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .geometry.flatness import Flatness, flatness
+from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
+from .geometry.margins import Margins, margins
+from .geometry.smoothness import Smoothness, smoothness
 from .geometry.spectrum import Spectrum
 from .graph.export import capture
 from .graph.ir import Graph
@@ -35,14 +39,18 @@ __all__ = [
     "Domain",
     "Evidence",
     "Finding",
+    "Flatness",
+    "Flow",
     "Graph",
     "Ladder",
+    "Margins",
     "NormscopeError",
     "Radii",
     "Run",
     "Scope",
     "Severity",
     "ShareCurve",
+    "Smoothness",
     "Spectrum",
     "WeightSensitivity",
     "__version__",
@@ -52,10 +60,14 @@ __all__ = [
     "check",
     "curve",
     "domain",
+    "flatness",
+    "flow",
     "hessian",
     "ladder",
     "lipschitz",
+    "margins",
     "rule",
+    "smoothness",
     "spectral_norm",
     "watch",
     "weight_sensitivity",

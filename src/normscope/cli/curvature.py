@@ -57,7 +57,9 @@ def curvature(
     probes: Annotated[
         int, typer.Option(min=0, help="Random vectors for trace and density; about 20 products each.")
     ] = 0,
-    blocks: Annotated[bool, typer.Option("--blocks", help="The largest eigenvalue of every parameter's block.")] = False,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="The largest eigenvalue of every parameter's block.")
+    ] = False,
     deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
     matrix: Annotated[
         Literal["hessian", "gauss-newton"], typer.Option(help="gauss-newton leaves the network's own bending out.")

@@ -66,7 +66,9 @@ def spread(
     limit = NEAR * float(nodes.abs().max())
     for one in seen:
         rows.append((rest * _drawn(places, one.nodes, one.weights, width) + _drawn(places, sharp, None, width)) / whole)
-        near.append((rest * float(one.weights[one.nodes.abs() <= limit].sum()) + float((sharp.abs() <= limit).sum())) / whole)
+        near.append(
+            (rest * float(one.weights[one.nodes.abs() <= limit].sum()) + float((sharp.abs() <= limit).sum())) / whole
+        )
     columns = torch.stack(rows)
     values, errors = columns.mean(0), _errors(columns)
     return trace, Density(

@@ -146,7 +146,9 @@ def directions(objective: Objective) -> Directions:
         graph = capture(objective.model, given, mode=objective.mode)
         pairs = feeds(graph)
     except NormscopeError as error:
-        return no_directions(objective, f"no symmetry direction is taken out, as the model is not traced: {said(error)}")
+        return no_directions(
+            objective, f"no symmetry direction is taken out, as the model is not traced: {said(error)}"
+        )
     known = no_directions(objective)
     group, count = known.group.cpu(), 0
     centred: list[Tensor] = []
@@ -168,14 +170,19 @@ def directions(objective: Objective) -> Directions:
             dead.append(bias)
             bias = None
         elif feed.bias_redundant == "common":
-            columns = [*([weight] if _entries_in_set(feed) == len(sets[0]) else []), *([] if bias is None else [bias[:, None]])]
+            columns = [
+                *([weight] if _entries_in_set(feed) == len(sets[0]) else []),
+                *([] if bias is None else [bias[:, None]]),
+            ]
             centred += [torch.cat(columns, dim=1)[chosen] for chosen in sets if columns]
         for chosen in sets:
             group[weight[chosen].reshape(-1)] = count
             if bias is not None:
                 group[bias[chosen]] = count
             count += 1
-        layers.append(Invariant(name=name, unit=feed.unit, groups=len(sets), kept=len(sets), defect=0.0, verified=False))
+        layers.append(
+            Invariant(name=name, unit=feed.unit, groups=len(sets), kept=len(sets), defect=0.0, verified=False)
+        )
     device = objective.device
     return replace(
         known,
@@ -220,7 +227,9 @@ def verified(found: Directions, gradient: Tensor) -> Directions:
     group = renumbered[found.group + 1]
     shifts = _shift_defect(found, gradient)
     if shifts > SLACK:
-        notes.append(f"the gradient has a share of {shifts:.2g} along shifts that should have no effect: none is taken out")
+        notes.append(
+            f"the gradient has a share of {shifts:.2g} along shifts that should have no effect: none is taken out"
+        )
         found = replace(found, centred=(), dead=found.dead[:0])
     return replace(
         found,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -113,11 +114,10 @@ def hessian(
         raise InputError(
             f"all eigenvalues of {objective.size:,} parameters are too many: whole=True takes {MOST_WHOLE:,} at most"
         )
-    budget = Budget(max_seconds=max_seconds, what="the search for eigenvalues")
-    found = directions(objective) if deflate or metric == "quotient" else no_directions(objective)
-    with objective.measuring(), Progress("curvature", total=None) as progress:
-        search = _Search(objective, found, matrix, metric, budget, progress, seed)
-        return search.spectrum(
+    return spectrum_of(
+        objective,
+        directions(objective) if deflate or metric == "quotient" else no_directions(objective),
+        Wanted(
             k=k,
             bottom=bottom,
             probes=probes,
@@ -127,7 +127,43 @@ def hessian(
             rtol=rtol,
             products=products,
             start=start,
-        )
+        ),
+        matrix=matrix,
+        metric=metric,
+        max_seconds=max_seconds,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked of a curvature, as the arguments of `hessian` say."""
+
+    k: int = 5
+    bottom: int = 0
+    probes: int = 0
+    blocks: bool = False
+    whole: bool = False
+    undeflated: bool = False
+    rtol: float = 1e-3
+    products: int = 300
+    start: Tensor | None = None
+
+
+def spectrum_of(
+    objective: Objective,
+    found: Directions,
+    wanted: Wanted,
+    *,
+    matrix: str = "hessian",
+    metric: str = "flat",
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> Spectrum:
+    """Return the spectrum of an objective, with the directions of its graph projected out as far as they hold."""
+    budget = Budget(max_seconds=max_seconds, what="the search for eigenvalues")
+    with objective.measuring(), Progress("curvature") as progress:
+        return _Search(objective, found, matrix, metric, budget, progress, seed).spectrum(wanted)
 
 
 def _check(**numbers: Any) -> None:
@@ -173,38 +209,27 @@ class _Search:
         factors = torch.cat([vector.new_zeros(1), slopes])
         return found.scaled(image - factors[found.group + 1] * moved)
 
-    def spectrum(
-        self,
-        *,
-        k: int,
-        bottom: int,
-        probes: int,
-        blocks: bool,
-        whole: bool,
-        undeflated: bool,
-        rtol: float,
-        products: int,
-        start: Tensor | None,
-    ) -> Spectrum:
+    def spectrum(self, wanted: Wanted) -> Spectrum:
         """Return everything that was asked for."""
         objective, found = self.objective, self.directions
         space = objective.size - found.dimensions
-        k, bottom = min(k, space), min(bottom, max(space - k, 0))
-        ends = self._ends(self.operator, found.project, self._start(start), k, bottom, rtol, products)
+        k, rtol, products = min(wanted.k, space), wanted.rtol, wanted.products
+        bottom = min(wanted.bottom, max(space - k, 0))
+        ends = self._ends(self.operator, found.project, self._start(wanted.start), k, bottom, rtol, products)
         trace, density = spread(
             self.operator,
             found,
             ends,
-            probes=probes,
+            probes=wanted.probes,
             generator=self.generator,
             late=lambda: self.budget.late,
         )
         raw: tuple[float, ...] = ()
-        if undeflated and found.dimensions:
+        if wanted.undeflated and found.dimensions:
             raw = self._ends(
                 self.product, lambda v: v, ends.vectors.sum(0) + self._start(None), k, 0, rtol, products
             ).top
-        values = self._all() if whole else None
+        values = self._all() if wanted.whole else None
         settled = all(ends.converged) and len(ends.converged) == k + bottom
         advice = None if settled else self.budget.advice(f"eigenvalues are not within {rtol:g}: raise products")
         return Spectrum(
@@ -227,7 +252,7 @@ class _Search:
             undeflated=raw,
             trace=trace,
             density=density,
-            blocks=self._blocks(rtol, products) if blocks else (),
+            blocks=self._blocks(rtol, products) if wanted.blocks else (),
             condition_number=None if values is None else _condition(values, found.dimensions)[0],
             zero_modes=None if values is None else _condition(values, found.dimensions)[1],
             norms=_norms(found),

@@ -21,6 +21,7 @@ from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, 
 
 MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
 """How torch says that an operator has no derivative."""
+TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Objective:
         self.dtype = torch.float64 if wide else torch.float32
         self.size = sum(p.numel() for p in self.parameters.values())
         self._kept: _Traced | None = None
-        self._moved = False
+        self._moved = self._looked = False
         self._weights = Weights(model)
 
     @contextmanager
@@ -260,6 +261,10 @@ class Objective:
         output = self._output(batch)
         loss = self._differentiable(loss_of(self.function, output, batch))
         gradients = torch.autograd.grad(loss, list(self.parameters.values()), create_graph=True, allow_unused=True)
+        if not self._looked:  # autograd passes over such a node, and would give zeros
+            self._looked = True
+            if any(type(node).__name__ == "Error" for node in _nodes(gradients)):
+                raise InputError(TWICE.format(self._custom(loss)))
         traced = _Traced(loss, gradients, output)
         if len(self.batches) == 1:
             self._kept = traced
@@ -268,7 +273,9 @@ class Objective:
     def _output(self, batch: Batch) -> Any:
         """Run the model on a batch, on copies of its inputs and buffers, with the same random numbers every time."""
         count("passes", batch.samples)
-        args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (batch.call.args, batch.call.kwargs))
+        args, kwargs = tree_map(
+            lambda v: v.clone() if isinstance(v, Tensor) else v, (batch.call.args, batch.call.kwargs)
+        )
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._weights, on_copies(self.model):
             try:
@@ -293,28 +300,24 @@ class Objective:
         try:
             yield
         except (RuntimeError, NotImplementedError) as error:
-            text = str(error)
-            named = MISSING.search(text)
-            if named is None and "differentiate twice" not in text and "once_differentiable" not in text:
+            named = MISSING.search(str(error))
+            if named is None:
                 raise
-            operator = named[1] if named else self._custom()
-            raise InputError(
-                f"the loss cannot be differentiated twice: {operator} has no second derivative. Replace it by an "
-                "operator that has one"
-            ) from error
+            raise InputError(TWICE.format(named[1])) from error
 
-    def _custom(self) -> str:
+    def _custom(self, loss: Tensor) -> str:
         """Return the names of the functions of the user's own that the loss is made by."""
-        loss = self._differentiable(loss_of(self.function, self._output(self.batches[0]), self.batches[0]))
-        found: dict[str, None] = {}
-        waiting, seen = [loss.grad_fn], set()
-        while waiting:
-            node: Any = waiting.pop()
-            if node is None or node in seen:
-                continue
+        own = (getattr(type(node), "_forward_cls", None) for node in _nodes([loss]))
+        return ", ".join(dict.fromkeys(cls.__name__ for cls in own if cls is not None)) or "one of its operators"
+
+
+def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:
+    """Yield the nodes of autograd that tensors are made by."""
+    waiting: list[Any] = [t.grad_fn for t in tensors if t is not None and t.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
             seen.add(node)
-            own = getattr(type(node), "_forward_cls", None)
-            if own is not None:
-                found[own.__name__] = None
-            waiting.extend(before for before, _ in node.next_functions)
-        return ", ".join(found) or "one of its operators"
+            yield node
+            waiting.extend(before for before, _ in node.next_functions if before is not None)

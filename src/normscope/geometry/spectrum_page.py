@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import math
 
-from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Notice, Series, Table, Text
+from ..report.document import (
+    Block,
+    Chart,
+    Column,
+    Curve,
+    Curves,
+    Document,
+    Figure,
+    Figures,
+    Notice,
+    Series,
+    Table,
+    Text,
+)
 from ..report.glossary import glossary
 from ..report.words import counted
 from .spectrum import Spectrum
@@ -41,7 +54,11 @@ def headline(found: Spectrum) -> str:
     if not found.eigenvalues:
         return "No eigenvalue was found."
     rate = found.safe_learning_rate
-    which = "an effective learning rate (the rate over the squared norm of the weight)" if found.metric == "quotient" else "a learning rate"
+    which = (
+        "an effective learning rate (the rate over the squared norm of the weight)"
+        if found.metric == "quotient"
+        else "a learning rate"
+    )
     safe = (
         f"gradient descent is stable in it up to {which} of {rate:.3g}"
         if rate < math.inf

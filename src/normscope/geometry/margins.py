@@ -1,0 +1,236 @@
+"""`margins`: how clearly a classifier decides, by itself and over how much its outputs can move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bounds.domain.domain import Domain
+from ..bounds.lipschitz import lipschitz
+from ..core.errors import InputError, NormscopeError, said
+from ..core.options import check_numbers
+from ..core.progress import Progress
+from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..graph.call import run, select
+from ..report.document import Block, Chart, Column, Document, Figure, Figures, Series, Table, Text
+from ..report.words import counted
+from ..theory.losses import margins as logit_margins
+from .batches import kept_batches
+from .result import Measured
+
+SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""Of the samples whose margin lies below the quantile."""
+BINS = 24
+DEFINITIONS = {
+    "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "
+    "without labels; negative where another class wins",
+    "margin over GLOBAL": "the margin over sqrt(2) times the Lipschitz constant over all inputs: no change of the input "
+    "shorter than this changes the class",
+    "margin over DOMAIN": "the margin over sqrt(2) times the constant over a domain: the same for changes that stay in it",
+}
+"""What the figures are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margins(Measured):
+    """Margins of samples. Prints as a table; in a notebook as HTML.
+
+    Attributes:
+        name, mode: of the model.
+        labelled: whether labels were given.
+        classes: how many outputs.
+        margin: one per sample.
+        log10_constants: the Lipschitz constants that margins are divided by, by scope (`global`, `domain`).
+        definitions: what the figures are.
+        notes: what the reader must know.
+    """
+
+    name: str
+    mode: str
+    labelled: bool
+    classes: int
+    margin: tuple[float, ...]
+    log10_constants: Mapping[str, float] = field(default_factory=dict)
+    definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.margin)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of samples with a positive margin."""
+        return sum(value > 0 for value in self.margin) / len(self)
+
+    def normalised(self, scope: str) -> tuple[float, ...]:
+        """Return the margins over sqrt(2) times the constant of a scope, `"global"` or `"domain"`.
+
+        Raises:
+            InputError: there is no constant of that scope.
+        """
+        if scope not in self.log10_constants:
+            raise InputError(
+                f"there is no constant of scope {scope!r}: there is {list(self.log10_constants) or 'none'}"
+            )
+        exponent = self.log10_constants[scope] + 0.5 * math.log10(2.0)
+        return tuple(
+            math.copysign(10.0 ** (math.log10(abs(value)) - exponent), value) if value and exponent < 300 else 0.0
+            for value in self.margin
+        )
+
+    def quantile(self, share: float) -> float:
+        """Return the margin that a share of the samples lies below or at."""
+        ordered = sorted(self.margin)
+        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share > 0 else 0)]
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        who = "are classified correctly" if self.labelled else "have a class that wins"
+        head = (
+            f"{100 * self.accuracy:.3g} % of {counted(len(self), 'sample')} {who}; half of all margins are above "
+            f"{self.quantile(0.5):.3g}."
+        )
+        blocks: list[Block] = [Text(body=head, lead=True)]
+        if not brief:
+            items = [Figure(label="Median margin", value=self.quantile(0.5), kind="number")]
+            items += [
+                Figure(
+                    label=f"Median margin over {scope.upper()}", value=_middle(self.normalised(scope)), kind="number"
+                )
+                for scope in self.log10_constants
+            ]
+            blocks += [Figures(items=tuple(items)), self._histogram()]
+        columns = (
+            Column(title="share of samples below", kind="percent"),
+            Column(title="margin", kind="number"),
+            *(Column(title=f"over {scope.upper()}", kind="number") for scope in self.log10_constants),
+        )
+        scaled = [sorted(self.normalised(scope)) for scope in self.log10_constants]
+        ordered = sorted(self.margin)
+        places = [min(len(self) - 1, math.ceil(s * len(self)) - 1 if s > 0 else 0) for s in SHARES]
+        rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(SHARES, places))
+        blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
+        used = ("margin", *(f"margin over {scope.upper()}" for scope in self.log10_constants))
+        blocks += [
+            Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions if name in used
+        ]
+        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
+        return Document(title=f"Margins of {self.name}", blocks=tuple(blocks))
+
+    def _histogram(self) -> Chart:
+        low, high = min(self.margin), max(self.margin)
+        width = (high - low) / BINS or 1.0
+        counts = [0] * BINS
+        for value in self.margin:
+            counts[min(int((value - low) / width), BINS - 1)] += 1
+        labels = tuple(f"{low + (place + 0.5) * width:.3g}" for place in range(BINS))
+        bars = Series(
+            name="samples", style="spans", values=(0.0,) * BINS, until=tuple(count / len(self) for count in counts)
+        )
+        return Chart(
+            title="How the margins are spread",
+            labels=labels,
+            series=(bars,),
+            axis="share of the samples",
+            caption="Bars stand at the middle of equal ranges of the margin; below zero another class wins.",
+        )
+
+
+def _middle(values: tuple[float, ...]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+@outside_inference_mode
+def margins(
+    model: nn.Module,
+    loader: Any,
+    *,
+    constants: bool = True,
+    domain: Domain | None = None,
+    mode: str | None = "eval",
+    output: str | int | None = None,
+    batches: int | None = None,
+    max_seconds: float | None = None,
+) -> Margins:
+    """Measure the margins of a classifier's outputs, alone and over how far its outputs can move.
+
+    Args:
+        model: a classifier: one row of K >= 2 outputs per sample.
+        loader: batches `(input, class)`, dicts with `labels`, or inputs alone (then the predicted class counts).
+        constants: whether to bound the Lipschitz constant over all inputs, and over `domain` if one is given.
+        domain: what `normscope.domain` recorded.
+        mode: `"eval"`, `"train"`, or None for the mode the model is in.
+        output: which output to take, for models with several.
+        batches: read at most this many of the loader; None for all.
+        max_seconds: of each bound.
+
+    Returns:
+        `.margin`, `.normalised("global")`, `.normalised("domain")`, `.quantile(share)`.
+
+    Raises:
+        InputError: no classifier, no batch, or labels that are no classes.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> model.weight.data = torch.eye(2)
+        >>> found = ns.margins(model, (torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])))
+        >>> found.margin, found.accuracy, round(found.normalised("global")[0], 3)
+        ((2.0, -1.0), 0.5, 1.414)
+    """
+    check_numbers(max_seconds=max_seconds)
+    mode = mode_of(model, mode)
+    model = unwrapped(model)
+    found: list[Tensor] = []
+    labelled, classes = True, 0
+    kept = kept_batches(model, loader, batches, own_loss=False)
+    with untouched(model, mode), torch.no_grad(), Progress("margins", len(kept)) as progress:
+        for batch in kept:
+            logits = select(run(model, batch.call), output).double()
+            if logits.ndim != 2 or logits.shape[1] < 2:
+                raise InputError(f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more")
+            classes = logits.shape[1]
+            found.append(logit_margins(logits, _classes(batch.targets, logits)))
+            labelled = labelled and batch.targets is not None
+            progress.step()
+    notes: list[str] = []
+    exponents = {}
+    scopes: dict[str, dict[str, Any]] = {"global": {}} if constants else {}
+    if domain is not None and constants:
+        scopes["domain"] = {"domain": domain}
+    call = kept[0].call
+    for scope, more in scopes.items():
+        try:
+            bracket = lipschitz(
+                model, call.args or call.kwargs, scope=scope, mode=mode, output=output, max_seconds=max_seconds, **more
+            )
+        except NormscopeError as error:
+            notes.append(f"no constant of scope {scope}: {said(error)}")
+            continue
+        exponents[scope] = bracket.log10_upper
+        if bracket.reason:
+            notes.append(f"the constant of scope {scope} is infinite: {bracket.reason}")
+    return Margins(
+        name=type(model).__name__,
+        mode=mode,
+        labelled=labelled,
+        classes=classes,
+        margin=tuple(torch.cat(found).tolist()),
+        log10_constants=exponents,
+        notes=tuple(notes),
+    )
+
+
+def _classes(targets: Any, logits: Tensor) -> Tensor:
+    """Return the class of every row; refuse labels that are none."""
+    if targets is None:
+        return logits.argmax(1)
+    whole = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.shape == logits.shape[:1]
+    if not whole or bool(((targets < 0) | (targets >= logits.shape[1])).any()):
+        raise InputError(f"labels are one class from 0 to {logits.shape[1] - 1} per sample")
+    return targets.long()

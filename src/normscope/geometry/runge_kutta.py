@@ -1,0 +1,72 @@
+"""An ordinary differential equation integrated with steps that adapt to an error estimate (Dormand and Prince 1980)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+STAGES = (
+    (),
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+"""Of the pair of orders 5 and 4; the last stage is the step itself."""
+ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+"""The difference of the two orders."""
+SAFETY, LEAST, MOST = 0.9, 0.2, 5.0
+"""How a step follows from the error of the one before, and by how much it may change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the solution is: the time, the values, and the slope there."""
+
+    time: float
+    value: Tensor
+    slope: Tensor
+
+
+def integrate(
+    slope: Callable[[Tensor], Tensor], start: Tensor, *, end: float, first: float, rtol: float
+) -> Iterator[Place]:
+    """Yield the solution of dw/dt = slope(w) after each accepted step, the start first, until the end time.
+
+    Args:
+        slope: of an equation that does not depend on time.
+        start: the values at time 0.
+        end: the last time.
+        first: the length of the first step that is tried.
+        rtol: the error of a step, relative to the norm of the values.
+    """
+    time, value, step = 0.0, start, min(first, end)
+    known = slope(value)
+    yield Place(time=0.0, value=value, slope=known)
+    while time < end * (1 - 1e-12):
+        step = min(step, end - time)
+        stages = [known]
+        for row in STAGES[1:]:
+            moved = value
+            for weight, stage in zip(row, stages):
+                if weight:
+                    moved = moved + step * weight * stage
+            stages.append(slope(moved))
+        off = sum(weight * stage for weight, stage in zip(ERROR, stages) if weight)
+        assert isinstance(off, Tensor)
+        size = rtol * float(value.double().norm())
+        error = step * float(off.double().norm()) / max(size, 1e-300)
+        if not error < float("inf"):
+            step *= LEAST
+        elif error <= 1.0:
+            time, value, known = time + step, moved, stages[-1]
+            yield Place(time=time, value=value, slope=known)
+            step *= MOST if error == 0 else min(MOST, max(LEAST, SAFETY * error**-0.2))
+        else:
+            step *= max(LEAST, SAFETY * error**-0.2)
+        if step < 1e-12 * end:
+            return

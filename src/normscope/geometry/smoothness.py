@@ -1,0 +1,285 @@
+"""`smoothness`: how far a step can be trusted: the largest stable learning rate, and the loss along gradient steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.budget import Budget
+from ..core.errors import InputError
+from ..core.options import check_numbers
+from ..core.progress import Progress
+from ..core.untouched import outside_inference_mode, unwrapped
+from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
+from ..theory.losses import Loss
+from .batches import LossFunction
+from .objective import Objective
+from .result import Measured
+
+REACH = (0.5, 1.0, 2.0, 4.0)
+"""Multiples of the learning rate at which the loss is looked at along a step (Santurkar et al. take 1/2 to 4)."""
+RATIO = 1.1
+"""The largest stable learning rate is known to this factor."""
+DOUBLINGS = 40
+"""Learning rates are tried within this many doublings of the first."""
+
+DEFINITIONS = {
+    "largest stable learning rate": "plain gradient descent over all batches, from these weights, for the stated number "
+    "of steps: stable if every loss is finite and the last is not above the first",
+    "loss range": "the smallest and the largest loss at w - t g, t from half the learning rate to four times it",
+    "gradient predictiveness": "the largest norm(grad(w - t g) - grad(w)) over the same t: how far the gradient there "
+    "is from the one here",
+    "effective beta": "the largest norm(grad(w - t g) - grad(w)) / norm(t g) over the same t: the curvature that the "
+    "step meets",
+}
+"""What the figures are; papers vary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmoothStep:
+    """One step of gradient descent: the loss at it, and what lies along it."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    least_loss: float
+    most_loss: float
+    predictiveness: float
+    effective_beta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothness(Measured):
+    """How smooth a loss is along gradient descent. Prints as a table; in a notebook as HTML.
+
+    Attributes:
+        name, mode: of the model.
+        learning_rate: of the run along which the steps were looked at.
+        steps: one entry per step.
+        stable: the largest learning rate that was seen to be stable.
+        unstable: the smallest above it that was seen not to be; `inf` where none was found.
+        trial_steps: how many steps a trial had.
+        trials: learning rates that were tried, each with the last loss, in order.
+        gradients: how many gradients it took.
+        definitions: what the figures are.
+        notes: what the reader must know.
+    """
+
+    name: str
+    mode: str
+    learning_rate: float
+    steps: tuple[SmoothStep, ...]
+    stable: float
+    unstable: float
+    trial_steps: int
+    trials: tuple[tuple[float, float], ...]
+    gradients: int
+    definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
+    notes: tuple[str, ...] = ()
+
+    @property
+    def effective_beta(self) -> float:
+        """The largest over all steps."""
+        return max((step.effective_beta for step in self.steps), default=math.nan)
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        end = (
+            f"and no longer at {self.unstable:.3g}"
+            if self.unstable < math.inf
+            else "and no larger one was found that is not"
+        )
+        head = f"Gradient descent is stable at a learning rate of {self.stable:.3g} {end} ({self.mode} mode)."
+        if self.stable == 0.0:
+            head = f"No stable learning rate was found down to {self.unstable:.3g} ({self.mode} mode)."
+        blocks: list[Block] = [Text(body=head, lead=True)]
+        if not brief:
+            items = (
+                Figure(label="Largest stable learning rate", value=self.stable, kind="number"),
+                Figure(label="Largest curvature met by a step", value=self.effective_beta, kind="number"),
+            )
+            blocks += [Figures(items=items), self._chart()]
+        columns = (
+            Column(title="step", kind="count"),
+            *(
+                Column(title=title, kind="number")
+                for title in ("loss", "gradient", "least loss", "most loss", "predictiveness", "effective beta")
+            ),
+        )
+        rows = tuple(
+            (s.step, s.loss, s.gradient_norm, s.least_loss, s.most_loss, s.predictiveness, s.effective_beta)
+            for s in self.steps
+        )
+        title = f"Along gradient descent with learning rate {self.learning_rate:.3g}"
+        blocks.append(Table(title=title, columns=columns, rows=rows))
+        blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions]
+        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
+        return Document(title=f"Smoothness of {self.name}", blocks=tuple(blocks))
+
+    def _chart(self) -> Curves:
+        def line(name: str, values: list[float]) -> Curve:
+            return Curve(name=name, points=tuple((float(s.step), v) for s, v in zip(self.steps, values)))
+
+        curves = (
+            line("loss", [s.loss for s in self.steps]),
+            line("least along the step", [s.least_loss for s in self.steps]),
+            line("most along the step", [s.most_loss for s in self.steps]),
+        )
+        return Curves(title="The loss, and its range along each gradient step", curves=curves, axis="loss")
+
+
+@outside_inference_mode
+def smoothness(
+    model: nn.Module,
+    loss_fn: LossFunction | str | Loss | None,
+    loader: Any,
+    *,
+    lr: float = 0.1,
+    steps: int = 5,
+    trial_steps: int = 20,
+    mode: str | None = None,
+    batches: int | None = None,
+    max_seconds: float | None = None,
+) -> Smoothness:
+    """Measure how smooth a loss is along gradient descent, and the largest learning rate at which descent is stable.
+
+    Runs start from the weights as they are and leave them there. The definitions, which vary between papers, are in the
+    result and are printed with it.
+
+    Args:
+        model: any `torch.nn.Module`.
+        loss_fn: as in `normscope.hessian`.
+        loader: as in `normscope.hessian`.
+        lr: the learning rate of the steps that are looked at, and of the first trial.
+        steps: how many steps to look along, five gradients each; 0 for none.
+        trial_steps: how many steps each trial of a learning rate has; 0 for no trial.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        batches: read at most this many of the loader; None for all.
+        max_seconds: cuts short what takes longer, and `notes` say so.
+
+    Returns:
+        `.stable`, `.unstable`, `.steps` with the loss range, gradient predictiveness and effective beta of each.
+
+    Raises:
+        InputError: as `normscope.hessian`, or a learning rate that is none.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> found = ns.smoothness(model, torch.nn.functional.mse_loss, (torch.ones(1, 1), torch.zeros(1, 1)))
+        >>> found.stable <= 1.0 < found.unstable < 1.2, round(found.effective_beta, 4)  # the curvature is 2
+        (True, 2.0)
+
+    Reference: Santurkar et al. 2018, section 3.2.
+    """
+    check_numbers(max_seconds=max_seconds)
+    if not isinstance(lr, int | float) or not 0 < lr < math.inf:
+        raise InputError(f"lr is a number above 0, not {lr!r}")
+    for name, value in (("steps", steps), ("trial_steps", trial_steps)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(f"{name} is a whole number from 0 on, not {value!r}")
+    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    budget = Budget(max_seconds=max_seconds, what="the trials of learning rates")
+    with objective.measuring(), Progress("smoothness") as progress:
+        start = objective.vector()
+        rows = _rows(objective, start, lr, steps, progress)
+        trials: list[tuple[float, float]] = []
+
+        def stable(rate: float) -> bool:
+            progress.step(f"learning rate {rate:.3g}")
+            first, last = _trial(objective, start, rate, trial_steps)
+            trials.append((rate, last))
+            return last <= first
+
+        low, high = _bracket(stable, lr, budget) if trial_steps else (0.0, math.inf)
+    return Smoothness(
+        name=type(objective.model).__name__,
+        mode=objective.mode,
+        learning_rate=float(lr),
+        steps=tuple(rows),
+        stable=low,
+        unstable=high,
+        trial_steps=trial_steps,
+        trials=tuple(trials),
+        gradients=objective.gradients,
+        notes=budget.cuts,
+    )
+
+
+def _rows(objective: Objective, start: Tensor, lr: float, steps: int, progress: Progress) -> list[SmoothStep]:
+    """Walk along gradient descent and look ahead at every step."""
+    rows, here = [], start
+    for step in range(steps):
+        objective.place(here)
+        loss, gradient = objective.gradient()
+        norm = float(gradient.double().norm())
+        losses, moved, betas = [loss], [0.0], [0.0]
+        ahead = None
+        for reach in REACH:
+            objective.place(here - reach * lr * gradient)
+            progress.step(f"step {step}")
+            value, other = _finite_gradient(objective)
+            losses.append(value)
+            change = float((other - gradient).double().norm()) if other is not None else math.inf
+            moved.append(change)
+            betas.append(change / (reach * lr * norm) if norm > 0 else 0.0)
+            ahead = here - lr * gradient if reach == 1.0 else ahead
+        rows.append(
+            SmoothStep(
+                step=step,
+                loss=loss,
+                gradient_norm=norm,
+                least_loss=min(losses),
+                most_loss=max(losses),
+                predictiveness=max(moved),
+                effective_beta=max(betas),
+            )
+        )
+        assert ahead is not None
+        here = ahead
+        objective.place(here)
+        if not math.isfinite(objective.loss()):
+            break
+    return rows
+
+
+def _finite_gradient(objective: Objective) -> tuple[float, Tensor | None]:
+    """Return loss and gradient; infinity and None where the loss is not finite."""
+    value = objective.loss()
+    if not math.isfinite(value):
+        return math.inf, None
+    value, gradient = objective.gradient()
+    return value, gradient if bool(torch.isfinite(gradient).all()) else None
+
+
+def _trial(objective: Objective, start: Tensor, rate: float, steps: int) -> tuple[float, float]:
+    """Return the first and the last loss of a short run; infinite if one was not finite on the way."""
+    here, first = start, math.nan
+    for step in range(steps):
+        objective.place(here)
+        loss, gradient = _finite_gradient(objective)
+        first = loss if step == 0 else first
+        if gradient is None:
+            return first, math.inf
+        here = here - rate * gradient
+    objective.place(here)
+    last = objective.loss()
+    return first, last if math.isfinite(last) else math.inf
+
+
+def _bracket(stable: Any, lr: float, budget: Budget) -> tuple[float, float]:
+    """Return the largest rate that was stable and the smallest above it that was not, within a factor of RATIO."""
+    low, high = (lr, math.inf) if stable(lr) else (0.0, lr)
+    for _ in range(DOUBLINGS):
+        if budget.late or (low > 0 and high < math.inf):
+            break
+        rate = 2 * low if high == math.inf else high / 2
+        low, high = (rate, high) if stable(rate) else (low, rate)
+    while low > 0 and high < math.inf and high / low > RATIO and not budget.late:
+        rate = math.sqrt(low * high)
+        low, high = (rate, high) if stable(rate) else (low, rate)
+    return low, high
