@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from json import dumps
 from typing import Annotated, Any, Literal
 
 import typer
+from torch import nn
 
 from ..core.errors import InputError
+from ..core.files import write_text
+from ..geometry.flatness import flatness
+from ..geometry.flow import flow
 from ..geometry.hessian import hessian
+from ..geometry.margins import margins
+from ..geometry.result import SCHEMA_VERSION, joined
+from ..geometry.smoothness import smoothness
+from ..report.html import to_html
 from ..report.terminal import print_document
 from .labelled import Labelled, open_labelled
 from .lines import say_written
@@ -29,11 +38,14 @@ MODEL is what `normscope audit` takes, but for weights alone. DATA has targets: 
 Train and eval mode are two different losses where the model has batch norms: the report names the mode.
 """
 
+Also = Literal["smoothness", "flow", "flatness", "margins"]
+
 EXAMPLES = """**Examples**
 
 ```
 normscope curvature net.py:build --data digits --mode train --html curvature.html
 normscope curvature mypackage.models:cnn --data cifar10:~/data --mode eval -k 10 --bottom 3 --probes 8
+normscope curvature net.py:build --data digits --mode train --also flatness --also flow --html curvature.html
 normscope curvature mypackage.models:regressor --data mypackage.data:loader --loss mypackage.train:loss
 ```
 """
@@ -68,6 +80,10 @@ def curvature(
         Literal["flat", "quotient"],
         typer.Option(help="quotient does not change when weights whose scale has no effect are rescaled."),
     ] = "flat",
+    also: Annotated[
+        list[Also] | None,
+        typer.Option(help="Measure this too, with its own defaults; may be given several times."),
+    ] = None,
     html: Html = None,
     json: Json = None,
     mode: Mode = None,
@@ -85,10 +101,11 @@ def curvature(
         if data is None:
             raise InputError("a loss speaks of data: give --data")
         labelled = open_labelled(data, placed(given, device, mode), samples=samples, seed=seed)
+        batches, function = _with_targets(labelled), _loss(loss)
         found = hessian(
             given.module,
-            _loss(loss),
-            _with_targets(labelled),
+            function,
+            batches,
             k=k,
             mode=mode,
             deflate=deflate,
@@ -100,13 +117,30 @@ def curvature(
             max_seconds=max_seconds,
             seed=seed,
         )
-    found = dataclasses.replace(found, name=given.name, notes=(*labelled.notes, *given.notes, *found.notes))
-    print_document(found.document(brief=True))
+        measured = [_measured(kind, given.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+    found = dataclasses.replace(found, notes=(*labelled.notes, *given.notes, *found.notes))
+    results = [dataclasses.replace(one, name=given.name) for one in (found, *measured)]
+    print_document(joined([one.document(brief=True) for one in results], brief=True))
     if html is not None:
-        found.to_html(html)
+        write_text(html, to_html(joined([one.document() for one in results])))
     if json is not None:
-        found.to_json(json)
+        data = {"schema_version": SCHEMA_VERSION, "type": "curvature"}
+        data |= {one.to_json()["type"]: one.to_json() for one in results}
+        write_text(json, dumps(data, indent=1, allow_nan=False) + "\n")
     say_written(html, json)
+
+
+def _measured(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
+    """Measure one more thing of the same model and data."""
+    match kind:
+        case "smoothness":
+            return smoothness(model, loss, batches, mode=mode)
+        case "flow":
+            return flow(model, loss, batches, mode=mode)
+        case "flatness":
+            return flatness(model, loss, batches, mode=mode)
+        case "margins":
+            return margins(model, batches, mode=mode)
 
 
 def _loss(text: str) -> Any:

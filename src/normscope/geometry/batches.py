@@ -58,8 +58,7 @@ def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: 
 def _batches(loader: Any) -> Iterable[Any]:
     """Return batches; a pair of inputs and targets is one batch and not two."""
     if isinstance(loader, Sequence) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader):
-        inputs, targets = loader
-        whole = isinstance(loader, tuple) or not targets.is_floating_point()
+        whole = isinstance(loader, tuple) or not loader[1].is_floating_point()
         return [tuple(loader)] if whole else loader
     return batches_of(loader, tuples=True)
 

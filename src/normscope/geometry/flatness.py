@@ -28,14 +28,14 @@ from .spectrum import Estimate
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Sizes of the noise, relative to the weights."""
 DEFINITIONS = {
-    "scaled noise": "Gaussian, for every group of weights as long on average as the level times the norm of the group; a "
+    "scaled noise": "Gaussian, for every group of weights as long on average as the level times the group's norm; a "
     "group is what a normalizer lets be scaled on its own, else the weights of one output, else a whole parameter",
     "raw noise": "Gaussian with one deviation for all weights, as long on average as the level times the norm of all: "
     "rescaling a weight whose scale has no effect changes this figure and not the network",
-    "spherical sharpness": "the largest eigenvalue of the Hessian on the spheres of scale-invariant weights, times their "
-    "squared norms: it does not change when they are rescaled",
-    "ascent": "the increase of the loss after normalised gradient steps that go rho away from the weights: raw (SAM), and "
-    "with every group in units of its norm (ASAM)",
+    "spherical sharpness": "the largest eigenvalue of the Hessian on the spheres of scale-invariant weights, times "
+    "their squared norms: it does not change when they are rescaled",
+    "ascent": "the increase of the loss after normalised gradient steps that go rho away from the weights: raw (SAM), "
+    "and with every group in units of its norm (ASAM)",
 }
 """What the figures are."""
 

@@ -104,8 +104,8 @@ class Flow(Measured):
         )
         if self.conserved:
             head += (
-                f" Of the {self.conserved} norms that the flow conserves, none moves by more than {last.drift:.2g} of its "
-                f"square; under descent they grow by up to {beside.drift:.2g}."
+                f" Of the {self.conserved} norms that the flow conserves, none moves by more than {last.drift:.2g} of "
+                f"its square; under descent they grow by up to {beside.drift:.2g}."
             )
         blocks: list[Block] = [Text(body=head, lead=True)]
         if not brief:

@@ -29,9 +29,10 @@ BINS = 24
 DEFINITIONS = {
     "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "
     "without labels; negative where another class wins",
-    "margin over GLOBAL": "the margin over sqrt(2) times the Lipschitz constant over all inputs: no change of the input "
-    "shorter than this changes the class",
-    "margin over DOMAIN": "the margin over sqrt(2) times the constant over a domain: the same for changes that stay in it",
+    "margin over GLOBAL": "the margin over sqrt(2) times the Lipschitz constant over all inputs: no change of the "
+    "input shorter than this changes the class",
+    "margin over DOMAIN": "the margin over sqrt(2) times the constant over a domain: the same for changes that "
+    "stay in it",
 }
 """What the figures are."""
 

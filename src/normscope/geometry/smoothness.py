@@ -28,8 +28,8 @@ DOUBLINGS = 40
 """Learning rates are tried within this many doublings of the first."""
 
 DEFINITIONS = {
-    "largest stable learning rate": "plain gradient descent over all batches, from these weights, for the stated number "
-    "of steps: stable if every loss is finite and the last is not above the first",
+    "largest stable learning rate": "plain gradient descent over all batches, from these weights, for the stated "
+    "number of steps: stable if every loss is finite and the last is not above the first",
     "loss range": "the smallest and the largest loss at w - t g, t from half the learning rate to four times it",
     "gradient predictiveness": "the largest norm(grad(w - t g) - grad(w)) over the same t: how far the gradient there "
     "is from the one here",

@@ -80,10 +80,11 @@ def definition(found: Spectrum) -> str:
         if found.metric == "quotient"
         else ""
     )
+    statistics = "the batch" if found.mode == "train" else "its running statistics"
     return (
         f"These are eigenvalues of {MATRIX[found.matrix]} of the mean loss ({found.loss:.4g}) over {data}, in "
-        f"{found.mode} mode (batch norm by {'the batch' if found.mode == 'train' else 'its running statistics'}; dropout "
-        f"off), from {counted(found.num_products, 'product')}.{projected}{quotient}"
+        f"{found.mode} mode (batch norm by {statistics}; dropout off), from "
+        f"{counted(found.num_products, 'product')}.{projected}{quotient}"
     )
 
 

@@ -107,9 +107,9 @@ def extreme_eigenpairs(
         if on_step is not None:
             on_step(found.open)
         if ended and filled < size:  # what the start has no part of may be an eigenvector as well
-            image = _fresh(known, project, generator)
-            whole = image is None
-            rest = 0.0
+            other = _fresh(known, project, generator)
+            whole = other is None
+            image = image if other is None else other
         if filled == size or whole or (found.settled and filled >= wanted + BEYOND):
             whole = whole or filled == size
             break

@@ -14,7 +14,7 @@ Operator = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quadrature:
-    """What one random vector says of the spectrum: nodes with weights that sum up to 1, and the quadratic form v^T A v."""
+    """What one random vector says of a spectrum: nodes with weights that sum up to 1, and the form v^T A v."""
 
     nodes: Tensor
     weights: Tensor

@@ -1,0 +1,227 @@
+"""Smoothness, gradient flow, flatness and margins, against closed forms and against what symmetry says."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import InputError
+from normscope.geometry.runge_kutta import integrate
+
+from .networks import CROSS_ENTROPY, made
+
+SQUARE = nn.functional.mse_loss
+
+
+def bowl(*curvatures: float) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Return a model and a batch whose loss is half the sum of curvature times weight squared, from weights of 1."""
+    count = len(curvatures)
+    x = torch.diag((torch.tensor(curvatures, dtype=torch.float64) * count / 2).sqrt())
+    model = nn.Linear(count, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    return model, (x, torch.zeros(count, 1, dtype=torch.float64))
+
+
+def unchanged(model: nn.Module, state: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+class TestSmoothness:
+    def test_the_largest_stable_learning_rate_of_a_bowl_is_two_over_its_curvature(self) -> None:
+        model, batch = bowl(4.0, 0.5)
+        for first in (1e-3, 0.3, 50.0):
+            found = ns.smoothness(model, SQUARE, batch, lr=first, steps=0, trial_steps=30)
+            assert found.stable <= 0.52
+            assert 0.49 <= found.unstable <= 1.1 * found.stable + 1e-12
+
+    def test_beta_range_and_predictiveness_of_a_bowl(self) -> None:
+        model, batch = bowl(3.0)
+        found = ns.smoothness(model, SQUARE, batch, lr=0.1, steps=3, trial_steps=0)
+        first = found.steps[0]
+        assert first.loss == pytest.approx(1.5)
+        assert first.effective_beta == pytest.approx(3.0)
+        assert first.predictiveness == pytest.approx(3.0 * 0.4 * 3.0)
+        places = [1.5 * (1 - t * 3.0) ** 2 for t in (0.0, 0.05, 0.1, 0.2, 0.4)]
+        assert (first.least_loss, first.most_loss) == pytest.approx((min(places), max(places)))
+        assert found.steps[1].loss == pytest.approx(1.5 * 0.7**2)
+        assert (found.stable, found.unstable) == (0.0, math.inf)
+        assert found.gradients == 3 * 5
+
+    def test_the_run_leaves_the_model_and_says_what_it_means(self) -> None:
+        model, x, y = made("batch")
+        state = copy.deepcopy(model.state_dict())
+        found = ns.smoothness(model, CROSS_ENTROPY, (x, y), steps=2, trial_steps=2)
+        assert unchanged(model, state)
+        assert "effective beta" in str(found).lower()
+        assert found.to_json()["definitions"][0][0] == "largest stable learning rate"
+        assert "<svg" in found.to_html()
+
+    def test_beta_is_at_most_the_curvature_and_a_loss_that_breaks_is_not_stable(self) -> None:
+        model, batch = bowl(4.0, 0.5)
+        found = ns.smoothness(model, lambda out, y: (out.square().mean() - 1.0).exp(), batch, lr=40.0, steps=1)
+        assert found.steps[0].most_loss == math.inf
+        assert 0 < found.stable < 40.0
+
+    @pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": math.nan}, {"steps": -1}, {"trial_steps": 1.5}])
+    def test_bad_options_are_refused(self, bad) -> None:
+        model, batch = bowl(1.0)
+        with pytest.raises(InputError, match=next(iter(bad))):
+            ns.smoothness(model, SQUARE, batch, **bad)
+
+
+class TestFlow:
+    def test_the_integrator_holds_its_error(self) -> None:
+        for rtol in (1e-4, 1e-8):
+            *_, last = integrate(lambda w: -w * w, torch.ones(1, dtype=torch.float64), end=3.0, first=1e-3, rtol=rtol)
+            assert last.time == pytest.approx(3.0)
+            assert abs(float(last.value) - 0.25) < 20 * rtol
+
+    def test_a_bowl_falls_as_an_exponential(self) -> None:
+        model, batch = bowl(3.0, 1.0)
+        found = ns.flow(model, SQUARE, batch, time=1.0, lr=0.1, rtol=1e-9)
+        assert found.flow[-1].loss == pytest.approx(1.5 * math.exp(-6.0) + 0.5 * math.exp(-2.0), rel=1e-6)
+        assert found.descent[-1].loss == pytest.approx(1.5 * 0.7**20 + 0.5 * 0.9**20, rel=1e-9)
+        assert (len(found.descent), found.conserved, found.growth_defect) == (11, 0, None)
+
+    def test_flow_conserves_the_norms_that_descent_lets_grow(self) -> None:
+        model, x, y = made("batch", samples=40)
+        model[1].eps = 1e-12
+        state = copy.deepcopy(model.state_dict())
+        found = ns.flow(model, CROSS_ENTROPY, (x, y), time=2.0, lr=0.5, rtol=1e-8)
+        assert unchanged(model, state)
+        assert found.conserved == 6
+        assert found.flow[-1].drift < 1e-6
+        assert found.descent[-1].drift > 100 * found.flow[-1].drift
+        assert found.growth_defect < 1e-9  # a step adds lr^2 norm(grad)^2 and nothing else
+        assert found.flow[-1].radius == pytest.approx(1.0, abs=1e-6)
+        assert found.descent[-1].radius > 1.0001
+        assert found.group == "0.weight"
+        assert [loss for _, loss in found.slices["scaling"]] == pytest.approx([found.flow[0].loss] * 21, rel=1e-8)
+        assert min(loss for _, loss in found.slices["gradient"]) < found.flow[0].loss
+
+    def test_in_eval_mode_nothing_is_conserved(self) -> None:
+        model, x, y = made("batch")
+        found = ns.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="eval")
+        assert (found.conserved, found.group) == (0, "")
+        assert "scaling" not in found.slices
+
+    def test_too_few_evaluations_are_said(self) -> None:
+        model, batch = bowl(100.0)
+        found = ns.flow(model, SQUARE, batch, time=100.0, evaluations=30, lr=50.0)
+        assert not found.finished
+        assert "raise evaluations" in found.notes[-1]
+
+    def test_pages_show_the_circle(self) -> None:
+        model, x, y = made("batch")
+        page = ns.flow(model, CROSS_ENTROPY, (x, y), time=0.5).to_html()
+        assert "trajectory on the circle" in page
+        assert page.count('class="chart curves') >= 3
+
+    @pytest.mark.parametrize("bad", [{"time": 0.0}, {"lr": -1.0}, {"rtol": 0.0}])
+    def test_bad_options_are_refused(self, bad) -> None:
+        model, batch = bowl(1.0)
+        with pytest.raises(InputError, match=next(iter(bad))):
+            ns.flow(model, SQUARE, batch, **bad)
+
+
+class TestFlatness:
+    def test_scaled_noise_does_not_change_with_the_scale_of_the_weights_and_raw_noise_does(self) -> None:
+        model, x, y = made("batch", samples=40)
+        model[1].eps = 1e-12
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other[0].weight.mul_(torch.tensor([0.3, 4.0, 1.0, 2.0, 0.5, 7.0], dtype=torch.float64)[:, None])
+            other[0].bias.mul_(0.0)
+            model[0].bias.mul_(0.0)
+        first, second = (ns.flatness(m, CROSS_ENTROPY, (x, y), levels=(0.3,), draws=4) for m in (model, other))
+        assert first.noise[0].loss.value == pytest.approx(second.noise[0].loss.value, rel=1e-9)
+        assert first.spherical_sharpness == pytest.approx(second.spherical_sharpness, rel=1e-3)
+        assert first.ascent == pytest.approx(second.ascent, rel=1e-6)
+        assert abs(first.noise[0].raw_loss.value / second.noise[0].raw_loss.value - 1) > 1e-3
+        assert abs(first.raw_ascent / second.raw_ascent - 1) > 0.02
+
+    def test_the_mean_under_noise_is_half_the_trace_of_a_bowl(self) -> None:
+        model, batch = bowl(4.0, 2.0)
+        found = ns.flatness(model, SQUARE, batch, levels=(0.5,), draws=300, sharpness=False)
+        expected = 3.0 + 0.5 * 0.5**2 * (4.0 + 2.0)  # one group of two entries of 1: a deviation of the level each
+        assert abs(found.noise[0].loss.value - expected) < 4 * found.noise[0].loss.error
+        assert found.noise[0].raw_loss.value == pytest.approx(found.noise[0].loss.value)
+        assert found.accuracy is None
+        assert found.spherical_sharpness is None
+
+    def test_ascent_goes_rho_up_the_gradient(self) -> None:
+        model, batch = bowl(1.0)
+        found = ns.flatness(model, SQUARE, batch, rho=0.1, levels=(0.1,), draws=1, sharpness=False)
+        assert found.raw_ascent == pytest.approx(0.5 * (1.1**2 - 1))
+        nn.init.constant_(model.weight, 3.0)
+        found = ns.flatness(model, SQUARE, batch, rho=0.1, levels=(0.1,), draws=1, sharpness=False)
+        assert found.ascent == pytest.approx(0.5 * (3.3**2 - 9))
+        assert found.raw_ascent == pytest.approx(0.5 * (3.1**2 - 9))
+
+    def test_more_noise_hurts_and_the_model_is_left_as_found(self) -> None:
+        model, x, _ = made("layer")
+        state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+        found = ns.flatness(model, CROSS_ENTROPY, (x, model(x).argmax(1)), levels=(1e-6, 3.0), draws=4)
+        assert unchanged(model, state)
+        assert torch.equal(torch.get_rng_state(), random)
+        assert (found.accuracy, found.noise[0].accuracy.value) == (1.0, 1.0)
+        assert found.noise[1].accuracy.value < 1.0
+        assert found.noise[1].loss.value > found.noise[0].loss.value == pytest.approx(found.loss, rel=1e-4)
+        assert found.to_html().count('class="chart curves') >= 2
+        assert "Raw noise" in str(found)
+
+    @pytest.mark.parametrize("bad", [{"levels": ()}, {"levels": (-1.0,)}, {"levels": "x"}, {"draws": 0}])
+    def test_bad_options_are_refused(self, bad) -> None:
+        model, batch = bowl(1.0)
+        with pytest.raises(InputError, match=next(iter(bad))):
+            ns.flatness(model, SQUARE, batch, **bad)
+
+
+class TestMargins:
+    def made(self) -> nn.Module:
+        model = nn.Linear(2, 3, bias=False)
+        model.weight.data = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+        return model
+
+    def test_margins_and_their_quantiles(self) -> None:
+        x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, -1.0]])
+        found = ns.margins(self.made(), (x, torch.tensor([0, 1, 1, 2])))
+        assert found.margin == pytest.approx((2.0, 1.0, -1.0, 1.0))
+        assert (found.accuracy, found.labelled, found.classes) == (0.75, True, 3)
+        assert [found.quantile(share) for share in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([-1.0, -1.0, 1.0, 2.0])
+        assert found.normalised("global") == pytest.approx([m / (2 * 2**0.5) for m in found.margin], rel=1e-3)
+
+    def test_no_change_shorter_than_the_normalised_margin_changes_the_class(self) -> None:
+        model, x, _ = made("plain", samples=4)
+        found = ns.margins(model, x)
+        assert not found.labelled
+        radii = ns.certified_radius(model, x, mode="eval", attack=True)
+        assert all(own < hit for own, hit in zip(found.normalised("global"), radii.attacked, strict=True))
+
+    def test_a_domain_gives_larger_margins_than_all_inputs(self) -> None:
+        model, x, y = made("layer")
+        model.eval()
+        domain = ns.domain(model, [x])
+        found = ns.margins(model, (x, y), domain=domain)
+        assert found.log10_constants["domain"] < found.log10_constants["global"]
+        assert abs(found.normalised("domain")[0]) > abs(found.normalised("global")[0])
+        page = found.to_html()
+        assert "How the margins are spread" in page
+        assert "over DOMAIN" in str(found)
+
+    @pytest.mark.parametrize(
+        ("loader", "message"),
+        [
+            ((torch.zeros(2, 2), torch.tensor([0, 3])), "labels are one class"),
+            ((torch.zeros(2, 2), torch.tensor([0.0, 1.0])), "labels are one class"),
+            ([], "no batch"),
+        ],
+    )
+    def test_what_is_no_classification_is_refused(self, loader, message) -> None:
+        with pytest.raises(InputError, match=message):
+            ns.margins(self.made(), loader)
+        with pytest.raises(InputError, match="a row of 2 or more"):
+            ns.margins(nn.Linear(2, 1), torch.zeros(2, 2))
