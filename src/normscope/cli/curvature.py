@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from json import dumps
 from typing import Annotated, Any, Literal
 
@@ -38,7 +39,15 @@ MODEL is what `normscope audit` takes, but for weights alone. DATA has targets: 
 Train and eval mode are two different losses where the model has batch norms: the report names the mode.
 """
 
-Also = Literal["smoothness", "flow", "flatness", "margins"]
+
+class Also(StrEnum):
+    """What can be measured beside the eigenvalues."""
+
+    SMOOTHNESS = "smoothness"
+    FLOW = "flow"
+    FLATNESS = "flatness"
+    MARGINS = "margins"
+
 
 EXAMPLES = """**Examples**
 
@@ -133,13 +142,13 @@ def curvature(
 def _measured(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
     """Measure one more thing of the same model and data."""
     match kind:
-        case "smoothness":
+        case Also.SMOOTHNESS:
             return smoothness(model, loss, batches, mode=mode)
-        case "flow":
+        case Also.FLOW:
             return flow(model, loss, batches, mode=mode)
-        case "flatness":
+        case Also.FLATNESS:
             return flatness(model, loss, batches, mode=mode)
-        case "margins":
+        case Also.MARGINS:
             return margins(model, batches, mode=mode)
 
 

@@ -29,6 +29,7 @@ from .measuring import Known, Measurement
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
 from .probes.inputs import spread
+from .probes.sharpness import SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
@@ -52,6 +53,7 @@ def watch(
     sinks: Sequence[Sink] = (),
     panel: bool | None = None,
     domain: Domain | None = None,
+    sharpness: tuple[Any, Any] | None = None,
 ) -> Watch:
     """Watch a training loop: capacity, normalizers, effective learning rates, and what goes wrong.
 
@@ -69,6 +71,9 @@ def watch(
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
         domain: what `normscope.domain` recorded: measured steps also tell how many samples of the batch are outside of
             it, and how far each operator is from its edges. The network as it was recorded is run on them.
+        sharpness: a loss function of outputs and targets, and a batch `(input, target)`: steps of the full tier also
+            tell the largest eigenvalue of the Hessian at that batch (`sharpness`), and that times the learning rate
+            (`effective_sharpness`). Some 10 passes forward and back at the first such step, a few at later ones.
 
     Returns:
         A context manager; inside it `run.observe(loss=...)` adds the loss, `run.log_metrics(...)` writes figures of a
@@ -91,7 +96,16 @@ def watch(
         >>> [record.step for record in run.records]
         [0, 2, 4]
     """
-    return Watch(model, optimizer, schedule=Schedule.of(every, tier), log=log, sinks=sinks, panel=panel, domain=domain)
+    return Watch(
+        model,
+        optimizer,
+        schedule=Schedule.of(every, tier),
+        log=log,
+        sinks=sinks,
+        panel=panel,
+        domain=domain,
+        sharpness=sharpness,
+    )
 
 
 class Watch:
@@ -117,6 +131,7 @@ class Watch:
         sinks: Sequence[Sink],
         panel: bool | None,
         domain: Domain | None = None,
+        sharpness: tuple[Any, Any] | None = None,
     ) -> None:
         self.optimizer = trained_by(model, optimizer)
         self.outer, self.model = model, unwrapped(model)
@@ -137,6 +152,11 @@ class Watch:
         self._subject: Subject | None = None
         self._blocks: tuple[str, ...] = ()
         self._probe = None if domain is None else DomainProbe(domain)
+        self._sharpness = None if sharpness is None else SharpnessProbe(sharpness)
+        if self._sharpness is not None and (self._sharded or Tier.FULL not in schedule.every):
+            raise InputError(
+                'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
+            )
         self._standing: Tensor | None = None
         self._spread: Tensor | None = None
         self._light: Light | None = None
@@ -402,6 +422,8 @@ class Watch:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
                     parameters = dict(self.model.named_parameters())
                     self._pending.before(parameters, self._known, budget)
+                    if tier is Tier.FULL:
+                        self._look_at_curvature(optimizer)
                     if not self._sharded:
                         self.history.standing.look(parameters, optimizer, self.step)
                     if self._pending.lost:
@@ -440,6 +462,24 @@ class Watch:
         except Exception as error:
             self._recorder.complain("domain", f"where the data stand in the domain is not measured: {said(error)}")
             return None
+
+    def _look_at_curvature(self, optimizer: Optimizer) -> None:
+        """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
+        if self._sharpness is None or not self._writes:
+            return
+        self.busy = True
+        try:
+            value = self._sharpness.measure(self.model)
+        except Exception as error:
+            self._sharpness = None
+            self._recorder.complain("sharpness", f"the largest curvature is not measured: {said(error)}")
+            return
+        finally:
+            self.busy = False
+        if value is not None:
+            rate = max(float(group["lr"]) for group in optimizer.param_groups)
+            self._observed.setdefault("sharpness", Observed()).add(self.step, value)
+            self._observed.setdefault("effective_sharpness", Observed()).add(self.step, rate * value)
 
     def _stop_listening(self) -> None:
         if self._listening is not None:

@@ -16,6 +16,7 @@ from .gradients import gradient_explosion, gradient_vanishing
 from .loss import is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
 from .sets import small_batch, stale_statistics
 from .setup import constant_input, no_gradient, no_zero_grad, not_trained
+from .sharpness import edge_of_stability
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weights import effective_lr, norm_growth
 
@@ -30,6 +31,7 @@ ALARMS: tuple[Alarm, ...] = (
     not_trained,
     no_zero_grad,
     lr_too_high,
+    edge_of_stability,
     small_batch,
     left_domain,
     variance_collapse,
