@@ -29,13 +29,14 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=512)
     given = parser.parse_args()
     sys.path.insert(0, str(given.folder))
     from networks import load  # type: ignore[import-not-found]
 
     archive = np.load(given.images)
-    x, y = torch.from_numpy(archive["x"]).float(), torch.from_numpy(archive["y"]).long()
-    batches = list(zip(x.chunk(given.batches), y.chunk(given.batches)))
+    x, y = (torch.from_numpy(archive[key][: given.samples]) for key in ("x", "y"))
+    batches = list(zip(x.float().chunk(given.batches), y.chunk(given.batches)))
     print(header(given.device))
     print(f"{len(x)} images in {given.batches} batches, cross entropy, top 5 to 1e-3")
     for name in NAMES:
@@ -49,8 +50,8 @@ def main() -> None:
                 values = ", ".join(f"{value:.4g}" for value in found.eigenvalues)
                 print(
                     f"{name} {mode} {metric}: {values}; smallest {found.bottom_eigenvalues[0]:.4g}; "
-                    f"{found.num_products} products, {seconds:.1f} s, converged {found.converged}, loss {found.loss:.4g}, "
-                    f"{found.directions:,} of {found.parameters:,} dimensions projected out, safe rate "
+                    f"{found.num_products} products, {seconds:.1f} s, converged {found.converged}, loss "
+                    f"{found.loss:.4g}, {found.directions:,} of {found.parameters:,} dimensions projected out, safe rate "
                     f"{found.safe_learning_rate:.3g}",
                     flush=True,
                 )
