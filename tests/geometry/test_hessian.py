@@ -273,6 +273,32 @@ class Once(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * grad
 
 
+class Square(torch.autograd.Function):
+    """A square whose backward is right, or keeps its derivative from being differentiated."""
+
+    @staticmethod
+    def forward(ctx, x, detached):
+        ctx.save_for_backward(x)
+        ctx.detached = detached
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * (x.detach() if ctx.detached else x) * grad, None
+
+
+class Own(nn.Linear):
+    detached = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Square.apply(super().forward(x), self.detached)
+
+
+class Detached(Own):
+    detached = True
+
+
 class Custom(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return Once.apply(super().forward(x))
@@ -304,6 +330,7 @@ REFUSED = {
     "another shape": (lambda: nn.Linear(5, 3), mean_square, (X, Y), "the model raises"),
     "a detached loss": (lambda: nn.Linear(4, 3), lambda out, y: out.detach().mean(), (X, Y), "does not depend"),
     "a function of one's own": (lambda: Custom(4, 3), mean_square, (X, Y), "differentiated twice: Once"),
+    "a second derivative that is none": (lambda: Detached(4, 3), mean_square, (X, Y), "Look at the backward of Square"),
     "an operator": (lambda: Flash(4, 8), mean_square, (X, Y), "twice: _scaled_dot_product_flash_attention"),
     "k": (lambda: nn.Linear(4, 3), mean_square, (X, Y), "k is a whole number"),
 }
@@ -315,6 +342,14 @@ def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         ns.hessian(build(), loss, loader, **({"k": 0} if case == "k" else {}))
     assert "\n" not in str(raised.value)
+
+
+def test_a_function_of_ones_own_with_a_right_backward_is_measured() -> None:
+    model, plain = Own(4, 3), nn.Linear(4, 3)
+    plain.load_state_dict(model.state_dict())
+    found = ns.hessian(model, lambda out, y: out.square().mean(), (X, Y), k=1)
+    truth = ns.hessian(plain, lambda out, y: out.pow(4).mean(), (X, Y), k=1)
+    assert found.sharpness == pytest.approx(truth.sharpness, rel=1e-3)
 
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:

@@ -195,6 +195,9 @@ class _Search:
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
         self.directions = verified(found, self.gradient)
+        if matrix == "hessian":
+            drawn = torch.randn(objective.size, generator=self.generator).to(self.gradient)
+            objective.check_custom(drawn / drawn.norm())
         self.product = objective.hessian if matrix == "hessian" else objective.gauss_newton
 
     def operator(self, vector: Tensor) -> Tensor:

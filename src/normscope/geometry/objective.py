@@ -21,6 +21,8 @@ from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, 
 
 MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
 """How torch says that an operator has no derivative."""
+DISAGREEMENT = 0.1
+"""What a product and differences of gradients may differ by, relative to the larger: bends may lie between."""
 TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
@@ -82,7 +84,8 @@ class Objective:
         self.dtype = torch.float64 if wide else torch.float32
         self.size = sum(p.numel() for p in self.parameters.values())
         self._kept: _Traced | None = None
-        self._moved = self._looked = False
+        self._moved = False
+        self._custom: str | None = None  # the functions of the user's own that the loss is made by
         self._weights = Weights(model)
 
     @contextmanager
@@ -169,6 +172,36 @@ class Objective:
         """Keep the differentiable gradients of a single batch, so that the gradient and all products share them."""
         if len(self.batches) == 1:
             self._traced(self.batches[0])
+
+    def check_custom(self, direction: Tensor) -> None:
+        """Compare a product with differences of gradients where functions of the user's own take part in the loss.
+
+        Autograd believes what such a function says of its derivative, and of the derivative of that.
+
+        Args:
+            direction: along which to compare.
+
+        Raises:
+            InputError: they disagree; the functions are named.
+        """
+        if self._custom is None:
+            self._traced(self.batches[0])
+        if not self._custom:
+            return
+        here, product = self.vector(), self.hessian(direction)
+        step = torch.finfo(self.dtype).eps ** (1 / 3) * float(here.double().norm()) / float(direction.double().norm())
+        ends = []
+        for side in (step, -step):
+            self.place(here + side * direction)
+            ends.append(self.gradient()[1])
+        self.place(here)
+        differences = (ends[0] - ends[1]) / (2 * step)
+        size = max(float(product.norm()), float(differences.norm()), torch.finfo(self.dtype).tiny)
+        if float((product - differences).norm()) > DISAGREEMENT * size:
+            raise InputError(
+                "what autograd gives as the second derivative is not that of the loss: products with the Hessian and "
+                f"differences of gradients disagree. Look at the backward of {self._custom}"
+            )
 
     def hessian(self, vector: Tensor) -> Tensor:
         """Return the Hessian of the mean loss times a vector."""
@@ -261,10 +294,11 @@ class Objective:
         output = self._output(batch)
         loss = self._differentiable(loss_of(self.function, output, batch))
         gradients = torch.autograd.grad(loss, list(self.parameters.values()), create_graph=True, allow_unused=True)
-        if not self._looked:  # autograd passes over such a node, and would give zeros
-            self._looked = True
-            if any(type(node).__name__ == "Error" for node in _nodes(gradients)):
-                raise InputError(TWICE.format(self._custom(loss)))
+        if self._custom is None:
+            own = (getattr(type(node), "_forward_cls", None) for node in _nodes([loss]))
+            self._custom = ", ".join(dict.fromkeys(cls.__name__ for cls in own if cls is not None))
+            if any(type(node).__name__ == "Error" for node in _nodes(gradients)):  # autograd would give zeros there
+                raise InputError(TWICE.format(self._custom or "one of its operators"))
         traced = _Traced(loss, gradients, output)
         if len(self.batches) == 1:
             self._kept = traced
@@ -304,11 +338,6 @@ class Objective:
             if named is None:
                 raise
             raise InputError(TWICE.format(named[1])) from error
-
-    def _custom(self, loss: Tensor) -> str:
-        """Return the names of the functions of the user's own that the loss is made by."""
-        own = (getattr(type(node), "_forward_cls", None) for node in _nodes([loss]))
-        return ", ".join(dict.fromkeys(cls.__name__ for cls in own if cls is not None)) or "one of its operators"
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:

@@ -15,6 +15,8 @@ SPARE = 8
 """Vectors beyond those asked for that a restart keeps."""
 BEYOND = 2
 """Vectors beyond those asked for that there must be before a value counts: gaps between few values say little."""
+CLUSTER = 6
+"""Values that lie close together and are judged together, at most."""
 EMPTY = 1e-12
 """A rest of this share of the operator's size is that of an invariant subspace, in float64."""
 
@@ -27,7 +29,8 @@ class Ends:
         top: the largest eigenvalues, falling.
         bottom: the smallest, rising.
         residuals: norm(A v - value v) of each unit vector, first of the top, then of the bottom.
-        errors: how far each value is off, estimated: the residual, or its square over the distance to the next value.
+        errors: how far each value is off, estimated: the residual, or its square over the distance to other values,
+            with values that lie close together taken as one.
         converged: for each whether that is within the tolerance.
         vectors: `[top + bottom, n]`, orthonormal.
         products: applications of the operator.
@@ -161,11 +164,8 @@ class _Found:
         count = len(values)
         chosen = list(range(count - 1, max(count - 1 - top, -1), -1))
         chosen += [place for place in range(min(bottom, count)) if place not in chosen]
-        distance = (values[:, None] - values[None, :]).abs()
-        distance.fill_diagonal_(torch.inf)
-        gaps = distance.amin(dim=1) if count > 1 else torch.zeros_like(values)
         residuals = (rest * vectors[-1]).abs()
-        errors = torch.minimum(residuals, residuals.square() / gaps.clamp(min=1e-300))
+        errors = _errors(values, residuals)
         allowed = torch.maximum(rtol * values.abs(), unit * values.abs().max())
         shares = (errors / allowed.clamp(min=1e-300))[chosen]
         return cls(
@@ -177,6 +177,27 @@ class _Found:
             open=float(shares.max()) if chosen else float("inf"),
             wanted=top + bottom,
         )
+
+
+def _errors(values: Tensor, residuals: Tensor) -> Tensor:
+    """Return how far each value is off, estimated: its residual, or what the values close to it allow together.
+
+    The values of an invariant subspace are off by at most norm(R)^2/gap: R the residuals of all vectors of a cluster,
+    gap the distance of the cluster to all other eigenvalues (here: to the other values that were found). The best
+    cluster around each value counts, up to `CLUSTER` of them; one that holds every value says nothing.
+    """
+    count = len(values)
+    squares = torch.cat([residuals.new_zeros(1), residuals.square().cumsum(0)])
+    edges = torch.cat([values[:1] - torch.inf, values, values[-1:] + torch.inf])
+    best = residuals.clone()
+    for size in range(1, min(CLUSTER, count - 1) + 1):
+        starts = torch.arange(count - size + 1)
+        below = edges[starts + 1] - edges[starts]
+        above = edges[starts + size + 1] - edges[starts + size]
+        bounds = (squares[starts + size] - squares[starts]) / torch.minimum(below, above).clamp(min=1e-300)
+        for offset in range(size):
+            best[starts + offset] = torch.minimum(best[starts + offset], bounds)
+    return best
 
 
 def _fresh(known: Tensor, project: Operator, generator: torch.Generator | None) -> Tensor | None:
