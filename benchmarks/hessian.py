@@ -3,9 +3,9 @@
     python benchmarks/hessian.py
 
 The network has three blocks of convolution and BatchNorm (3,922 parameters), the batch 256 random images; it is
-measured as initialised and after 60 steps of SGD, for two seeds. How many products it takes is up to the spectrum: close
-eigenvalues take more. PyHessian (power iteration with deflation) and curvlinops (products for scipy's eigsh) are measured
-where they are installed:
+measured as initialised and after 60 steps of SGD, for two seeds. How many products it takes is up to the spectrum:
+close eigenvalues take more. PyHessian (power iteration with deflation) and curvlinops (products for scipy's eigsh) are
+measured where they are installed:
 `pip install pyhessian curvlinops-for-pytorch`. Both are for eval mode: PyHessian forces it, curvlinops refuses batch
 statistics. The truth is scipy's eigsh on float64 products, to 1e-10. Products with the Hessian are counted by wrapping
 the peers' own functions; one thread.

@@ -55,6 +55,31 @@ def test_several_batches_are_the_mean_over_samples() -> None:
     assert first.eigenvalues == ns.hessian(model, CROSS_ENTROPY, batches[0], deflate=False, rtol=1e-9).eigenvalues
 
 
+def test_every_forward_begins_from_the_buffers_as_found() -> None:
+    class Moving(nn.Module):
+        """Doubles a buffer in every forward, and multiplies by it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3).double()
+            self.register_buffer("scale", torch.ones(1, dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale.mul_(2.0)
+            return self.scale * self.layer(x)
+
+    _, x, y = made("plain", samples=30)
+    batches = [(x[:20], y[:20]), (x[20:], y[20:])]
+    model = Moving()
+    still = nn.Sequential(copy.deepcopy(model.layer))
+    truth = torch.linalg.eigvalsh(
+        4 * written_out(still, batches, "train", lambda out, y: CROSS_ENTROPY(2 * out, y) / 4)
+    )
+    found = ns.hessian(model, CROSS_ENTROPY, batches, k=3, deflate=False, rtol=1e-9)
+    assert found.eigenvalues == pytest.approx(truth.flip(0)[:3].tolist(), rel=1e-6)
+    assert float(model.scale) == 1.0
+
+
 def test_the_model_is_left_as_found() -> None:
     model, x, y = made("convolution")
     model.eval()

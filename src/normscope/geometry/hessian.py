@@ -30,6 +30,8 @@ MOST_WHOLE = 5000
 """Parameters up to which all eigenvalues can be asked for."""
 MEMORY = 8e9
 """Bytes that the vectors of a search may take, about."""
+OTHERS = 0.05
+"""How much of other directions a warm start has."""
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
 
@@ -273,12 +275,13 @@ class _Search:
         """Return a start: random, with as much of the gradient, which lies mostly where the curvature is large."""
         drawn = torch.randn(self.objective.size, generator=self.generator).to(self.gradient)
         drawn = drawn / drawn.norm()
-        if warm is not None:
-            if warm.ndim != 2 or warm.shape[1] != self.objective.size:
-                raise InputError(f"start has shape {tuple(warm.shape)}: it takes vectors of {self.objective.size:,}")
-            return 0.01 * drawn + warm.to(drawn).sum(0)
+        if warm is not None and (warm.ndim != 2 or warm.shape[1] != self.objective.size):
+            raise InputError(f"start has shape {tuple(warm.shape)}: it takes vectors of {self.objective.size:,}")
         length = self.gradient.norm()
-        return drawn + self.gradient / length if float(length) > 0 else drawn
+        slope = self.gradient / length if float(length) > 0 else drawn
+        if warm is None:
+            return drawn + slope
+        return warm.to(drawn).sum(0) + OTHERS * (drawn + slope)  # another direction may have become the sharpest
 
     def _ends(
         self,

@@ -1,0 +1,99 @@
+"""Both ends of a spectrum: against dense eigenvalues, with restarts, multiple eigenvalues and treacherous starts."""
+
+import math
+
+import pytest
+import torch
+
+from normscope.core.budget import Budget
+from normscope.linalg.extremes import extreme_eigenpairs
+from normscope.linalg.quadrature import quadratures
+
+
+def symmetric(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    """Return a matrix with these eigenvalues and random eigenvectors."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)).Q
+    return basis @ torch.diag(values.double()) @ basis.T
+
+
+def start(size: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("room", [256, 24])
+def test_both_ends_with_and_without_restarts(room: int) -> None:
+    values = torch.linspace(-1, 1, 120, dtype=torch.float64) ** 3
+    matrix = symmetric(values)
+    found = extreme_eigenpairs(
+        lambda v: matrix @ v, start(120), top=3, bottom=2, rtol=1e-9, budget=Budget(2000), room=room
+    )
+    assert all(found.converged)
+    assert found.top == pytest.approx(values.flip(0)[:3].tolist(), rel=1e-8)
+    assert found.bottom == pytest.approx(values[:2].tolist(), rel=1e-8)
+    assert torch.allclose(found.vectors @ found.vectors.T, torch.eye(5, dtype=torch.float64), atol=1e-10)
+    for value, residual, vector in zip((*found.top, *found.bottom), found.residuals, found.vectors):
+        assert float((matrix @ vector - value * vector).norm()) <= residual + 1e-10
+
+
+def test_an_eigenvalue_that_is_there_twice_is_found_twice() -> None:
+    values = torch.tensor([5.0, 5.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    matrix = symmetric(values)
+    found = extreme_eigenpairs(lambda v: matrix @ v, start(8), top=4, rtol=1e-9, budget=Budget(100))
+    assert found.top == pytest.approx([5.0, 5.0, 2.0, 1.0])
+
+
+def test_a_start_that_is_another_eigenvector_is_not_believed() -> None:
+    matrix = torch.diag(torch.arange(10.0, 0.0, -1.0, dtype=torch.float64))
+    second = torch.zeros(10, dtype=torch.float64)
+    second[1] = 1.0
+    found = extreme_eigenpairs(lambda v: matrix @ v, second, top=1, rtol=1e-3, budget=Budget(100))
+    assert found.top[0] == pytest.approx(10.0, rel=1e-3)
+
+
+def test_close_eigenvalues_are_judged_together() -> None:
+    values = torch.cat([torch.tensor([2.0, 1.98, 1.0]), torch.linspace(0, 0.5, 60)])
+    matrix = symmetric(values)
+    found = extreme_eigenpairs(lambda v: matrix @ v, start(63), top=2, rtol=1e-3, budget=Budget(100))
+    truth = values[:2].double().tolist()
+    assert found.top == pytest.approx(truth, rel=1e-3)
+    for value, error, exact in zip(found.top, found.errors, truth):
+        assert abs(value - exact) <= error + 1e-12
+    assert found.products <= 30
+
+
+def test_a_projection_keeps_the_search_inside() -> None:
+    matrix = torch.diag(torch.tensor([9.0, 5.0, 4.0, 1.0, 0.5], dtype=torch.float64))
+
+    def project(vector: torch.Tensor) -> torch.Tensor:
+        return torch.cat([vector.new_zeros(1), vector[1:]])
+
+    found = extreme_eigenpairs(lambda v: matrix @ v, start(5), top=5, rtol=1e-9, budget=Budget(100), project=project)
+    assert found.whole
+    assert found.top == pytest.approx([5.0, 4.0, 1.0, 0.5])
+
+
+def test_what_is_not_finite_or_has_no_budget_is_not_converged() -> None:
+    broken = extreme_eigenpairs(lambda v: v * math.nan, start(5), top=2, budget=Budget(100))
+    assert (broken.top, broken.products) == ((), 1)
+    none = extreme_eigenpairs(lambda v: v, start(5), top=2, budget=Budget(0))
+    assert (none.top, none.products) == ((), 0)
+
+
+def test_quadratures_integrate_polynomials_exactly() -> None:
+    matrix = symmetric(torch.linspace(-1, 3, 40))
+    vectors = []
+
+    def operator(vector: torch.Tensor) -> torch.Tensor:
+        vectors.append(vector)
+        return matrix @ vector
+
+    generator = torch.Generator().manual_seed(0)
+    like = torch.zeros(1, dtype=torch.float64)
+    [found] = quadratures(operator, 40, probes=1, steps=5, project=lambda v: v, generator=generator, like=like)
+    first = vectors[0]
+    assert float(found.weights.sum()) == pytest.approx(1.0)
+    for power in range(10):
+        exact = float(first @ torch.linalg.matrix_power(matrix, power) @ first)
+        assert float((found.weights * found.nodes**power).sum()) == pytest.approx(exact, abs=1e-8)
+    assert found.form == pytest.approx(40 * float(first @ matrix @ first))
