@@ -17,6 +17,8 @@ BEYOND = 2
 """Vectors beyond those asked for that there must be before a value counts: gaps between few values say little."""
 CLUSTER = 6
 """Values that lie close together and are judged together, at most."""
+AFRESH = 8
+"""Products that are made after a space was exhausted, from a fresh vector, before its values count."""
 EMPTY = 1e-12
 """A rest of this share of the operator's size is that of an invariant subspace, in float64."""
 
@@ -86,7 +88,8 @@ def extreme_eigenpairs(
     empty = max(EMPTY, 4 * unit)
     vector = project(start)
     vector = vector / vector.norm()
-    filled, whole = 0, False
+    generator = generator or torch.Generator().manual_seed(0)
+    filled, whole, afresh = 0, False, 0
     found = _Found.none(wanted)
     while budget.spend():
         if filled == len(basis):
@@ -109,11 +112,12 @@ def extreme_eigenpairs(
         found = _Found.of(small[:filled, :filled], 0.0 if ended else rest, top, bottom, rtol, 8 * unit)
         if on_step is not None:
             on_step(found.open)
+        afresh += ended or afresh > 0
         if ended and filled < size:  # what the start has no part of may be an eigenvector as well
             other = _fresh(known, project, generator)
             whole = other is None
             image = image if other is None else other
-        if filled == size or whole or (found.settled and filled >= wanted + BEYOND):
+        if filled == size or whole or (found.settled and filled >= wanted + BEYOND and (not afresh or afresh > AFRESH)):
             whole = whole or filled == size
             break
         if filled == room:
@@ -200,7 +204,7 @@ def _errors(values: Tensor, residuals: Tensor) -> Tensor:
     return best
 
 
-def _fresh(known: Tensor, project: Operator, generator: torch.Generator | None) -> Tensor | None:
+def _fresh(known: Tensor, project: Operator, generator: torch.Generator) -> Tensor | None:
     """Return a random vector orthogonal to those known; None where the space is exhausted."""
     drawn = torch.randn(known.shape[1], generator=generator, dtype=torch.float64).to(known)
     vector = project(drawn)
