@@ -133,9 +133,9 @@ def curvature(
     if html is not None:
         write_text(html, to_html(joined([one.document() for one in results])))
     if json is not None:
-        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "curvature"}
-        data |= {one.to_json()["type"]: one.to_json() for one in results}
-        write_text(json, dumps(data, indent=1, allow_nan=False) + "\n")
+        written: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "curvature"}
+        written |= {one.to_json()["type"]: one.to_json() for one in results}
+        write_text(json, dumps(written, indent=1, allow_nan=False) + "\n")
     say_written(html, json)
 
 
