@@ -106,6 +106,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
