@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
+from ..core.rounding import gamma
 from ..core.sizes import norm as l2
 from .convolution import Convolution
+from .entries import absolute_entries
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
-from .writing import moderate, writable, write_out
+from .writing import moderate, rounded, writable, write_out
 
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
@@ -101,45 +104,44 @@ def small(linear: LinearMap) -> bool:
 
 
 def _absolute(linear: LinearMap) -> LinearMap | None:
-    match linear:
-        case Identity() | Reindex() | Averaging():
-            return linear
-        case Diagonal():
-            return Diagonal(linear.scale.double().abs(), linear.in_shape)
-        case Matrix():
-            return Matrix(linear.weight.double().abs(), linear.in_shape[:-1])
-        case Convolution():
-            return linear._with_weight(linear.weight.double().abs(), 0.0)
-        case Centering():
-            return _absolute_centering(linear)
-        case Repeated():
-            inner = absolute(linear.inner)
-            return None if inner is None else Repeated(inner, linear.leading)
+    found = absolute_entries(linear)
+    if found is not None:
+        return found
+    if isinstance(linear, Repeated):
+        inner = absolute(linear.inner)
+        return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
-        return _flat(linear, write_out(linear).abs())
-    if isinstance(linear, Composite | Sum) and moderate(linear):
-        parts = [absolute(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            return Composite(known) if isinstance(linear, Composite) else Sum(known)
-    return None
+        return _flat(linear, _written_entries(linear))
+    return _of_each(linear, absolute) if isinstance(linear, Composite | Sum) and moderate(linear) else None
+
+
+def _written_entries(linear: LinearMap) -> Tensor:
+    """Return the absolute entries of a map that is written out, and what rounding may have taken where parts cancel."""
+    matrix, whole = write_out(linear).abs(), _uncancelled(linear)
+    return matrix if whole is None else matrix + gamma(rounded(linear)) * write_out(whole)
+
+
+def _uncancelled(linear: LinearMap) -> LinearMap | None:
+    """Return the map with absolute entries in every single map that it is made of; None where one is code."""
+    if isinstance(linear, Repeated):
+        inner = _uncancelled(linear.inner)
+        return None if inner is None else Repeated(inner, linear.leading)
+    return _of_each(linear, _uncancelled) if isinstance(linear, Composite | Sum) else absolute_entries(linear)
+
+
+def _of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:
+    """Return the map with every part changed; None where one part cannot be."""
+    found = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found):
+        return None
+    return Composite(known) if isinstance(linear, Composite) else Sum(known)
 
 
 def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:
     """Return a written-out map between the shapes of `linear`."""
     ends = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
     return Composite((ends[0], Matrix(matrix), ends[1]))
-
-
-def _absolute_centering(linear: Centering) -> LinearMap:
-    """|1 - 1/n| on the diagonal and 1/n beside it."""
-    dims = tuple(range(-linear.dims, 0))
-    entries = math.prod(linear.in_shape[-linear.dims :])
-
-    def function(x: Tensor) -> Tensor:
-        return x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True)
-
-    return Averaging(function, linear.in_shape, linear.out_shape, linear.device)
 
 
 def _row_norms(linear: LinearMap) -> Tensor | None:
@@ -168,7 +170,7 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
             inner = row_norms(linear.inner)
             return None if inner is None else inner.expand(linear.out_shape)
     if small(linear):
-        return l2(write_out(linear), 1).reshape(linear.out_shape)
+        return l2(_written_entries(linear), 1).reshape(linear.out_shape)
     if isinstance(linear, Averaging):
         return linear.apply(ones)[0]  # no negative entry: the l2 norm of a row is at most its sum
     if isinstance(linear, Composite):
@@ -187,9 +189,11 @@ def _composite_rows(linear: Composite) -> Tensor | None:
         moved = absolute(last)
         if before is None or moved is None:
             return None
-        met = isinstance(last, Diagonal) and last.scale.expand(last.in_shape) != 0
         result = moved.apply(before[None])[0]
-        return _positive(met & (before > 0), result) if isinstance(met, Tensor) else result
+        if not isinstance(last, Diagonal):
+            return result
+        met = last.scale.expand(last.in_shape) != 0
+        return _positive(met & (before > 0), torch.where(met, result, 0.0))  # zero times an overflow is zero
     rows = row_norms(last)
     if rows is None:
         return None

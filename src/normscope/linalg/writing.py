@@ -138,3 +138,15 @@ def write_out(linear: LinearMap) -> Tensor:
         pieces.append((linear.apply(basis) if by_columns else linear.adjoint(basis)).reshape(rows, -1))
     matrix = torch.cat(pieces)
     return matrix.T if by_columns else matrix
+
+
+def rounded(linear: LinearMap) -> float:
+    """Return how many roundings one after another lie behind an entry of a map that is written out, at most."""
+    return 8.0 * widest(linear) * _count(linear) + 64.0
+
+
+def _count(linear: LinearMap) -> int:
+    if isinstance(linear, Repeated):
+        return _count(linear.inner)
+    inner = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else ()
+    return 1 + sum(_count(part) for part in inner)
