@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
-from ..core.rounding import gamma
 from ..core.sizes import norm as l2
+from .cancelling import lost
 from .convolution import Convolution
 from .entries import absolute_entries
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
-from .writing import moderate, rounded, writable, write_out
+from .writing import moderate, writable, write_out
 
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
@@ -116,17 +116,8 @@ def _absolute(linear: LinearMap) -> LinearMap | None:
 
 
 def _written_entries(linear: LinearMap) -> Tensor:
-    """Return the absolute entries of a map that is written out, and what rounding may have taken where parts cancel."""
-    matrix, whole = write_out(linear).abs(), _uncancelled(linear)
-    return matrix if whole is None else matrix + gamma(rounded(linear)) * write_out(whole)
-
-
-def _uncancelled(linear: LinearMap) -> LinearMap | None:
-    """Return the map with absolute entries in every single map that it is made of; None where one is code."""
-    if isinstance(linear, Repeated):
-        inner = _uncancelled(linear.inner)
-        return None if inner is None else Repeated(inner, linear.leading)
-    return _of_each(linear, _uncancelled) if isinstance(linear, Composite | Sum) else absolute_entries(linear)
+    """Return the absolute entries of a map that is written out, and what they may lack where parts cancel."""
+    return write_out(linear).abs() + ceiling10(lost(linear, upper).log10)
 
 
 def _of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:

@@ -17,6 +17,7 @@ from ..core.errors import InputError
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, smallest, total
 from .attained import attained
+from .cancelling import lost
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution import Convolution
 from .gram import NARROW_RTOL
@@ -35,7 +36,7 @@ from .linear_map import (
     Sum,
 )
 from .slices import slice_map
-from .writing import cost, rounded, writable, write_out
+from .writing import cost, writable, write_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,32 +262,10 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
         return Bound(other)
     matrix = Matrix(write_out(linear))
     exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
-    lost = _absolute_size(linear, rtol, budget).times(Upper.of(gamma(rounded(linear)), Evidence.NUMERICAL))
-    dense = total([exact, lost]).named(f"{exact.method}, written out")
+    cancelled = lost(linear, lambda part: bound(part, rtol=rtol, budget=budget).upper)
+    dense = total([exact, cancelled]).named(f"{exact.method}, written out")
     dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
     return Bound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
-
-
-def _absolute_size(linear: LinearMap, rtol: float, budget: Budget) -> Upper:
-    """Return a bound on the product of the parts with absolute entries: a share of it is rounded where parts cancel.
-
-    The absolute entries of a map have a norm of at most the root of its shorter side times that of the map. Of code
-    without a bound rounding is neglected.
-    """
-    match linear:
-        case Composite(parts=parts):
-            return ONE.times(*(_absolute_size(part, rtol, budget) for part in parts))
-        case Sum(terms=terms):
-            return total([_absolute_size(term, rtol, budget) for term in terms])
-        case Repeated(inner=inner):
-            return _absolute_size(inner, rtol, budget)
-        case Identity() | Reindex() | Diagonal() | Averaging():
-            return bound(linear, rtol=rtol, budget=budget).upper
-        case Matrix() | Convolution() | Centering() | Bounded():
-            sides = linear.weight.shape if isinstance(linear, Matrix) else (linear.in_size, linear.out_size)
-            share = Upper.of(math.sqrt(min(sides)), Evidence.NUMERICAL)
-            return bound(linear, rtol=rtol, budget=budget).upper.times(share)
-    return ZERO
 
 
 def _check_finite(values: Tensor) -> None:
