@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from ..core.log10 import SMALLEST, ceiling10, product_above
 from ..core.sizes import norm as l2
 from .cancelling import lost
 from .convolution import Convolution
-from .entries import absolute_entries
+from .entries import absolute_entries, of_each
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
 from .writing import moderate, writable, write_out
@@ -112,21 +111,12 @@ def _absolute(linear: LinearMap) -> LinearMap | None:
         return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
         return _flat(linear, _written_entries(linear))
-    return _of_each(linear, absolute) if isinstance(linear, Composite | Sum) and moderate(linear) else None
+    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and moderate(linear) else None
 
 
 def _written_entries(linear: LinearMap) -> Tensor:
     """Return the absolute entries of a map that is written out, and what they may lack where parts cancel."""
     return write_out(linear).abs() + ceiling10(lost(linear, upper).log10)
-
-
-def _of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:
-    """Return the map with every part changed; None where one part cannot be."""
-    found = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
-    known = [part for part in found if part is not None]
-    if len(known) < len(found):
-        return None
-    return Composite(known) if isinstance(linear, Composite) else Sum(known)
 
 
 def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.budget import check_time
 from .convolution import Convolution
+from .entries import cancels
 from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 
 SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
@@ -100,10 +101,15 @@ def _together(spans: Sequence[Span]) -> Span:
     return Span(*(sum(getattr(one, name) for one in spans) for name in ("tops", "high", "low", "factors")))
 
 
-def moderate(*parts: LinearMap) -> bool:
-    """Say whether parts can be multiplied out in float64: no product of their entries overflows or vanishes."""
+def in_range(*parts: LinearMap) -> bool:
+    """Say whether no product of entries of the parts overflows or vanishes in float64."""
     whole = _together([span(part) for part in parts])
     return whole.tops <= 140.0 and (whole.factors <= 1 or max(whole.low, whole.high) <= 290.0)
+
+
+def moderate(linear: LinearMap) -> bool:
+    """Say whether a map can be multiplied out in float64: no product of entries overflows, vanishes or cancels."""
+    return in_range(linear) and not cancels(linear)
 
 
 def writable(linear: LinearMap) -> bool:
