@@ -49,8 +49,8 @@ PAIRS_WORK = 2e9
 """Multiplications of one pass up to which pairs along directions seen are confirmed where no search is asked for."""
 
 PAIRS_POINTS, PAIRS_FEWER = 3, 1e8
-"""Points at which such pairs are tried, those with the largest Jacobians; and multiplications of one pass from which on,
-where no search is asked for, only the first is."""
+"""Points at which such pairs are tried, those with the largest Jacobians; and multiplications of one pass above which
+only the first is, where no search is asked for."""
 
 OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
 """Jacobians are taken at so many samples of the batch, each in so many steps of Lanczos; large networks take fewer."""

@@ -2,8 +2,8 @@
 
 `x += y` and `nn.ReLU(inplace=True)` save memory and change nothing else as long as nobody looks at the old value again.
 Torch's own rewriting follows all memory that values share and takes longer than the trace. Where the value that is
-written was just made by an operator with memory of its own, and everything else that reads it came before and has memory
-of its own, too, the write is the last thing that happens to it: the operator that makes a new value does the same.
+written was made by an operator with memory of its own, and everything else that reads it came before and has memory of
+its own, too, the write is the last thing that happens to it: the operator that makes a new value does the same.
 """
 
 from __future__ import annotations
