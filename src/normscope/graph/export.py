@@ -20,6 +20,7 @@ from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, close, drawn, prepare, run, settle
 from .exported import quiet
+from .in_place import write_out_of_place
 from .ir import Graph
 from .leaves import recognise
 from .lines import why_untraced
@@ -276,6 +277,7 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     try:
         with quiet(), averages_counted(model):  # torch prints its graph when it fails
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+            write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):
                 return program
             part_twins(program)

@@ -137,6 +137,10 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
 ZERO_BOUND = Bound(ZERO)
 _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
+_ALIKE = 0.1
+"""Factors of channels that differ by less than this share of the tolerance count as one factor."""
+_SETTLED, _ESTIMATED = 20.0, 4.0
+"""A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
 BOUNDING = "the search for the norm of a layer"
 """How messages name it."""
 
@@ -155,6 +159,9 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
             check_time(bounding_cost(linear), linear.device)
             return Bound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
+            evenly = _evenly_scaled(linear, rtol)
+            if evenly is not None:
+                return evenly
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return Bound(norm.upper, norm.start, norm.tighten)
@@ -233,6 +240,18 @@ def _centering(linear: Centering) -> Bound:
     start = _unit(linear, 0).reshape(-1)
     start[1] = -1.0
     return Bound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
+
+
+def _evenly_scaled(linear: Convolution, rtol: float) -> Bound | None:
+    """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
+    before = linear.unscaled
+    if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
+        return None
+    if not remembered(before.conv, rtol):
+        return None
+    known = _known[before.conv][2]
+    scale = Upper.of(before.most, Evidence.PROVEN)
+    return Bound(known.upper.times(scale).named(known.upper.method), known.start)
 
 
 def _repeated(linear: Repeated, found: Bound) -> Bound:
@@ -370,7 +389,7 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     found = known[2] if known is not None else Bound(Upper.infinite("not asked for"))
     if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
         found = bound(linear, rtol=rtol)  # its vector spares the search
-    return _lower(linear, found, rtol, Budget(), seed, steps)[0]
+    return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]
 
 
 def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
@@ -384,7 +403,13 @@ def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
 
 
 def _lower(
-    linear: LinearMap, found: Bound, rtol: float, budget: Budget, seed: int, steps: int
+    linear: LinearMap,
+    found: Bound,
+    rtol: float,
+    budget: Budget,
+    seed: int,
+    steps: int,
+    settled: float = _SETTLED,
 ) -> tuple[float, Tensor | None, bool]:
     """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
     if found.upper.log10 == -math.inf:
@@ -405,7 +430,7 @@ def _lower(
     search = largest_singular_vector(
         linear,
         start if precise else start.float(),
-        rtol=rtol / 20.0,
+        rtol=rtol / settled,
         steps=steps,
         enough=size / (1.0 + 0.5 * rtol),
         budget=budget,
