@@ -150,8 +150,8 @@ class Krylov:
     def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
 
-        `above` is what the eigenvalue is not above, but for random starts with a probability of `missed`; `rows` are the
-        operators that are asked for.
+        `above` is what the eigenvalue is not above, but for random starts with a probability of `missed`; `rows` are
+        the operators that are asked for.
         """
         alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
         if rows is not None:
@@ -188,8 +188,8 @@ def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
 
     After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
     length is 1: so |p(eigenvalue)| is at most one over the share of the eigenvector in the start. That share is less
-    than missed sqrt(pi/2n) with probability `missed` at most. Beyond the top Ritz value p grows: its root there is found
-    by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
+    than missed sqrt(pi/2n) with probability `missed` at most. Beyond the top Ritz value p grows: its root there is
+    found by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
     """
     wanted = -math.log(missed * math.sqrt(math.pi / (2 * size)))
     lengths = beta.clamp(min=1e-300).log().sum(dim=1)
