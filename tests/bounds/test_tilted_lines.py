@@ -258,6 +258,11 @@ def turned_sides(patch: Patch) -> None:
 def test_a_planted_bug_in_tilted_lines_is_caught(plant: Callable[[Patch], None], net: str, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        for radius in (0.6, 2.0):
-            for seed in range(3):
-                challenge(balls_for(net), radius, at_random(seed))
+        attacked(net)
+
+
+def attacked(net: str) -> None:
+    """Challenge lines drawn at random over small balls and large ones."""
+    for radius in (0.6, 2.0):
+        for seed in range(3):
+            challenge(balls_for(net), radius, at_random(seed))
