@@ -5,8 +5,8 @@
 
 Trains six networks on scikit-learn's digits (pixels in [0, 1]) and prints for each method the median certified l2
 radius and the processor time on one thread. Samples that are classified correctly are certified twenty at a time, until
-`--samples` are done or a method has taken `--seconds`: a group that has begun is brought to its end. Medians are those of the samples that every method of a network got to; seconds are
-divided by the samples that the method itself got to.
+`--samples` are done or a method has taken `--seconds`: a group that has begun is brought to its end. Medians are those
+of the samples that every method of a network got to; seconds are divided by the samples that the method itself got to.
 
 Where auto_LiRPA can be imported, its radii are found by bisection of all samples of a group at once to the same 1 %, in
 float32 as it comes, alpha-CROWN with the 20 steps that are its default. The attack is off; the time of Normscope
