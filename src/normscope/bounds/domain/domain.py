@@ -323,7 +323,7 @@ def domain(
             loader needs a length.
         record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block, the part between two
             values that everything passes through, at the ends of modules. The bound is then at most the product of the
-            blocks' largest gains; it costs some 30 to 150 passes per sample.
+            blocks' largest gains; it costs up to some 150 passes per sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. In train mode an input is a whole batch.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path, the same as for `normscope.lipschitz`.
