@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from typing import Any
 
 import pytest
+import torch
 
 from normscope.monitor.budget import Budget
 from normscope.monitor.norms import PATIENCE, Turns
-from normscope.monitor.record import Record
+from normscope.monitor.standing import READABLE
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -46,25 +47,35 @@ def test_without_a_limit_everything_is_done_every_time() -> None:
 
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
-    alone, _, _ = losses("mlp", 5)
-    watched, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1))
+    alone, _, _ = losses("mlp", 5, lr=1e-4)
+    watched, model, run = losses("mlp", 5, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
     turned = [bool(record.of("weight", "rotation")) for record in run.records]
     assert turned[0]
     assert not any(turned[2:])
-    then = run.records[1]
-    fed = {layer.name: i for i, layer in enumerate(run.history.of("normalizer"))}
+    assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in (0, 0, 1, 2, 3)]
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    exact = [math.log10(float(torch.linalg.matrix_norm(matrix.detach(), 2))) for matrix in matrices]
     for now in run.records[2:]:
-        for index, layer in enumerate(run.history.of("weight")):
-            grown = moved(then, now, "weight", "log10_size", index)
-            assert moved(then, now, "weight", "log10_norm", index) == pytest.approx(grown, abs=1e-9)
-            if layer.normalizer is not None:
-                spread = moved(then, now, "normalizer", "log10_variance", fed[layer.normalizer]) / 2.0
-                assert moved(then, now, "weight", "log10_folded", index) == pytest.approx(grown - spread, abs=1e-9)
+        for norm, error, true in zip(
+            now.of("weight", "log10_norm"), now.of("weight", "norm_error"), exact, strict=True
+        ):
+            assert error <= READABLE
+            assert norm == pytest.approx(true, abs=error + 1e-4)
 
 
-def moved(then: Record, now: Record, kind: Any, quantity: str, index: int) -> float:
-    return now.of(kind, quantity)[index] - then.of(kind, quantity)[index]
+def test_norms_that_move_fast_are_not_shown_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    _, _, run = losses("mlp", 5, lr=2.0, watched=lambda m, o: watch(m, o, every=1))
+    hidden = 0
+    for now in run.records:
+        for norm, error in zip(
+            now.of("weight", "log10_norm") or (None,) * 3, now.of("weight", "norm_error"), strict=True
+        ):
+            assert (norm is None) == (error > READABLE)
+            hidden += norm is None
+    assert hidden > 0
+    assert run.records[-1].total["log10_printed"] is not None
 
 
 def test_nobody_waits_for_ever() -> None:

@@ -19,13 +19,15 @@ from .distributed import l2_norms, whole
 from .norms import Norms, Turns
 from .parcel import Parcel
 from .probes import normalizers, updates
+from .probes.histograms import histogram
 from .probes.normalizers import Sets
 from .probes.running import BatchNorms
 from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
 from .seen import Seen
-from .subject import Subject, effective_power
+from .standing import READABLE, NormFigure, Standing
+from .subject import UNCHAINED, Subject, effective_power
 
 
 @dataclass(slots=True)
@@ -34,13 +36,13 @@ class Known:
 
     Attributes:
         norms: their warm vectors.
-        last: log10 of their last norms, alone and folded, of their size, and of the variance behind them at that time.
+        last: their norms when they were last measured.
         turns: whose update is measured next.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: Norms = field(default_factory=Norms)
-    last: dict[Site, tuple[float, float, float | None, float | None]] = field(default_factory=dict)
+    last: dict[Site, Standing] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -128,6 +130,13 @@ class Measurement:
                 self._rows[site] = self._grouped(site).clone()
         if self.tier is not Tier.ECONOMY:
             self._copies = {name: p.detach().clone() for (_, name), p in held.items() if p.requires_grad}
+        if self.tier is Tier.FULL:
+            for index, layer in enumerate(weights):
+                weight = None if layer.name in self.lost or not layer.parameters else parameters[layer.parameters[0]]
+                if weight is not None and not is_lazy(weight):
+                    self._contents[("weight spread", index)] = histogram(whole(weight))
+                    if weight.grad is not None:
+                        self._contents[("gradient spread", index)] = histogram(whole(_dense(weight.grad)))
         if self.seen is not None:
             self._weights(self.seen)
 
@@ -143,7 +152,8 @@ class Measurement:
             tensor = weight.made if weight.made is not None else whole(self._parameters[weight.parameters[0]])
             return weight.geometry, tensor, None if behind is None else seen.sets(behind)
 
-        found = self._known.norms.measure(seen.weights, layer, tier=self.tier, budget=self._budget)
+        places = [site for site in self.subject.places["weight"] if site in seen.weights]  # others came later
+        found = self._known.norms.measure(places, layer, tier=self.tier, budget=self._budget)
         self._contents |= {("norm", site): value for site, value in found.items()}
         self._ran = set(seen.weights)
         seen.weights = {}  # some were made for this forward alone
@@ -217,11 +227,16 @@ class Measurement:
         levels = {
             site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None
         }
-        pairs = [self._norm(site, found, size, levels) for site, size in zip(places["weight"], large, strict=True)]
+        norms = [
+            self._norm(site, found, _joined(sizes.get("size", {}), names[:1]), levels)
+            for site, names in zip(places["weight"], self._weighed(own), strict=True)
+        ]
         values: dict[str, dict[str, Numbers]] = {
             "weight": {
-                "log10_norm": tuple(None if pair is None else pair[0] for pair in pairs),
-                "log10_folded": tuple(None if pair is None else _known(pair[1]) for pair in pairs),
+                "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
+                "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
+                "norm_error": tuple(None if at is None else at.bare.error for at in norms),
+                "norm_age": tuple(None if at is None else float(self.step - at.step) for at in norms),
                 "log10_size": tuple(large),
                 "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
                 **_columns(self._updates(found), updates.QUANTITIES),
@@ -250,7 +265,13 @@ class Measurement:
                 kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
                 for kind, columns in values.items()
             },
-            total=self._total(values, sizes) | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
+            histograms={
+                what: rows
+                for what in ("weight", "gradient")
+                if any(rows := tuple(_spread(found, (f"{what} spread", i)) for i in range(len(weights))))
+            },
+            total=self._total(norms, values["normalizer"], sizes)
+            | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
         )
 
     def _normalizers(self, found: Found) -> list[np.ndarray | None]:
@@ -271,32 +292,29 @@ class Measurement:
             rows |= {site: row for site, row, calls in measured if calls == 1}
         return [rows[s] if s in rows else found.get(("normalizer", s)) for s in self.subject.places["normalizer"]]
 
-    def _norm(
-        self, site: Site, found: Found, size: float | None, levels: Mapping[Site, float]
-    ) -> tuple[float, float] | None:
-        """Return log10 of the norms of a layer; one that was not in turn has grown as its size has.
-
-        Folded with a normalizer it has also shrunk as the typical deviation there has grown.
+    def _norm(self, site: Site, found: Found, size: float | None, levels: Mapping[Site, float]) -> Standing | None:
+        """Return the norms of a layer; of one that was not in turn those of the last time, carried on.
 
         Args:
             site: of the layer.
             found: what has arrived.
-            size: log10 of its l2 norm.
+            size: log10 of the l2 norm of its weight; None for one that is made of others, whose size says little.
             levels: the mean of log10 of the variances of every normalizer that was seen.
         """
         level = levels.get(self.subject.feeds.get(site, site))
-        if ("norm", site) in found:
-            bare, folded = (*found[("norm", site)].tolist(), math.nan)[:2]
-            folded = math.nan if level is None else folded
-            self._known.last[site] = (bare, folded, size, level)
-            return bare, folded
-        if site not in self._known.last or site not in self._ran:
-            return None
-        bare, folded, size_then, level_then = self._known.last[site]
-        grown = (
-            0.0 if site in self.subject.made else _growth(size_then, size)
-        )  # the size of what it is made of says little
-        return bare + grown, folded + grown - _growth(level_then, level) / 2.0
+        last = self._known.last.get(site)
+        before = None if last is None else last.carried(self.step, size, level)
+        if ("norm", site) not in found:
+            return before if site in self._ran else None
+        norms, errors = np.split(found[("norm", site)], 2)
+        bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms.tolist(), errors.tolist(), strict=True))
+        fold = folded[0] if folded and level is not None else None
+        now = Standing(bare=bare, folded=fold, step=self.step, size=size, level=level)
+        now = now if before is None else now.corrected(before)
+        if errors.max() > READABLE:
+            self._known.norms.doubt(site)
+        self._known.last[site] = now
+        return now
 
     def _updates(self, found: Found) -> list[np.ndarray | None]:
         """Return the figures of the scale-invariant weights whose turn it was."""
@@ -306,18 +324,29 @@ class Measurement:
         turned = dict(zip(self._rates, rows, strict=True))
         return [turned.get(site) for site in self.subject.places["weight"]]
 
-    def _total(self, values: Mapping[str, Any], sizes: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-        """Return the sums over the network."""
-        weight, normalizer = values["weight"], values["normalizer"]
+    def _weighed(self, own: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Return the parameters whose size says how norms have grown: none where a weight is made of others."""
+        made = self.subject.made
+        return [() if site in made else names for site, names in zip(self.subject.places["weight"], own, strict=True)]
+
+    def _total(
+        self,
+        norms: Sequence[Standing | None],
+        normalizer: Mapping[str, Numbers],
+        sizes: Mapping[str, Mapping[str, float]],
+    ) -> dict[str, float | None]:
+        """Return the sums over the network, with norms that are carried on, however old they are."""
         fed = {layer.normalizer for layer in self.subject.of("weight")}
-        folded = [f if f is not None else n for f, n in zip(weight["log10_folded"], weight["log10_norm"], strict=True)]
+        layers = zip(self.subject.of("weight"), norms, strict=True)
+        chain = [norm for layer, norm in layers if layer.family not in UNCHAINED and norm is not None]
+        folded = [(norm.folded or norm.bare).log10 for norm in chain]
         free = [
             gain
             for layer, gain in zip(self.subject.of("normalizer"), normalizer["log10_gain"], strict=True)
             if layer.name not in fed
         ]
         return {
-            "log10_printed": summed(weight["log10_norm"]),
+            "log10_printed": summed([norm.bare.log10 for norm in chain]),
             "log10_constants": summed(normalizer["log10_constant"]),
             "log10_folded": summed([*folded, *free]),
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
@@ -361,11 +390,6 @@ def _columns(rows: Sequence[np.ndarray | None], names: Sequence[str]) -> dict[st
     return {name: tuple(column) for name, column in columns.items()}
 
 
-def _growth(then: float | None, now: float | None) -> float:
-    """Return by how much a logarithm has grown; 0 where either is not known."""
-    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
-
-
 def _joined(sizes: Mapping[str, float], names: Sequence[str] | None) -> float | None:
     """Return log10 of the norm of several parameters together; of all without names."""
     known = list(sizes.values()) if names is None else [sizes[name] for name in names if name in sizes]
@@ -376,8 +400,8 @@ def _one(found: Found, key: Key) -> float | None:
     return float(found[key][0]) if key in found else None
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
+def _spread(found: Found, key: Key) -> tuple[float, ...] | None:
+    return tuple(found[key].tolist()) if key in found else None
 
 
 def _log(value: float | None) -> float | None:

@@ -12,10 +12,13 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .probes import normalizers
 from .probes.normalizers import Sets
-from .probes.weights import LATER, Geometry, power_norms
+from .probes.weights import Geometry, followed, settled
+from .schedule import Tier
 
-PATIENCE = 50
+PATIENCE = 20
 """Measured steps after which a place has its turn whatever it costs."""
+AFRESH = 20
+"""Turns of a layer after which its norm is searched for from the start: another direction may be the largest now."""
 
 
 class Turns:
@@ -47,7 +50,14 @@ class Norms:
 
     def __init__(self) -> None:
         self._warm: dict[Site, Tensor] = {}
+        self._shapes: dict[Site, tuple[int, tuple[int, ...]]] = {}
+        self._since: dict[Site, int] = {}
         self._turns = Turns("norm")
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def doubt(self, site: Site) -> None:
+        """Search for the norm of a layer from the start the next time: what was found says that it is not good."""
+        self._since.pop(site, None)
 
     def measure(
         self,
@@ -59,19 +69,23 @@ class Norms:
     ) -> dict[Site, Tensor]:
         """Return log10 of the norm of the layers in turn, and folded with the normalizer behind if there is one.
 
+        Behind the norms stand their errors, in decades.
+
         Args:
             sites: of all layers.
             layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
-            tier: decides how many power steps are taken.
+            tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
         """
         found = {}
         for site in self._turns.affordable(sites, budget):
-            with budget.spending(("norm", site)), contextlib.suppress(RuntimeError):  # one odd layer is left out
-                found[site] = self._measure(site, *layer(site), LATER[tier])
+            warm = self._since.get(site, AFRESH) < AFRESH and tier != Tier.FULL
+            task = ("norm" if warm else "search", site)
+            with budget.spending(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
+                found[site] = self._measure(site, *layer(site), warm)
         return found
 
-    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, steps: int) -> Tensor:
+    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, warm: bool) -> Tensor:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
         if sets is not None:
@@ -79,5 +93,24 @@ class Norms:
             largest = normalizers.scales(sets)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
-        found, self._warm[site] = power_norms(geometry, wide, self._warm.get(site), steps=steps, scale=scale)
-        return found.log10()
+        norms = 1 if scale is None else 2
+        known = self._warm.get(site)
+        draw = self._generator(wide.device)
+        try:
+            if warm and known is not None and self._shapes[site] == (norms, geometry.shape):
+                estimate = followed(geometry, wide, known, scale, draw)
+                self._since[site] += 1
+            else:
+                estimate = settled(geometry, wide, known, scale, draw)
+                self._since[site] = 1
+        except torch.linalg.LinAlgError:  # values that are not finite
+            return wide.new_full((2 * norms,), float("nan"))
+        self._warm[site], self._shapes[site] = estimate.vectors, (norms, geometry.shape)
+        return torch.cat([estimate.norms.log10(), estimate.errors])
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        """Return random numbers of our own: those of the user are left alone."""
+        place = device if device.type in ("cpu", "cuda") else torch.device("cpu")
+        if place not in self._generators:
+            self._generators[place] = torch.Generator(place).manual_seed(0)
+        return self._generators[place]

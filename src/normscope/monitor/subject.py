@@ -30,6 +30,9 @@ DECOUPLED = ("AdamW", "Adafactor")
 ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
 
+UNCHAINED = ("recurrent", "embedding")
+"""Families whose norms are no factors of a product along the network: applied many times over, or to tokens."""
+
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_leaves
 
 from ..bounds.domain.domain import Domain
@@ -26,6 +27,7 @@ from .history import History
 from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
 from .measuring import Known, Measurement
+from .naming import Names
 from .probes.domains import DomainProbe
 from .record import Record
 from .recording import Recorder, Sink
@@ -39,6 +41,8 @@ SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
 STUCK = 1000
 """Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
+REPLACED = 10
+"""Steps of another optimizer for the same parameters, without one of ours, before the watcher says so."""
 BLIND = 3
 """Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
 
@@ -123,6 +127,8 @@ class Watch:
             raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
         if log is not None and not isinstance(log, str | os.PathLike):
             raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
+        if log is not None and not os.fspath(log):
+            raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
         self.schedule = schedule
         self._sharded = is_sharded(self.model.parameters())
         self._writes = rank() == 0
@@ -145,7 +151,8 @@ class Watch:
         self._hearing: Seen | None = None
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
-        self._stepping, self._forwards = 0, 0
+        self._names: Names | None = None
+        self._stepping, self._forwards, self._others = 0, 0, 0
         self._unseen, self.busy, self._entered = 0, False, False
         self._clock = Clock()
 
@@ -181,7 +188,7 @@ class Watch:
         if self._idle:
             self._hooks = [self.optimizer.register_step_post_hook(Ear(self._after_step))]
             return self
-        self._ears = around_forward(self.outer, Ear(self._before_forward), Ear(self._after_forward))
+        self._ears = self._listen_to(self.outer)
         try:
             if self._writes:
                 self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
@@ -193,8 +200,12 @@ class Watch:
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
+            register_optimizer_step_post_hook(Ear(self._after_any_step)),
         ]
         return self
+
+    def _listen_to(self, module: nn.Module) -> list[Any]:
+        return around_forward(module, Ear(self._before_forward, module), Ear(self._after_forward, module))
 
     def _unhook(self) -> None:
         for hook in (*self._hooks, *self._ears):
@@ -220,7 +231,7 @@ class Watch:
             for hook in self._ears:
                 hook.remove()
             self.outer, self.model = model, unwrapped(model)
-            self._ears = around_forward(model, Ear(self._before_forward), Ear(self._after_forward))
+            self._ears = self._listen_to(model)
             if call is not None:
                 self._before_forward(model, *call)
 
@@ -291,6 +302,7 @@ class Watch:
         light = light if light is not None and light.ready() else None
         if self._subject is None:
             self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self.model)
+            self._names = Names(self.model)
         if (light is None or light.hooked) and (self._apart or is_delicate(self.outer)):
             self.busy = True
             with aside(self.model), self._tap(tier) as seen:
@@ -303,7 +315,7 @@ class Watch:
 
     def _tap(self, tier: Tier) -> AbstractContextManager[Seen]:
         """Return a context that listens to one forward, to modules as they are now."""
-        return Tap(self.model, self._blocks).listening(tier, readers=self._subject is None)
+        return Tap(self.model, self._blocks, self._names).listening(tier, readers=self._subject is None)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if self._listening is None:
@@ -352,7 +364,8 @@ class Watch:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                    self._pending.before(dict(self.model.named_parameters()), self._known, budget)
+                    named = (self._names or Names(self.model)).parameters(self.model)
+                    self._pending.before(named, self._known, budget)
                     if self._pending.lost:
                         names = ", ".join(self._pending.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -363,7 +376,7 @@ class Watch:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._forwards, pending = 0, self._pending
+        self._forwards, self._others, pending = 0, 0, self._pending
         if pending is not None and pending.step == self.step:
             with self._clock.watching():
                 try:
@@ -378,6 +391,20 @@ class Watch:
                 "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
                 "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
             )
+
+    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
+            return
+        self._others += 1
+        if self._others % REPLACED == 0:
+            ours = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
+                self._recorder.complain(
+                    "replaced",
+                    f"another optimizer ({type(optimizer).__name__}) trains the parameters of the one that is watched, "
+                    "which does not step any more: nothing is measured; call ns.watch with the new one, with the same "
+                    "log to go on",
+                )
 
     # what the hooks call
 

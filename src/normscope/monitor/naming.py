@@ -1,0 +1,48 @@
+"""The names of modules and parameters: each keeps the one that it had at first, wherever it stands later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+
+class Names:
+    """Knows the modules of a model by identity.
+
+    A module that moves (another was inserted in front of it, or wrapped around it) keeps its name; one that is new
+    never gets a name that was somebody else's.
+
+    Args:
+        model: as it is now.
+
+    Example:
+        >>> model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
+        >>> names = Names(model)
+        >>> _ = model.insert(1, nn.Linear(2, 2))
+        >>> list(names.modules(model)), list(names.parameters(model))
+        (['', '0', '1 (new)', '1'], ['1 (new).weight', '1 (new).bias', '1.weight', '1.bias'])
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._first = WeakKeyDictionary({module: path for path, module in model.named_modules()})
+        self._taken = frozenset(self._first.values())
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Return all modules that a model has now, by name."""
+        return {self._name(path, module): module for path, module in model.named_modules()}
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Return all parameters that a model has now, by name."""
+        moved = {path: name for path, module in model.named_modules() if (name := self._name(path, module)) != path}
+        return {_renamed(name, moved) if moved else name: parameter for name, parameter in model.named_parameters()}
+
+    def _name(self, path: str, module: nn.Module) -> str:
+        known = self._first.get(module)
+        return known if known is not None else f"{path} (new)" if path in self._taken else path
+
+
+def _renamed(name: str, moved: Mapping[str, str]) -> str:
+    path, _, own = name.rpartition(".")
+    return f"{moved.get(path, path)}.{own}".lstrip(".")

@@ -1,0 +1,163 @@
+"""Every trained matrix is a row: recurrent layers, embeddings, packed attention; and their norms can be read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from normscope.monitor.standing import READABLE
+from normscope.monitor.watching import Watch, watch
+
+
+class Reader(nn.Module):
+    """Tokens through an embedding and a recurrent layer of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.table = nn.EmbeddingBag(11, 6) if kind == "bag" else nn.Embedding(11, 6)
+        made: dict[str, Any] = {
+            "lstm": lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True),
+            "projected": lambda: nn.LSTM(6, 5, proj_size=3, batch_first=True),
+            "packed": lambda: nn.GRU(6, 5, batch_first=True),
+            "plain": lambda: nn.RNN(6, 5, bias=False, nonlinearity="relu", batch_first=True),
+            "lstm cell": lambda: nn.LSTMCell(6, 5),
+            "gru cell": lambda: nn.GRUCell(6, 5),
+            "rnn cell": lambda: nn.RNNCell(6, 5),
+            "bag": nn.Identity,
+            "attention": lambda: nn.MultiheadAttention(6, 2, batch_first=True),
+        }
+        self.inner = made[kind]()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        if self.kind.endswith("cell"):
+            state = None
+            for column in x.unbind(1):
+                state = self.inner(column, state)
+            return state[0] if isinstance(state, tuple) else state
+        if self.kind == "packed":
+            return self.inner(pack_padded_sequence(x, torch.full((len(x),), x.shape[1]), batch_first=True))[1]
+        if self.kind == "attention":
+            return self.inner(x, x, x)[0]
+        return x if self.kind == "bag" else self.inner(x)[0]
+
+
+KINDS = ["lstm", "projected", "packed", "plain", "lstm cell", "gru cell", "rnn cell", "bag", "attention"]
+
+
+def trained(model: nn.Module, x: Tensor, steps: int = 4, **options: Any) -> tuple[Watch, list[Tensor]]:
+    """Train for a few steps; return the run, and the weights as they were when last measured."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with watch(model, optimizer, **{"every": 1, **options}) as run:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            held = [p.detach().clone() for p in model.parameters()]
+            optimizer.step()
+    return run, held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_trained_matrix_is_a_row_with_its_figures(kind: str) -> None:
+    torch.manual_seed(0)
+    model = Reader(kind)
+    run, held = trained(model, torch.arange(40).reshape(8, 5) % 11)
+    rows = run.history.of("weight")
+    names = [name for name, p in model.named_parameters() if p.ndim > 1]
+    assert sorted(row.parameters[0] for row in rows) == sorted(names)
+    last = run.records[-1]
+    known = dict(zip([name for name, _ in model.named_parameters()], held, strict=True))
+    for quantity in ("log10_norm", "log10_size", "log10_gradient"):
+        assert None not in last.of("weight", quantity)
+    for row, norm in zip(rows, last.of("weight", "log10_norm"), strict=True):
+        exact = math.log10(float(torch.linalg.matrix_norm(known[row.parameters[0]], 2)))
+        assert exact - READABLE <= norm <= exact + 1e-5
+    for row, size in zip(rows, last.of("weight", "log10_size"), strict=True):
+        together = torch.cat([known[name].flatten() for name in row.parameters])
+        assert 10**size == pytest.approx(float(together.norm()), rel=1e-4)
+
+
+def test_rows_are_named_by_their_parameters_with_their_biases() -> None:
+    run, _ = trained(Reader("lstm cell"), torch.arange(40).reshape(8, 5) % 11)
+    assert [(row.name, row.family) for row in run.history.of("weight")] == [
+        ("table", "embedding"), ("inner.ih", "recurrent"), ("inner.hh", "recurrent"),
+    ]  # fmt: skip
+    assert run.history.of("weight")[1].parameters == ("inner.weight_ih", "inner.bias_ih")
+
+
+def test_recurrent_layers_and_embeddings_are_no_factors_of_the_product() -> None:
+    model = nn.Sequential(Reader("lstm"), nn.Linear(10, 3))
+    run, _ = trained(model, torch.arange(40).reshape(8, 5) % 11)
+    last = run.records[-1]
+    assert last.total["log10_printed"] == pytest.approx(last.of("weight", "log10_norm")[-1])
+
+
+# ---- norms that can be read
+
+
+class Residual(nn.Module):
+    """Two convolutions with BatchNorm and a skip."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
+def convolutions() -> nn.Module:
+    depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), Residual(6), depthwise, nn.LayerNorm((6, 6, 6)), nn.Conv2d(6, 4, 3, stride=2),
+        nn.Flatten(), nn.Linear(16, 4),
+    )  # fmt: skip
+
+
+def dense(layer: nn.Module, weight: Tensor, shape: tuple[int, ...]) -> float:
+    """Return log10 of the largest singular value of a layer at its input size."""
+    if isinstance(layer, nn.Linear):
+        return math.log10(float(torch.linalg.matrix_norm(weight, 2)))
+    made = nn.functional.conv2d
+    x = torch.eye(math.prod(shape)).reshape(-1, *shape)
+    matrix = made(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups).flatten(1)
+    return math.log10(float(torch.linalg.matrix_norm(matrix, 2)))
+
+
+@pytest.mark.parametrize(
+    ("tier", "every", "lr", "seed"),
+    [("economy", 2, 0.3, 1), ("economy", 9, 0.3, 3), ("standard", 4, 0.1, 1), ("full", 9, 0.3, 0)],
+)
+def test_norms_of_a_short_run_are_those_of_dense_decompositions(tier: str, every: int, lr: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = convolutions()
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    shapes = [(3, 6, 6), *[(6, 6, 6)] * 4, (16,)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-2)
+    x, y = torch.randn(16, 3, 6, 6), torch.randint(4, (16,))
+    exact: dict[int, list[float]] = {}
+    with watch(model, optimizer, every=every, tier=tier) as run:
+        for step in range(19):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            if step % every == 0:
+                exact[step] = [dense(a, a.weight.detach(), s) for a, s in zip(layers, shapes, strict=True)]
+            optimizer.step()
+    worst = 0.0
+    for record in run.records:
+        norms, errors = (record.of("weight", quantity) for quantity in ("log10_norm", "norm_error"))
+        assert None not in norms
+        for norm, error, true in zip(norms, errors, exact[record.step], strict=True):
+            worst = max(worst, true - norm)
+            assert norm <= true + 1e-5
+            assert error <= READABLE
+    assert worst <= READABLE
