@@ -22,9 +22,9 @@ MOST = 64
 """Steps of a search, at most."""
 MEMORY = 1 << 28
 """Bytes for the vectors of a search."""
-SEVERAL = 8
+SEVERAL = 6
 """Vectors that are followed: the largest of them may change places."""
-ROUNDS = 4
+ROUNDS = 3
 """Further rounds, where one is too little."""
 SQUARINGS = 10
 """Of a small matrix: directions within a thousandth of the largest are as good as that."""
@@ -132,7 +132,7 @@ def settled(
             errors = found.errors
         if warm is None or (warm.shape[0], warm.shape[2]) != (blocks, size):
             warm = _random((blocks, min(SEVERAL, size), size), weight, generator)
-            for _ in range(ROUNDS):
+            for _ in range(2):
                 warm = _advanced(operator, warm)[2]
         vectors = torch.cat([found.vectors[:, None], warm[:, 1:]], dim=1)
     return _largest(geometry, found.values, errors, vectors)
