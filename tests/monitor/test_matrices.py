@@ -161,3 +161,51 @@ def test_norms_of_a_short_run_are_those_of_dense_decompositions(tier: str, every
             assert norm <= true + 1e-5
             assert error <= READABLE
     assert worst <= READABLE
+
+
+@pytest.mark.parametrize("factor", [1e-35, 1e-20, 1e20, 1e35])
+def test_norms_of_extreme_weights(factor: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Tanh(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].weight.mul_(factor)
+        model[2].weight.zero_()
+    model[0].weight.requires_grad_(False)
+    exact = math.log10(float(torch.linalg.matrix_norm(model[0].weight.double(), 2)))
+    run, _ = trained(model, torch.randn(16, 5), steps=2)
+    first = run.records[0].of("weight", "log10_norm")
+    assert first[0] == pytest.approx(exact, abs=READABLE)
+    assert first[1] == -math.inf
+
+
+def test_a_weight_that_was_zero_is_followed_once_it_is_not() -> None:
+    model = nn.Sequential(nn.Linear(1, 3, bias=False), nn.Linear(3, 1))
+    with torch.no_grad():
+        model[0].weight.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with watch(model, optimizer, every=1) as run:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 1)) - 1.0).square().mean().backward()
+            true = math.log10(max(float(model[0].weight.detach().norm()), 1e-300))
+            optimizer.step()
+    norms = [record.of("weight", "log10_norm")[0] for record in run.records]
+    assert norms[0] == -math.inf
+    assert norms[-1] == pytest.approx(true, abs=1e-3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_have_no_norm_however_old_the_last_is(value: float) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, optimizer, every=1) as run:
+        for step in range(4):
+            if step == 2:
+                with torch.no_grad():
+                    model[0].weight[0, 0] = value
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).mean().backward()
+            optimizer.step()
+    norms = [record.of("weight", "log10_norm")[0] for record in run.records]
+    assert math.isfinite(norms[1])
+    assert [norm is None or not math.isfinite(norm) for norm in norms[2:]] == [True, True]

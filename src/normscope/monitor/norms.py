@@ -12,7 +12,7 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .probes import normalizers
 from .probes.normalizers import Sets
-from .probes.weights import Geometry, followed, settled
+from .probes.weights import TINY, Geometry, followed, settled
 from .schedule import Tier
 
 PATIENCE = 20
@@ -93,8 +93,13 @@ class Norms:
             largest = normalizers.scales(sets)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
-        norms = 1 if scale is None else 2
-        known = self._warm.get(site)
+        sizes = _least(wide.abs().amax())[None]  # squares of extreme weights would leave the range of float32
+        wide = wide / sizes
+        if scale is not None:
+            most = _least(scale.amax())
+            scale, sizes = scale / most, torch.stack([sizes[0], most.to(sizes)])
+        norms = len(sizes)
+        known = None if site not in self._warm else self._warm[site].to(wide)
         draw = self._generator(wide.device)
         try:
             if warm and known is not None and self._shapes[site] == (norms, geometry.shape):
@@ -105,8 +110,9 @@ class Norms:
                 self._since[site] = 1
         except torch.linalg.LinAlgError:  # values that are not finite
             return wide.new_full((2 * norms,), float("nan"))
-        self._warm[site], self._shapes[site] = estimate.vectors, (norms, geometry.shape)
-        return torch.cat([estimate.norms.log10(), estimate.errors])
+        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they are a start alone
+        self._shapes[site] = (norms, geometry.shape)
+        return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
 
     def _generator(self, device: torch.device) -> torch.Generator:
         """Return random numbers of our own: those of the user are left alone."""
@@ -114,3 +120,8 @@ class Norms:
         if place not in self._generators:
             self._generators[place] = torch.Generator(place).manual_seed(0)
         return self._generators[place]
+
+
+def _least(size: Tensor) -> Tensor:
+    """Return a size that can be divided by."""
+    return size.clamp(min=TINY)

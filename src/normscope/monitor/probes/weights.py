@@ -23,7 +23,9 @@ MOST = 64
 MEMORY = 1 << 28
 """Bytes for the vectors of a search."""
 SEVERAL = 6
-"""Vectors that are followed: the largest of them may change places."""
+"""Vectors that are followed, at most: the largest of them may change places."""
+FOLLOWED = 1 << 19
+"""Entries of the vectors that are followed together; of a layer with a larger input two are followed all the same."""
 ROUNDS = 3
 """Further rounds, where one is too little."""
 SQUARINGS = 10
@@ -131,7 +133,7 @@ def settled(
             found = lanczos(rows, found.vectors, steps=_room(start), rtol=CLOSE)
             errors = found.errors
         if warm is None or (warm.shape[0], warm.shape[2]) != (blocks, size):
-            warm = _random((blocks, min(SEVERAL, size), size), weight, generator)
+            warm = _random((blocks, _several(size), size), weight, generator)
             for _ in range(2):
                 warm = _advanced(operator, warm)[2]
         vectors = torch.cat([found.vectors[:, None], warm[:, 1:]], dim=1)
@@ -196,7 +198,8 @@ def _advanced(operator: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Te
     values = (top.mT @ small @ top)[:, 0, 0]
     left = ((top.mT @ power @ top)[:, 0, 0] - values.square()).clamp(min=0.0).sqrt()
     errors = torch.where(values > 0, left / values, 0.0)
-    return values, errors, torch.where(images.isfinite(), images, 0.0)
+    size = torch.linalg.vector_norm(images, dim=2, keepdim=True)
+    return values, errors, torch.where((size > 0) & size.isfinite(), images, basis)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
@@ -235,6 +238,11 @@ def _operator(geometry: Geometry, weight: Tensor, scale: Tensor | None) -> Calla
 def _random(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
     """Return random vectors; the generator of the user is left alone."""
     return torch.randn(shape, generator=generator, device=generator.device).to(like)
+
+
+def _several(size: int) -> int:
+    """Return how many vectors of a size are followed."""
+    return min(size, max(2, min(SEVERAL, FOLLOWED // size)))
 
 
 def _room(rows: Tensor) -> int:

@@ -11,6 +11,8 @@
     node.append(...children);
     return node;
   };
+  // What stands between backticks is a name.
+  const prose = (text) => text.split("`").map((piece, index) => (index % 2 ? make("code", {}, piece) : piece));
   const state = { version: -1, low: null, high: null, smoothing: 0, layers: "", hidden: new Set(), data: null, asked: "" };
   const open = new Set(["Loss"]);
 
@@ -98,13 +100,14 @@
       svg.append(make("g", { class: `happened ${mark.level}` }, make("title", {}, `step ${mark.x}: ${mark.name}`), line, head));
     }
     brush(svg, curves, low, high);
-    figure.append(svg, legend(curves));
+    figure.append(svg, legend(curves, chart.id));
     if (chart.caption) figure.append(make("p", { class: "caption" }, chart.caption));
     return figure;
   };
 
   const label = (curve) => (state.data.runs.length > 1 ? `${state.data.runs[curve.run].name}: ${curve.name}` : curve.name);
-  const legend = (curves) => {
+  const unfolded = new Set();
+  const legend = (curves, id) => {
     const several = state.data.runs.length > 1;
     const list = make("ul", { class: "legend" });
     if (several && curves.length > 12) return list; // the colours are those of the runs, which stand above
@@ -113,7 +116,10 @@
       list.append(make("li", {}, line, make("span", { class: "names" }, label(curve))));
     }
     if (curves.length <= 12) return list;
-    return make("details", {}, make("summary", {}, `${curves.length} layers, from the first to the last`), list);
+    const box = make("details", {}, make("summary", {}, `${curves.length} layers, from the first to the last`), list);
+    box.open = unfolded.has(id);
+    box.addEventListener("toggle", () => (box.open ? unfolded.add(id) : unfolded.delete(id)));
+    return box;
   };
 
   // Zoom by dragging; what is under the pointer is read out beside it.
@@ -193,11 +199,11 @@
         show();
       });
       const swatch = make("svg", { class: `swatch s${index % 6}`, viewBox: "0 0 22 14", width: 22, height: 14, "aria-hidden": "true" }, make("path", { class: "line", d: "M1 7H21" }));
-      return make("li", {}, make("label", {}, box, ...(data.runs.length > 1 ? [swatch] : []), make("b", {}, run.name), make("span", {}, `${run.state} ${run.verdict}`)));
+      return make("li", {}, make("label", {}, box, ...(data.runs.length > 1 ? [swatch] : []), make("b", {}, run.name), make("span", {}, ...prose(`${run.state} ${run.verdict}`))));
     }));
     at("alarms").replaceChildren(...data.alarms.filter((alarm) => !state.hidden.has(alarm.run)).map((alarm) => {
       const place = [data.runs.length > 1 ? data.runs[alarm.run].name : "", alarm.step === null ? "" : `step ${alarm.step.toLocaleString("en")}`].filter(Boolean).join(", ");
-      const head = make("div", { class: "head" }, make("span", { class: "level" }, alarm.level), make("strong", {}, alarm.seen), make("span", { class: "where" }, alarm.where), make("span", { class: "code" }, alarm.code));
+      const head = make("div", { class: "head" }, make("span", { class: "level" }, alarm.level), make("strong", {}, ...prose(alarm.seen)), make("span", { class: "where" }, alarm.where), make("span", { class: "code" }, alarm.code));
       return make("div", { class: `notice ${alarm.level}` }, make("span", { class: "where" }, place), " ", head);
     }));
     for (const part of data.parts) {
