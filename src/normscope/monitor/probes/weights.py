@@ -180,26 +180,29 @@ def _largest(geometry: Geometry, values: Tensor, errors: Tensor, vectors: Tensor
 
 
 def _advanced(operator: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest Ritz value in the span of some vectors, its relative residual, and their images.
-
-    The top eigenvector of the small matrix is found by squaring it: that needs no word from the device.
-    """
-    count = vectors.shape[1]
+    """Return the largest Ritz value in the span of some vectors, its relative residual, and their images."""
     basis = _orthonormal(vectors)
     images = operator(basis)
     small, power = basis @ images.mT, images @ images.mT
-    share = small / _trace(small)
-    for _ in range(SQUARINGS):
-        share = share @ share
-        share = share / _trace(share)
-    most = torch.diagonal(share, dim1=1, dim2=2).argmax(1)
-    top = torch.take_along_dim(share, most[:, None, None].expand(-1, count, 1), 2)
-    top = top / torch.linalg.vector_norm(top, dim=1, keepdim=True).clamp(min=TINY)
+    top = _top(small)
     values = (top.mT @ small @ top)[:, 0, 0]
     left = ((top.mT @ power @ top)[:, 0, 0] - values.square()).clamp(min=0.0).sqrt()
     errors = torch.where(values > 0, left / values, 0.0)
     size = torch.linalg.vector_norm(images, dim=2, keepdim=True)
     return values, errors, torch.where((size > 0) & size.isfinite(), images, basis)
+
+
+def _top(matrices: Tensor) -> Tensor:
+    """Return the top eigenvector of small symmetric matrices; on a GPU by squaring them, which waits for nothing."""
+    if not matrices.is_cuda:
+        return torch.linalg.eigh(matrices)[1][:, :, -1:]
+    share = matrices / _trace(matrices)
+    for _ in range(SQUARINGS):
+        share = share @ share
+        share = share / _trace(share)
+    most = torch.diagonal(share, dim1=1, dim2=2).argmax(1)
+    top = torch.take_along_dim(share, most[:, None, None].expand(-1, share.shape[1], 1), 2)
+    return top / torch.linalg.vector_norm(top, dim=1, keepdim=True).clamp(min=TINY)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
