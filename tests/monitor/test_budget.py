@@ -79,6 +79,7 @@ def test_norms_that_move_fast_are_not_shown_between_turns(monkeypatch: pytest.Mo
 
 
 def test_nobody_waits_for_ever() -> None:
+    assert PATIENCE <= 20
     budget, turns = Budget(0.0), Turns("norm")
     order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE)]
     for place in "abc":

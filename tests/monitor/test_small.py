@@ -80,12 +80,14 @@ def test_an_optimizer_that_is_replaced_is_told_within_fifty_steps() -> None:
 class Around(torch.optim.SGD):
     """Takes its step by another optimizer that has the same parameters."""
 
-    def __init__(self, parameters: Any) -> None:
+    def __init__(self, parameters: Any, times: int) -> None:
         super().__init__(parameters, lr=0.1)
+        self.times = times
         self.base = torch.optim.SGD(self.param_groups, lr=0.1)
 
     def step(self, closure: Any = None) -> None:
-        self.base.step(closure)
+        for _ in range(self.times):
+            self.base.step(closure)
 
 
 @pytest.mark.parametrize("case", ["another model", "other parameters", "in turns", "inside of it", "around it"])
@@ -98,7 +100,7 @@ def test_other_optimizers_that_do_not_replace_it_are_silent(case: str) -> None:
     elif case == "in turns":
         other = sgd(model)
     elif case in ("inside of it", "around it"):
-        outer = Around(list(model.parameters()))
+        outer = Around(list(model.parameters()), REPLACED + 1 if case == "inside of it" else 1)
         watched, other = (outer, None) if case == "inside of it" else (outer.base, outer)
     with warnings.catch_warnings(record=True) as caught, watch(model, watched, every=5):
         for index in range(3 * REPLACED):
