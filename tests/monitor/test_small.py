@@ -178,6 +178,10 @@ def same_again(module: nn.Module, args: Any, made: Tensor) -> Tensor:
     return made
 
 
+def by_operator(module: nn.Module, args: Any, made: Tensor) -> None:
+    made += 1.0
+
+
 def for_the_loss(module: nn.Module, args: Any, made: Tensor) -> None:
     KEPT.append(2 * made.square().mean())
 
@@ -223,7 +227,7 @@ def test_hooks_that_only_look_leave_weights_invariant(hook: Any) -> None:
     assert invariant(model) == "channel"
 
 
-@pytest.mark.parametrize("hook", [for_the_loss, another, in_place])
+@pytest.mark.parametrize("hook", [for_the_loss, another, in_place, by_operator])
 def test_hooks_that_take_part_do_not(hook: Any) -> None:
     model = net()
     model[0].register_forward_hook(hook)

@@ -223,7 +223,7 @@ class Tap(TorchFunctionMode):
         """Note where the output of a weight layer goes: entries that are only moved are still it."""
         assert self._made is not None, "asked for without readers"
         if in_user_hook():
-            self._ask(arguments, result)
+            self._ask(name, arguments, result)
             return
         self._hear_answers()
         given = next((leaf for leaf in tree_leaves(arguments) if _key(leaf) in self._made), None)
@@ -237,13 +237,20 @@ class Tap(TorchFunctionMode):
         else:
             self._read(None, arguments)
 
-    def _ask(self, arguments: Any, result: Any) -> None:
-        """Note that a hook of the user looks at what weight layers made, and what it may keep that has a gradient."""
+    def _ask(self, name: str, arguments: Any, result: Any) -> None:
+        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient.
+
+        Wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
+        same, unless it was written to.
+        """
         assert self._made is not None, "asked for without readers"
         self._asked |= {self._made[_key(leaf)][0] for leaf in tree_leaves(arguments) if _key(leaf) in self._made}
         if self._asked:
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
-            self._answers += [weakref.ref(leaf) for leaf in leaves]
+            if name in ("to", "_to_copy") and len(self._asked) == 1:
+                self._made |= {_key(leaf): (next(iter(self._asked)), leaf) for leaf in leaves}
+            written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+            self._answers += [weakref.ref(leaf) for leaf in leaves if written or _key(leaf) not in self._made]
 
     def _hear_answers(self) -> None:
         """Count a hook as a reader if something that it made lives on: it may come back into the model or the loss."""
