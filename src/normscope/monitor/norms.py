@@ -109,7 +109,11 @@ class Norms:
                 estimate = settled(geometry, wide, known, scale, draw)
                 self._since[site] = 1
         except torch.linalg.LinAlgError:  # values that are not finite
-            return wide.new_full((2 * norms,), float("nan"))
+            nothing = sizes.new_full((1,), float("nan"))
+            if sets is None:
+                return torch.cat([nothing, nothing])
+            bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
+            return torch.cat([bare, nothing, error, nothing])
         self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they are a start alone
         self._shapes[site] = (norms, geometry.shape)
         return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
