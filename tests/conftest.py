@@ -32,9 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _short_attacks_in_audits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audits of tests attack their radii only briefly; what a longer attack finds is tested where it is its own."""
+def _short_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches from below are short but in slow tests: what a longer one finds is tested where it is its own."""
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 100)
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr("normscope.bounds.work.ATTACK_STEPS", 150)
 
 
 @pytest.fixture(autouse=True, scope="session")

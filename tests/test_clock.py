@@ -145,8 +145,8 @@ def counted_late(clock: Clock) -> Iterator[Counter[tuple[str, str]]]:
         yield late
 
 
-ALLOWED = {("data", "passes"), ("radii", "passes")}
-"""The first batch is always read, and the classes of the samples are always taken."""
+ALLOWED = {("data", "passes"), ("radii", "passes"), ("signal", "passes"), ("signal", "backwards")}
+"""The first batch is always read, classes of samples are always taken, and what takes a moment is measured by depth."""
 
 SWEEPS = [
     ("skip", "train", "fast"),
@@ -171,7 +171,7 @@ def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: st
         with clocked(left) as clock, counted_late(clock) as late:
             audit = ns.audit(model, batch, effort=effort, max_seconds=100.0)
         assert set(late) <= ALLOWED, left
-        assert sum(late.values()) <= 2 * len(batch)
+        assert sum(late.values()) <= 4 * len(batch)
         cut += any("cut short" in note for note in audit.notes)
         holds(audit, whole)
     assert cut > 4

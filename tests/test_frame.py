@@ -37,6 +37,7 @@ print([name for name in {LATE} if name in sys.modules], torch.equal(before, torc
     assert done.stdout.strip() == "[] True"
 
 
+@pytest.mark.slow
 def test_the_first_call_of_anything_draws_no_random_numbers():
     """What loads when it is first used, such as rich, may draw numbers while it loads: in a process of its own."""
     code = """

@@ -60,7 +60,7 @@ def sampled(model: nn.Module, rows: Tensor) -> Tensor:
 )
 def test_every_bracket_is_above_what_is_sampled(per: str, effort: str) -> None:
     model = classifier()
-    whole = ns.lipschitz(model, torch.randn(2, 3, dtype=DOUBLE), per=per, effort=effort, max_seconds=5)
+    whole = ns.lipschitz(model, torch.randn(2, 3, dtype=DOUBLE), per=per, effort=effort, max_seconds=60)
     rows = directions(per, 4)
     assert whole.per_output is not None and len(whole.per_output) == len(rows)  # noqa: PT018
     for bracket, row, seen in zip(whole.per_output, rows, sampled(model, rows), strict=True):
@@ -164,7 +164,7 @@ def test_a_network_too_wide_to_write_out_has_its_outputs_by_frequencies(monkeypa
     with torch.no_grad():
         model[-1].weight[0] *= 20.0  # the others are far below what the whole output allows
     x = torch.randn(2, 2, 6, 6, dtype=DOUBLE)
-    whole = ns.lipschitz(model, x, per="output", effort="tight", max_seconds=5)
+    whole = ns.lipschitz(model, x, per="output", effort="tight", max_seconds=60)
     assert whole.per_output is not None
     jacobians = torch.stack([torch.autograd.functional.jacobian(model, row[None]).reshape(3, -1) for row in x])
     for bracket, seen in zip(whole.per_output, jacobians.norm(dim=2).amax(0), strict=True):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import Over
+from normscope.bounds.balls.margins import LinearMargins
 from normscope.bounds.radius import certifier as certifier_module
 from normscope.bounds.radius.differences import difference_constants
 from normscope.bounds.radius.logits import Logits
@@ -128,6 +129,29 @@ def test_no_attack_succeeds_inside_a_certified_radius_of_many_networks(family, e
         radii = certified_radius(model, x, effort=effort, seed=seed)
         assert not plain_pgd(model, x, torch.tensor(radii.label), torch.tensor(radii.radius), 200).any()
         assert all(0 < radius < attacked for radius, attacked in zip(radii.radius, radii.attacked))
+
+
+@pytest.mark.parametrize(
+    "family", ["gelu", pytest.param("layer norm", marks=SLOW), pytest.param("attention", marks=SLOW)]
+)
+def test_radii_do_not_depend_on_the_attack(family):
+    model, x = made(FAMILIES[family]), drawn(4, 16, seed=1)
+    with_attack, without = (certified_radius(model, x, attack=attack) for attack in (True, False))
+    assert with_attack.radius == without.radius
+    assert with_attack.method == without.method
+
+
+def test_linear_bounds_and_constants_each_certify_what_the_other_cannot():
+    model, x = made(FAMILIES["batch norm"]), drawn(6, 16, seed=1)
+    both = certified_radius(model, x, attack=False)
+    assert "linear" in both.method
+    # without linear bounds what is left are the constants: never more
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinearMargins, "usable", False)
+        alone = certified_radius(model, x, attack=False)
+    assert "linear" not in alone.method
+    assert all(a <= 1.011 * b for a, b in zip(alone.radius, both.radius))
+    assert sum(both.radius) > 1.02 * sum(alone.radius)
 
 
 def test_a_constant_given_too_small_is_refuted_by_the_attack():

@@ -126,6 +126,7 @@ APART = {
     "no entries": (Function(lambda x: x + x[:, :0].sum(1, True) + x[:0].sum(0)), (5, 4)),
     "dropout that is off": (nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.AlphaDropout(), nn.Dropout()), (3, 2, 2, 2)),
     "mlp": (nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, 2)), (5, 4)),
+    "prelu": (nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 2)), (5, 4)),
     "convolutions": (
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)),
         (3, 2, 6, 6),

@@ -8,10 +8,11 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from normscope.monitor.budget import Budget
+from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.norms import PATIENCE, Turns
-from normscope.monitor.standing import READABLE
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -76,6 +77,25 @@ def test_norms_that_move_fast_are_not_shown_between_turns(monkeypatch: pytest.Mo
             hidden += norm is None
     assert hidden > 0
     assert run.records[-1].total["log10_printed"] is not None
+
+
+def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    true = float(torch.linalg.matrix_norm(model[0].weight.detach(), 2).log10())
+    with watch(model, optimizer, every=1) as run:
+        for _ in range(45):  # layers wait for their turn for long
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model[0].bias.mul_(1.1)
+    first, last = (record.of("weight", "log10_size")[0] for record in (run.records[0], run.records[-1]))
+    assert last - first > 1.0
+    assert all(abs(record.of("weight", "log10_norm")[0] - true) < 0.1 for record in run.records)
+    assert "norm-growth" not in {finding.code for finding in run.findings}
 
 
 def test_nobody_waits_for_ever() -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.probes.weights import Geometry, settled
-from normscope.monitor.standing import READABLE
 from normscope.monitor.watching import Watch, watch
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from normscope.monitor.budget import Budget
+from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.norms import Norms
 from normscope.monitor.probes import normalizers, updates
 from normscope.monitor.schedule import Tier
 from normscope.monitor.seen import Seen
-from normscope.monitor.standing import READABLE
 from normscope.monitor.tap import Tap
 from normscope.theory.normalizers import layer_norm_jacobian, rms_norm_jacobian
 

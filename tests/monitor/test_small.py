@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from normscope.core.errors import InputError
-from normscope.monitor.watching import REPLACED, Watch, watch
+from normscope.monitor.unseen import REPLACED
+from normscope.monitor.watching import Watch, watch
 
 
 def net() -> nn.Sequential:

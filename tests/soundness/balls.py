@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from normscope.bounds.balls.attack import strongest_pairs
 from normscope.bounds.balls.ball import Balls, Over
+from normscope.bounds.balls.sweep import below
 from normscope.bounds.work import Work
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
@@ -199,6 +200,7 @@ def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | Non
     points = inside(balls.centres, over.radius, generator, samples)
     check_values(over, points, drawn)
     check_outputs(over, points, drawn)
+    check_below(over, points, drawn)
     function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape)) if twin else None
     pairs = strongest_pairs(
         balls.work.certain, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed
@@ -265,6 +267,33 @@ def check_values(over: Over, points: Tensor, drawn: Case) -> None:
                 raise SoundnessError(f"{unrolled.steps[name].operation} at {name} leaves its centre map: {drawn}")
         if found.lines is not None:
             _check_lines(found.lines(), values, name, operands, drawn)
+
+
+def check_below(over: Over, points: Tensor, drawn: Case) -> None:
+    """No output falls below its affine bound at any point, and no set of entries is further off than it may be."""
+    balls, (seen,) = over.balls, over.seen
+    if balls.vanishing:
+        return
+    output, (centre,) = balls.unrolled.output, balls.chunks
+    count = min(balls.outputs, 6)
+    rows = torch.eye(balls.outputs, dtype=torch.float64)[:count].reshape(count, *centre[output].shape[1:])
+    rows = torch.cat([rows, -rows]).expand(len(balls.centres), *[-1] * rows.ndim)
+    with torch.no_grad():
+        found = below(seen, output, rows)
+    for x in points:
+        with torch.no_grad():
+            values = balls.unrolled.values(x)
+        moved = (flat(rows, 2) @ flat(values[output] - centre[output])[..., None])[..., 0]
+        line = (found.slopes @ (x - balls.centres)[..., None])[..., 0] + found.offset
+        slack = 1e-12 + 1e-11 * (flat(values[output]).abs().amax(1, True) + line.abs().nan_to_num(posinf=0.0))
+        if bool((moved < line - slack).any()):
+            raise SoundnessError(f"an output falls below its affine bound: {drawn}")
+        for name, box in seen.known.items():
+            if box.apart is None:
+                continue
+            off = (values[name] - box.centre).norm(dim=2)
+            if bool((off > box.apart * (1 + ROUNDING) + 1e-12 * box.centre.abs().amax()).any()):
+                raise SoundnessError(f"a set of {name} is further from its centre than its bound: {drawn}")
 
 
 def _change(first: Tensor, second: Tensor) -> Tensor:

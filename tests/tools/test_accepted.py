@@ -155,7 +155,7 @@ def test_skips_and_maxima_are_carried(tmp_path):
 
 
 def test_of_balls_the_lower_side_is_verified(tmp_path):
-    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5), max_seconds=1.0)
+    work = Work(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5), max_seconds=10.0)
     for radius in (0.01, 0.3):
         found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
         assert [verdict.status for verdict in found] == [VERIFIED, UNVERIFIED, VERIFIED, UNVERIFIED, VERIFIED]

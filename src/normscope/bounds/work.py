@@ -207,7 +207,7 @@ class Work:
             if tight is not None and self.certificate is not None:
                 uppers["tight"] = tight
                 proofs["tight"] = None if proof is None else self._proof(proof, self.certificate)
-            elif tightening.cut:  # what is known without it
+            elif tightening.cut or self.budget.cut:  # what is known without it
                 least = min(uppers, key=lambda name: uppers[name].log10)
                 uppers["tight"], proofs["tight"] = uppers[least], proofs[least]
         best = smallest(list(uppers.values()))

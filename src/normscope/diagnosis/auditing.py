@@ -20,6 +20,7 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
+from ..core.options import check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
@@ -118,6 +119,7 @@ def audit(
 
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
+    check_numbers(max_seconds=max_seconds, seed=seed)
     budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
     if effort not in DEPTHS:
         raise InputError(

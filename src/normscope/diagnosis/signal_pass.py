@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.log10 import log10
 from ..core.untouched import on_copies, untouched
@@ -92,6 +93,8 @@ def watch_signal(
                 watcher = _Listener(model)
                 _without_gradient(watcher, call)
     rows = watcher.rows({} if units is None else units)
+    count("passes", forwards * call.count)
+    count("backwards", backwards * call.count)
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None else LOSS,

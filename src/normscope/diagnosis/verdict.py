@@ -76,6 +76,13 @@ CLAUSES: dict[str, tuple[str, str]] = {
         "{count} layers are close to overflow in half precision",
     ),
     "loss-rising": ("the loss rises",) * 2,
+    "loss-spike": ("the loss jumped",) * 2,
+    "lr-too-high": ("the first steps were too large",) * 2,
+    "constant-input": ("the samples of a batch are all the same",) * 2,
+    "not-trained": ("no optimizer trains {where}", "no optimizer trains {count} layers"),
+    "no-zero-grad": ("gradients are never cleared",) * 2,
+    "eval-mode": ("the model is trained in eval mode",) * 2,
+    "not-seen": ("the watcher sees nothing of the training",) * 2,
 }
 """By code, for one place and for several; `code info` where an info finding of that code says something else."""
 

@@ -158,7 +158,8 @@ def warmed(max_seconds: float | None) -> float | None:
 @functools.cache
 def _warm_up() -> float:
     """Capture a network of two layers, and return the seconds it takes once everything has loaded."""
-    small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
+    with torch.random.fork_rng(devices=[]):
+        small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
     capture(small, batch)
     clock = Budget()
     capture(small, batch)

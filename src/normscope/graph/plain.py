@@ -31,14 +31,20 @@ KEPT = _operators("""
     clamp clamp_min maximum minimum gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Scalar ne.Scalar where.self
     masked_fill.Scalar mean mean.dim sum sum.dim_IntList amax amin
     permute transpose.int t unsqueeze squeeze.dim cat stack select.int slice.Tensor expand split.Tensor
-    arange zeros ones full ones_like zeros_like
+    expm1 log1p sinh cosh atan floor round celu log_sigmoid threshold glu prelu addcmul lerp.Scalar logsumexp
+    log_softmax.int var.dim std.dim max.dim linalg_vector_norm baddbmm einsum outer conv_transpose2d.input im2col
+    pixel_shuffle adaptive_max_pool2d upsample_nearest2d.vec upsample_bilinear2d.vec flip rot90 repeat tile hstack
+    unbind.int tril index.Tensor gather pad roll cumsum type_as __and__.Tensor le.Tensor
+    arange linspace zeros ones full ones_like zeros_like full_like new_ones new_zeros
 """)
 """Operators that torch leaves as they are."""
 VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
 CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
-COPIES = {aten.contiguous.default, aten.clone.default}
+COPIES = {aten.contiguous.default, aten.clone.default, aten.alias.default}
 BATCH_NORM = aten.batch_norm.default
 DROPOUT = aten.dropout.default
+TRAINING = 5
+"""Which argument of a batch norm says that it normalizes with its batch, and moves its statistics."""
 
 
 def writes_nothing(program: ExportedProgram) -> bool:
@@ -46,7 +52,7 @@ def writes_nothing(program: ExportedProgram) -> bool:
     return all(
         isinstance(target, torch._ops.OpOverload)
         and not target._schema.is_mutable
-        and not ("batch_norm" in str(target) and True in args)
+        and not ("batch_norm" in str(target) and args[TRAINING : TRAINING + 1] == (True,))
         for target, args in _called(program)
     )
 

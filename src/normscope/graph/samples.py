@@ -291,7 +291,7 @@ def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
 TABLE = _table({
     entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
         lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
-        rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default
+        rsub.Tensor __and__ __or__ prelu.default dropout.default feature_dropout.default alpha_dropout.default
         feature_alpha_dropout.default""",
     moves: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
         flatten.using_ints unflatten.int permute transpose.int t.default numpy_T mT.default movedim.intlist

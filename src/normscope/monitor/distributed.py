@@ -20,6 +20,11 @@ def rank() -> int:
     return dist.get_rank() if _parallel() else 0
 
 
+def is_alone() -> bool:
+    """Whether no other process trains with this one."""
+    return not _parallel() or dist.get_world_size() == 1
+
+
 def _parallel() -> bool:
     return dist.is_available() and dist.is_initialized()
 

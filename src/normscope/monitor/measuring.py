@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from ..diagnosis.examined import Site
 from .budget import Budget
 from .distributed import l2_norms, whole
+from .norm_figures import READABLE, NormFigure, WeightNorms
 from .norms import Norms, Turns
+from .observed import Taken, summary
 from .parcel import Parcel
 from .probes import normalizers, updates
 from .probes.histograms import histogram
@@ -26,7 +28,7 @@ from .probes.weights import Geometry
 from .record import Numbers, Record, summed
 from .schedule import Tier
 from .seen import Seen
-from .standing import READABLE, NormFigure, Standing
+from .standing import Clearing
 from .subject import UNCHAINED, Subject, effective_power
 
 
@@ -42,7 +44,7 @@ class Known:
     """
 
     norms: Norms = field(default_factory=Norms)
-    last: dict[Site, Standing] = field(default_factory=dict)
+    last: dict[Site, WeightNorms] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -65,6 +67,7 @@ class Measurement:
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.seen: Seen | None = None
+        self.clearing: Clearing | None = None
         self.losses: list[Tensor] = []
         self._used: set[int] = set()
         self.lost: list[str] = []
@@ -81,6 +84,7 @@ class Measurement:
         self._copies: dict[str, Tensor] = {}
         self._known, self._budget = Known(), Budget(None)
         self._parcel: Parcel | None = None
+        self._observed: Mapping[str, Taken] = {}
         self._seconds = 0.0
 
     @property
@@ -111,6 +115,8 @@ class Measurement:
             budget: of what can wait its turn.
         """
         self._known, self._budget, self._parameters = known, budget, parameters
+        if self.clearing is not None:
+            self.clearing.close()
         weights = self.subject.of("weight")
         self.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         held = {("size", name): p for name, p in parameters.items() if not is_lazy(p)}
@@ -173,10 +179,12 @@ class Measurement:
             self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
         self._rows, self._copies, self._parameters = {}, {}, {}
 
-    def send(self, seconds: float) -> None:
-        """Send everything to the host."""
-        self._seconds = seconds
+    def send(self, seconds: float, observed: Mapping[str, Taken]) -> None:
+        """Send everything to the host, with what the loop observed since the last record."""
+        self._seconds, self._observed = seconds, observed
         contents = self._contents
+        left = None if self.clearing is None else self.clearing.close()
+        contents |= {} if left is None else {"left": left}
         if self.losses:
             chosen = [loss for index, loss in enumerate(self.losses) if index in self._used] or self.losses
             alike = [loss.to(chosen[0].device, torch.float64) for loss in chosen]
@@ -201,8 +209,12 @@ class Measurement:
             for path, (out, inner) in self.seen.gradients.items():
                 if out is not None and inner is not None:
                     contents[("backward", path)] = inner / out
+            along = [size for pair in self.seen.gradients.values() for size in pair[::-1] if size is not None]
+            if len(along) > 1:  # from the first place on the way to the last, whatever runs between
+                contents["backward"] = along[0] / along[-1]
             contents |= {("dead", site): value for site, value in self.seen.dead.items()}
             contents |= {} if self.seen.domain is None else {"domain": self.seen.domain}
+            contents |= {} if self.seen.spread is None else {"spread": self.seen.spread}
         self.seen = None
         self._parcel = Parcel(contents)
         self._sets = {site: replace(s, variance=None, gamma=None, running=None) for site, s in self._sets.items()}
@@ -210,7 +222,8 @@ class Measurement:
 
     def arrived(self) -> bool:
         """Say whether `record` would not wait."""
-        return self._parcel is not None and self._parcel.arrived()
+        sent = self._parcel is not None and self._parcel.arrived()
+        return sent and all(taken.arrived() for taken in self._observed.values())
 
     def record(self) -> Record:
         """Return what was measured, as numbers."""
@@ -270,8 +283,8 @@ class Measurement:
                 for what in ("weight", "gradient")
                 if any(rows := tuple(_spread(found, (f"{what} spread", i)) for i in range(len(weights))))
             },
-            total=self._total(norms, values["normalizer"], sizes)
-            | ({"share_outside": _one(found, "domain")} if "domain" in found else {}),
+            total=self._total(norms, values["normalizer"], sizes) | _found_totals(found),
+            metrics=summary({name: taken.open() for name, taken in self._observed.items()}),
         )
 
     def _normalizers(self, found: Found) -> list[np.ndarray | None]:
@@ -292,13 +305,14 @@ class Measurement:
             rows |= {site: row for site, row, calls in measured if calls == 1}
         return [rows[s] if s in rows else found.get(("normalizer", s)) for s in self.subject.places["normalizer"]]
 
-    def _norm(self, site: Site, found: Found, size: float | None, levels: Mapping[Site, float]) -> Standing | None:
+    def _norm(self, site: Site, found: Found, size: float | None, levels: Mapping[Site, float]) -> WeightNorms | None:
         """Return the norms of a layer; of one that was not in turn those of the last time, carried on.
 
         Args:
             site: of the layer.
             found: what has arrived.
-            size: log10 of the l2 norm of its weight; None for one that is made of others, whose size says little.
+            size: log10 of the l2 norm of its weight without the bias, which is no part of the map; None for a weight
+                that is made of others, whose size says little.
             levels: the mean of log10 of the variances of every normalizer that was seen.
         """
         level = levels.get(self.subject.feeds.get(site, site))
@@ -309,7 +323,7 @@ class Measurement:
         norms, errors = np.split(found[("norm", site)], 2)
         bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms.tolist(), errors.tolist(), strict=True))
         fold = folded[0] if folded and level is not None else None
-        now = Standing(bare=bare, folded=fold, step=self.step, size=size, level=level)
+        now = WeightNorms(bare=bare, folded=fold, step=self.step, size=size, level=level)
         now = now if before is None else now.corrected(before)
         if errors.max() > READABLE:
             self._known.norms.doubt(site)
@@ -331,7 +345,7 @@ class Measurement:
 
     def _total(
         self,
-        norms: Sequence[Standing | None],
+        norms: Sequence[WeightNorms | None],
         normalizer: Mapping[str, Numbers],
         sizes: Mapping[str, Mapping[str, float]],
     ) -> dict[str, float | None]:
@@ -352,6 +366,20 @@ class Measurement:
             "log10_gradient": _joined(sizes.get("gradient", {}), None),
             "log10_weight": _joined(sizes.get("size", {}), None),
         }
+
+
+def _found_totals(found: Found) -> dict[str, float | None]:
+    """Return the figures of the whole network that were measured as such."""
+    totals: dict[str, float | None] = {}
+    if "backward" in found:
+        totals["log10_backward"] = _log(_one(found, "backward"))
+    if "spread" in found:
+        totals["input_spread"] = _one(found, "spread")
+    if "left" in found:
+        totals["left_over"] = _one(found, "left")
+    if "domain" in found:
+        totals["share_outside"] = _one(found, "domain")
+    return totals
 
 
 def _extreme(size: float) -> bool:

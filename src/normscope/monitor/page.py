@@ -16,12 +16,14 @@ from ..report.curves import points_each, thinned
 from ..report.document import Block, Cell, Column, Curve, Curves, Document, Figure, Figures, Mark, Notice, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted
+from .observed import OF_LOSSES
 from .page_tables import layer_tables
 from .page_views import NORM, PARTS, VARIANCE, View
 from .run import Run
 
 Points = Sequence[tuple[float, float]]
-
+MOST = 24
+"""Pictures of figures that the loop gave."""
 
 PRODUCTS = (
     ("log10_printed", "norms of the weights"),
@@ -59,7 +61,7 @@ def _full(run: Run) -> list[Block]:
         *(block for block in first if block is not None),
         *_alarms(run),
         *steps(next_steps(run.findings)),
-        *part("Rates and products", lr_curves(run), product_curves(run), folded=True),
+        *part("Rates and products", lr_curves(run), product_curves(run), *metric_curves(run), folded=True),
         *(
             block
             for heading, term, views in PARTS
@@ -205,10 +207,20 @@ def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None)
 
 
 def loss_curves(run: Run) -> Curves | None:
-    """Return the loss over the steps; as exponents where it is positive and spans two powers of ten."""
-    return total_curves(
-        {"loss": run.total("loss")}, title="Loss by step", axis="loss", found=marks(run), logarithmic=True
-    )
+    """Return the loss over all steps; as exponents where it is positive and spans two powers of ten."""
+    courses: dict[str, Points] = {name: run.total(f"loss_{name}") for name in ("mean", "least", "largest")}
+    if not courses["mean"] or courses["least"] == courses["largest"]:  # of one step each
+        courses = {"loss": run.total("loss")}
+    return total_curves(courses, title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
+
+
+def metric_curves(run: Run) -> list[Curves | None]:
+    """Return a picture of every figure that the loop gave beside the loss."""
+    given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
+    names = dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES)
+    return [
+        total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in list(names)[:MOST]
+    ]
 
 
 def lr_curves(run: Run) -> Curves | None:

@@ -38,6 +38,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.metadata: dict[str, Any] = {}
+        self.metrics: list[tuple[int, dict[str, float]]] = []
         self.layers: tuple[Layer, ...] = ()
         self.findings: list[Finding] = []
         self.resumed: list[int] = []
@@ -76,6 +77,7 @@ class Reading:
                 if self.metadata:
                     self.resumed.append(begun)
                 self._forget(begun)
+                self.metrics = [pair for pair in self.metrics if pair[0] <= begun]
                 self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
                 self.layers = tuple(Layer.from_json(layer) for layer in line["layers"])
                 check_run(self.metadata, self.layers)
@@ -85,6 +87,9 @@ class Reading:
                 check_record(record, self.layers)
                 self._forget(record.step)
                 self._steps.append((record, self.layers))
+            case "metrics":
+                found = {str(key): float(value) for key, value in line["metrics"].items()}
+                self.metrics.append((int(line["step"]), found))
             case "finding":
                 finding = Finding.from_json(line)
                 check_finding(finding)
@@ -133,6 +138,7 @@ def check_run(metadata: Mapping[str, Any], layers: Sequence[Layer]) -> None:
 def check_record(record: Record, layers: Sequence[Layer]) -> None:
     """Raise ValueError where a record holds no numbers, or not one for each of its layers."""
     _require(_are_numbers((record.loss, *record.lr, *record.total.values())), "loss, lr or total")
+    _require(_are_numbers(record.metrics.values()) and None not in record.metrics.values(), "metrics")
     _require(None not in record.lr, "lr")
     for kind, table in record.values.items():
         count = sum(layer.kind == kind for layer in layers)

@@ -70,14 +70,20 @@ class Record:
         step: how many steps the optimizer had taken before it.
         seconds: since the run began.
         tier: how much was measured.
-        loss: what `observe` was given; None if nothing.
+        loss: what `observe` was given in this step; None if nothing.
         lr: the learning rate of every parameter group.
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
         histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
             square, then the share in each bin (`monitor/probes/histograms.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
-            `log10_weight`; and `share_outside`, of the samples outside of the domain that is followed.
+            `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
+            it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
+            batch differ; `left_over`, the largest entry of a gradient that was not cleared; and `share_outside`, of the
+            samples outside of the domain that is followed.
+        metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
+            `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
+            first at `loss_broken_at`) of the losses of all steps; of other figures the mean.
     """
 
     step: int
@@ -88,6 +94,7 @@ class Record:
     values: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
     histograms: Mapping[str, tuple[Numbers | None, ...]] = field(default_factory=dict)
     total: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, kind: Kind, quantity: str) -> Numbers:
         """Return one quantity of all layers of a kind; empty if it was not measured."""
@@ -110,9 +117,12 @@ class Record:
         )
         spread = f'"histograms":{{{spread}}},' if spread else ""
         total = ",".join(f'"{name}":{_texts((value,))}' for name, value in self.total.items())
+        named = ",".join(f"{json.dumps(name)}:{_texts((value,))}" for name, value in self.metrics.items())
+        metrics = f',"metrics":{{{named}}}' if named else ""
         return (
             f'{{"step":{self.step},"seconds":{round(self.seconds, 3)},"tier":"{self.tier}",'
-            f'"loss":{_texts((self.loss,))},"lr":[{_texts(self.lr)}],"values":{{{values}}},{spread}"total":{{{total}}}}}'
+            f'"loss":{_texts((self.loss,))},"lr":[{_texts(self.lr)}],"values":{{{values}}},{spread}'
+            f'"total":{{{total}}}{metrics}}}'
         )
 
     @classmethod
@@ -132,6 +142,7 @@ class Record:
                 for what, rows in found.get("histograms", {}).items()
             },
             total={key: _number(value) for key, value in found["total"].items()},
+            metrics={key: math.nan if value == "nan" else value for key, value in found.get("metrics", {}).items()},
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 from collections import deque
@@ -15,11 +16,13 @@ from .budget import Budget
 from .history import History
 from .log import LogWriter
 from .measuring import Measurement
-from .norms import PATIENCE
+from .observed import Taken
 from .panel import Panel
 from .record import Layer, Record
 
 Sink = Callable[[Record, Sequence[Finding]], None]
+LOOK = 10
+"""Records after which all alarms are looked for at the latest, whatever the budget."""
 
 
 class Recorder:
@@ -62,16 +65,16 @@ class Recorder:
         self._write("run", metadata)
         self._tell("begin", layers, metadata)
 
-    def send(self, measurement: Measurement, seconds: float) -> None:
-        """Send a measured step on its way to the host."""
+    def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Taken]) -> None:
+        """Send a measured step on its way to the host, with what the loop observed since the last one."""
         try:
-            measurement.send(seconds)
+            measurement.send(seconds, observed)
             self._queue.append(measurement)
         except Exception as error:
             self.complain("send", f"a measured step is lost: {said(error)}")
 
     def collect(self, overhead: float, *, wait: bool = False) -> None:
-        """Hand on what has arrived; everything if it is worth waiting for."""
+        """Hand on what has arrived; with `wait` everything, and all alarms are looked for."""
         while self._queue and (wait or self._queue[0].arrived()):
             measurement = self._queue.popleft()
             try:
@@ -84,13 +87,44 @@ class Recorder:
             for finding in raised:
                 self._write("finding", finding.to_json())
             self._tell("__call__", record, raised)
-            if self._panel is not None:
-                self._panel.update(self.history, overhead)
+            self._show(overhead)
+        if wait and self._waited:
+            self._waited = 0
+            try:
+                self.ring(self.history.look())
+            except Exception as error:
+                self.complain("record", f"alarms are not looked for: {said(error)}")
+            self._show(overhead)
+
+    def note(self, step: int, figures: Mapping[str, float]) -> None:
+        """Hand on figures that the loop gave."""
+        shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
+        self._write("metrics", {"step": step, "metrics": shown})
+        self._tell("metrics", step, figures)
+
+    def raise_now(self, finding: Finding) -> None:
+        """Raise an alarm that no record shows."""
+        if self.history.raised(finding):
+            self.ring([finding])
+
+    def ring(self, raised: Sequence[Finding]) -> None:
+        """Hand on alarms that come without a record of their own."""
+        for finding in raised:
+            self._write("finding", finding.to_json())
+        for sink in list(self._sinks) if raised else ():
+            if hasattr(sink, "alarms"):
+                self._tell_one(sink, "alarms", raised)
+            elif self.history.records:
+                self._tell_one(sink, "__call__", self.history.records[-1], raised)
+
+    def _show(self, overhead: float) -> None:
+        if self._panel is not None:
+            self._panel.update(self.history, overhead)
 
     def _look(self, record: Record, *, last: bool) -> list[Finding]:
-        """Add a record and look for alarms: for all of them as often as the budget has it, and at the end."""
+        """Add a record and look for alarms: for all of them every few records, or as often as the budget has it."""
         self._waited += 1
-        if not last and self._waited < PATIENCE and not self.budget.affords("alarms"):
+        if not last and self._waited < LOOK and not self.budget.affords("alarms"):
             return self.history.add(record, thorough=False)
         self._waited = 0
         with self.budget.spending("alarms"):
@@ -114,15 +148,19 @@ class Recorder:
                 warnings.warn(f"normscope: {words}", stacklevel=3)
 
     def _tell(self, method: str, *what: Any) -> None:
-        """Call a method of every sink that has it; a sink that fails is left out from then on."""
+        """Call a method of every sink that has it."""
         for sink in list(self._sinks):
-            try:
-                getattr(sink, method, lambda *_: None)(*what)
-            except Exception as error:
-                self._sinks.remove(sink)
-                with contextlib.suppress(Exception):
-                    getattr(sink, "close", lambda: None)()
-                self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
+            self._tell_one(sink, method, *what)
+
+    def _tell_one(self, sink: Sink, method: str, *what: Any) -> None:
+        """Call a method of a sink if it has it; a sink that fails is left out from then on."""
+        try:
+            getattr(sink, method, lambda *_: None)(*what)
+        except Exception as error:
+            self._sinks.remove(sink)
+            with contextlib.suppress(Exception):
+                getattr(sink, "close", lambda: None)()
+            self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
 
     def _write(self, kind: str, data: Mapping[str, Any] | str) -> None:
         """Append to the log; one that cannot be written to is given up."""

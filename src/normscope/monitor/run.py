@@ -37,6 +37,7 @@ class Run(Shown):
         metadata: model, optimizer, intervals, versions and the like, as the run was last begun.
         layers: what was watched.
         records: what was measured, by step; of a step that was done again, the last.
+        metrics: what the loop gave `run.log_metrics`, as pairs (step, figures by name).
         findings: the alarms, in the order they were raised.
         resumed: the steps at which the run was gone on with.
         ended: how it ended; None if it goes on or was killed.
@@ -63,6 +64,7 @@ class Run(Shown):
     metadata: Mapping[str, Any] = field(hash=False)
     layers: tuple[Layer, ...]
     records: tuple[Record, ...] = field(hash=False)
+    metrics: tuple[tuple[int, Mapping[str, float]], ...] = field(hash=False)
     findings: tuple[Finding, ...]
     resumed: tuple[int, ...]
     ended: Ended | None
@@ -81,6 +83,7 @@ class Run(Shown):
             "metadata": reading.metadata,
             "layers": reading.layers,
             "records": reading.records(),
+            "metrics": tuple(reading.metrics),
             "findings": tuple(dict.fromkeys(reading.findings)),
             "resumed": tuple(reading.resumed),
             "ended": reading.ended,
@@ -160,10 +163,12 @@ class Run(Shown):
         """Return one quantity of the whole network over the run, as pairs (step, value).
 
         Args:
-            quantity: `loss`, `lr` (of the first parameter group), or as `Record.total` names it.
+            quantity: `loss`, `lr` (of the first parameter group), or as `Record.total`, `Record.metrics` or
+                `run.log_metrics` names it.
         """
         read = ((record.step, _of_record(record, quantity)) for record in self.records)
-        return [(step, value) for step, value in read if value is not None]
+        measured = [(step, value) for step, value in read if value is not None]
+        return measured or [(step, figures[quantity]) for step, figures in self.metrics if quantity in figures]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per step and layer: step, seconds, kind, layer, and a column for every quantity.
@@ -183,7 +188,7 @@ class Run(Shown):
         for record in self.records:
             rates = {"lr" if index == 0 else f"lr_{index}": rate for index, rate in enumerate(record.lr)}
             line = {"step": record.step, "seconds": record.seconds, "tier": record.tier, "loss": record.loss}
-            rows.append({**line, **rates, **record.total})
+            rows.append({**line, **rates, **record.total, **record.metrics})
         return _frame(rows, ("step", "seconds", "tier", "loss", "lr"))
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -218,7 +223,7 @@ def _of_record(record: Record, quantity: str) -> float | None:
         return record.loss
     if quantity == "lr":
         return record.lr[0] if record.lr else None
-    return record.total.get(quantity)
+    return record.total[quantity] if quantity in record.total else record.metrics.get(quantity)
 
 
 def _frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFrame:

@@ -63,6 +63,7 @@ class Seen:
         moved: weight layers whose output was reshaped or transposed on its way.
         lost: sites that could not be measured.
         domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
+        spread: how far the samples of the batch differ.
         seconds: spent on listening inside the forward.
     """
 
@@ -76,6 +77,7 @@ class Seen:
     moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
     domain: Tensor | None = None
+    spread: Tensor | None = None
     seconds: float = 0.0
 
     def sets(self, normalizer: Site) -> Sets | None:

@@ -1,81 +1,98 @@
-"""Where the norms of a weight layer stand, how old they are, and how far they may be off."""
+"""What is known of the parameters without measuring them: who gets a gradient, who is trained, who clears gradients."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from typing import Any
 
-READABLE = 0.02
-"""Decades by which a norm that is shown may be off."""
-CAUTION = 2.0
-"""Times as fast as it last did a norm may move away from what is carried on."""
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormFigure:
-    """One norm of a layer: alone, or with the normalizer behind it.
+class Since:
+    """How long something has been so: since which step, in how many measured steps.
 
-    Attributes:
-        log10: of the norm.
-        error: decades by which it may be off.
-        drift: decades a step by which it was off where it was carried on; infinite if that is not known.
+    Args:
+        step: the first.
+        version: of the parameter then.
     """
 
-    log10: float
-    error: float
-    drift: float = math.inf
+    __slots__ = ("records", "step", "version")
 
-    @property
-    def shown(self) -> float | None:
-        """The figure, if it can be read."""
-        return None if self.error > READABLE else self.log10
-
-    def carried(self, grown: float, age: int) -> NormFigure:
-        """Return what it is some steps later, if all that has happened is a known growth."""
-        error = self.error + (CAUTION * self.drift * age if age else 0.0)
-        return replace(self, log10=self.log10 + grown, error=error)
-
-    def corrected(self, carried: NormFigure, age: int) -> NormFigure:
-        """Return the norm as measured, with how far the one that was carried on to here was off."""
-        past = 0.0 if math.isinf(carried.drift) else carried.drift / 2.0
-        return replace(self, drift=max(abs(_growth(carried.log10, self.log10)) / max(age, 1), past))
+    def __init__(self, step: int, version: int = 0) -> None:
+        self.step, self.version, self.records = step, version, 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The norms of a weight layer.
+    """Follows the parameters of a model from step to step; nothing of it lies on a device.
 
     Attributes:
-        bare: alone.
-        folded: with the normalizer behind it, if it feeds one.
-        step: when they were measured.
-        size: log10 of the l2 norm of the weight at that time.
-        level: of the variance behind it at that time.
+        ungraded: parameters that the optimizer has and that got no gradient.
+        unmoved: parameters that get gradients, that the optimizer does not have, and that nobody changes.
     """
 
-    bare: NormFigure
-    folded: NormFigure | None
-    step: int
-    size: float | None = None
-    level: float | None = None
+    def __init__(self) -> None:
+        self.ungraded: dict[str, Since] = {}
+        self.unmoved: dict[str, Since] = {}
+        self._waiting: dict[str, nn.Parameter] = {}
+        self._least: nn.Parameter | None = None
 
-    def carried(self, step: int, size: float | None, level: float | None) -> Standing:
-        """Return what they are at a later step, if the layer has only grown as its size has.
+    def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
+        """Look at all parameters, in front of a measured step."""
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
+        ungraded = {name for name, p in held.items() if id(p) in trained and p.grad is None}
+        idle = {name: p._version for name, p in held.items() if id(p) not in trained and p.grad is not None}
+        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in held if name in ungraded}
+        self._waiting = {name: held[name] for name in self.ungraded}
+        self.unmoved = {
+            name: since if (since := self.unmoved.get(name)) and since.version == version else Since(step, version)
+            for name, version in idle.items()
+        }
+        for since in (*self.ungraded.values(), *self.unmoved.values()):
+            since.records += 1
+        graded = [p for p in held.values() if id(p) in trained and p.grad is not None and not p.grad.is_sparse]
+        self._least = min(graded, key=lambda p: p.numel(), default=None)
 
-        Folded with a normalizer it has also shrunk as the typical deviation there has grown.
-        """
-        grown, age = _growth(self.size, size), step - self.step
-        grown = math.nan if size is not None and math.isnan(size) else grown
-        folded = self.folded and self.folded.carried(grown - _growth(self.level, level) / 2.0, age)
-        return replace(self, bare=self.bare.carried(grown, age), folded=folded)
+    def pass_by(self) -> None:
+        """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""
+        for name, parameter in list(self._waiting.items()):
+            if parameter.grad is not None:
+                del self.ungraded[name], self._waiting[name]
 
-    def corrected(self, carried: Standing) -> Standing:
-        """Return the norms as measured, with how far those that were carried on to here were off."""
-        age = self.step - carried.step
-        folded = self.folded and carried.folded and self.folded.corrected(carried.folded, age)
-        return replace(self, bare=self.bare.corrected(carried.bare, age), folded=folded or self.folded)
+    def let_go(self) -> None:
+        """Keep no parameter alive any longer."""
+        self._least, self._waiting = None, {}
+
+    def clearing(self) -> Clearing | None:
+        """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
+        return None if self._least is None else Clearing(self._least)
 
 
-def _growth(then: float | None, now: float | None) -> float:
-    """Return by how much a logarithm has grown; 0 where either is not known."""
-    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
+class Clearing:
+    """Says how much of a gradient was left from the step before when that of the present one was added to it.
+
+    Args:
+        parameter: whose gradient is looked at.
+
+    Attributes:
+        left: the largest entry, the least of all times it was added to; None where no backward was seen.
+    """
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.left: Tensor | None = None
+        self._parameter = parameter
+        self._hook: Any = parameter.register_hook(self._added)
+
+    def _added(self, grad: Tensor) -> None:
+        with torch.no_grad():
+            held = self._parameter.grad
+            found = grad.new_zeros(()) if held is None else held.detach().abs().amax()
+            self.left = found if self.left is None else torch.minimum(self.left, found.to(self.left))
+
+    def close(self) -> Tensor | None:
+        """Stop listening, and return what was left."""
+        self._hook.remove()
+        return self.left

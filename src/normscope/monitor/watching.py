@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from numbers import Real
 from types import TracebackType
 from typing import Any
 
@@ -26,9 +25,12 @@ from .distributed import agreed, is_sharded, rank
 from .history import History
 from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
+from .locating import Locator
 from .measuring import Known, Measurement
 from .naming import Names
+from .observed import Observed, checked
 from .probes.domains import DomainProbe
+from .probes.inputs import spread
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
@@ -36,15 +38,10 @@ from .seen import Seen
 from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
 from .subject import blocks as blocks_of
 from .tap import Tap
+from .unseen import Sight
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
-STUCK = 1000
-"""Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
-REPLACED = 10
-"""Steps of another optimizer for the same parameters, without one of ours, before the watcher says so."""
-BLIND = 3
-"""Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
 
 
 def watch(
@@ -76,7 +73,8 @@ def watch(
             it, and how far each operator is from its edges. The network as it was recorded is run on them.
 
     Returns:
-        A context manager; inside it `run.observe(loss=...)` adds the loss, `run.findings` are the alarms so far.
+        A context manager; inside it `run.observe(loss=...)` adds the loss, `run.log_metrics(...)` writes figures of a
+        validation down, `run.findings` are the alarms so far.
 
     Raises:
         InputError: the model is none, the optimizer trains none of its parameters, an interval or the folder is wrong.
@@ -104,7 +102,8 @@ class Watch:
     Attributes:
         step: how many steps the optimizer has taken. A log that goes on counts from its last record: a run that starts
             from a checkpoint sets `run.step` to its step, right after entering.
-        records: what was measured so far and has arrived.
+        records: what was measured so far and has arrived; of more than 1,000 the first, the latest and a selection of
+            those between (the log has all).
         findings: the alarms so far, in the order they were raised.
         overhead: the share of the run's time that watching took, without the first measured step.
         busy: whether the model is run by the watcher just now, not by the loop.
@@ -136,12 +135,14 @@ class Watch:
         self.step = 0
         self._folder, self._sinks = log, sinks
         self._panel = panel if panel is not None else log is not None
+        self._observed: dict[str, Observed] = {}
         self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
         self._blocks: tuple[str, ...] = ()
         self._probe = None if domain is None else DomainProbe(domain)
         self._standing: Tensor | None = None
+        self._spread: Tensor | None = None
         self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
@@ -152,8 +153,9 @@ class Watch:
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
         self._names: Names | None = None
-        self._stepping, self._forwards, self._others = 0, 0, 0
-        self._unseen, self.busy, self._entered = 0, False, False
+        self._stepping = 0
+        self.busy, self._entered = False, False
+        self._locator, self._sight = Locator(), Sight(self.optimizer)
         self._clock = Clock()
 
     @property
@@ -197,6 +199,7 @@ class Watch:
             raise
         step = self._recorder.history.next_step
         self.step = agreed(step) if self._sharded else step
+        self._sight = Sight(self.optimizer)
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
@@ -215,13 +218,16 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._hooks and not self._idle:
+            self._say(self._sight.missed(self.optimizer, self.step))
         self._unhook()
         self._stop_listening()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._light, self._probe, self._standing, self._known = None, None, None, Known()
+        self._light, self._probe, self._standing, self._known, self._locator = None, None, None, Known(), Locator()
+        self.history.standing.let_go()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
 
@@ -235,23 +241,64 @@ class Watch:
             if call is not None:
                 self._before_forward(model, *call)
 
-    def observe(self, *, loss: Tensor | float) -> None:
-        """Add the loss of the present step, after its forward; nothing is read from the device.
+    def observe(self, **figures: Tensor | float) -> None:
+        """Add figures of the present step, after its forward: `loss`, and others by their names.
+
+        Call it at every step: the records have mean, least and largest of all losses since the one before. Nothing is
+        read from the device; a figure there costs one small copy.
 
         Args:
-            loss: a tensor with one entry, or a number. Of several in one step (accumulated gradients) the mean is kept,
-                less those that no gradient came from (batches left out); of the runs of a closure the first.
+            **figures: each a tensor with one entry, or a number. Of several losses in one step (accumulated gradients)
+                the mean is kept, less those that no gradient came from (batches left out); of the runs of a closure the
+                first. Of other figures, `accuracy` say, a record has the mean since the one before.
 
         Raises:
-            InputError: it is something else.
+            InputError: one is something else.
+
+        Example:
+            `run.observe(loss=loss, accuracy=(output.argmax(1) == y).float().mean())`
         """
-        if isinstance(loss, Tensor):
-            if loss.numel() != 1 or loss.is_complex():
-                raise InputError(f"loss is a {loss.dtype} tensor of shape {tuple(loss.shape)}: pass one real number")
-        elif not isinstance(loss, Real):
-            raise InputError(f"loss is a {type(loss).__name__}: pass a tensor with one entry, or a number")
-        if self._pending is not None:
-            self._pending.observe(loss)
+        for name, value in figures.items():
+            checked(name, value)
+        if self._writes and self._hooks:
+            self._say(self._sight.observed(self.optimizer, self.step))
+            for name, value in figures.items():
+                self._observed.setdefault(name, Observed()).add(self.step, value)
+        if "loss" in figures:
+            if self._pending is not None:
+                self._pending.observe(figures["loss"])
+            if self._writes and self._hooks and self._locator.is_asked(figures["loss"]):
+                self._locate()
+
+    def _locate(self) -> None:
+        """Find where a loss broke that is not finite."""
+        self.busy = True
+        with self._clock.watching():
+            try:
+                self.history.broken = self._locator.look(self.model, self.step)
+            except Exception as error:
+                self._recorder.complain("locate", f"where the loss broke is not known: {said(error)}")
+            finally:
+                self.busy = False
+
+    def log_metrics(self, **figures: Tensor | float) -> None:
+        """Write figures down as they are, at the present step: those of a validation, say.
+
+        Args:
+            **figures: each a tensor with one entry, or a number. They go to the log and the sinks; the page of the run
+                draws them.
+
+        Raises:
+            InputError: one is something else.
+
+        Example:
+            `run.log_metrics(val_loss=val_loss, val_accuracy=0.93)`
+        """
+        for name, value in figures.items():
+            checked(name, value)
+        if self._writes and self._hooks:
+            found = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in figures.items()}
+            self._recorder.note(self.step, found)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
@@ -268,16 +315,12 @@ class Watch:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy or torch.compiler.is_compiling():
             return
+        stuck = self._sight.forward(training=self.model.training)
         if not self.model.training or self._listening is not None:
             return
-        self._unseen = 0
-        self._forwards += 1
-        if self._forwards == STUCK:
-            self._recorder.complain(
-                "stuck",
-                f"no step of the optimizer is seen in {STUCK:,} forwards: pass ns.watch the optimizer that is stepped, "
-                "and do not compile its step",
-            )
+        self._locator.batch = (args, kwargs)
+        if stuck is not None:
+            self._recorder.complain("stuck", stuck)
         if self._pending is not None and self._pending.step != self.step:
             self._send()
         tier = self.schedule.due(self.step)
@@ -294,7 +337,7 @@ class Watch:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
-        self._standing = self._stand(args, kwargs)
+        self._standing, self._spread = self._stand(args, kwargs), spread(args, kwargs)
         if self._subject is None:
             tier = max(self.schedule.every, key=lambda tier: tier.rank)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -340,14 +383,17 @@ class Watch:
             self._recorder.begin(
                 self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
             )
-        tier, seen.domain = self.schedule.due(self.step), self._standing
+        tier, seen.domain, seen.spread = self.schedule.due(self.step), self._standing, self._spread
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
+            if not (self._apart or self._sharded or self._pending.clearing or is_delicate(self.outer)):
+                self._pending.clearing = self.history.standing.clearing()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
         tier = self.schedule.due(self.step)
+        self.history.standing.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure_before(optimizer, tier))
@@ -364,8 +410,10 @@ class Watch:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                    named = (self._names or Names(self.model)).parameters(self.model)
-                    self._pending.before(named, self._known, budget)
+                    parameters = (self._names or Names(self.model)).parameters(self.model)
+                    self._pending.before(parameters, self._known, budget)
+                    if not self._sharded:
+                        self.history.standing.look(parameters, optimizer, self.step)
                     if self._pending.lost:
                         names = ", ".join(self._pending.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -376,7 +424,7 @@ class Watch:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._forwards, self._others, pending = 0, 0, self._pending
+        self._locator.batch, pending = None, self._pending
         if pending is not None and pending.step == self.step:
             with self._clock.watching():
                 try:
@@ -384,29 +432,21 @@ class Watch:
                 except Exception as error:
                     self._recorder.complain("update", f"this step's update is not measured: {said(error)}")
         self.step += 1
-        self._unseen += 1
-        if self._unseen == BLIND and not self._idle:
-            self._recorder.complain(
-                "blind",
-                "the optimizer steps but no forward of the watched model in train mode is seen: pass ns.watch the "
-                "object that the loop calls (the compiled module, the wrapper), and call it, not its forward method",
-            )
+        if not self._idle:
+            self._say(self._sight.stepped(self.step))
 
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
             return
-        self._others += 1
-        if self._others % REPLACED == 0:
-            ours = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-            if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
-                self._recorder.complain(
-                    "replaced",
-                    f"another optimizer ({type(optimizer).__name__}) trains the parameters of the one that is watched, "
-                    "which does not step any more: nothing is measured; call ns.watch with the new one, with the same "
-                    "log to go on",
-                )
+        self._say(self._sight.stepped_by(optimizer, self.optimizer, self.step))
 
     # what the hooks call
+
+    def _say(self, blind: Finding | None) -> None:
+        """Warn that nothing is seen, and raise it as an alarm: no record will."""
+        if blind is not None:
+            self._recorder.complain("blind", f"{blind.seen[0].lower()}{blind.seen[1:]} {blind.advice}")
+            self._recorder.raise_now(blind)
 
     def _stand(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""
@@ -428,6 +468,7 @@ class Watch:
             return
         with self._clock.watching():
             if pending is not None and self._writes:
-                self._recorder.send(pending, self._clock.passed)
+                observed = {name: held.take() for name, held in self._observed.items()}
+                self._recorder.send(pending, self._clock.passed, observed)
             self._recorder.collect(self.overhead, wait=wait)
         self._clock.settle()

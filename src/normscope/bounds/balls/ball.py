@@ -24,9 +24,11 @@ from ..work import ATTACK_WORK, BELOW, Work, cut_short
 from .attack import STEPS, strongest_pairs
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
+from .outcome import Outcome, affine_outcome
 from .reach_search import search
 from .reach_state import Reach
-from .relaxation import Relaxation, lowest
+from .relaxation import Relaxation
+from .sweep import below
 
 OUTPUTS = 1024
 """Up to this many outputs are carried backwards; beyond, the forward pass alone bounds the constant."""
@@ -138,6 +140,7 @@ class Over:
     def __init__(self, balls: Balls, radius: Tensor, effort: str) -> None:
         self.balls, self.radius, self.effort = balls, radius, effort
         self.reaches: list[Reach] = []
+        self._differences: tuple[Tensor, Tensor] | None = None
 
     @cached_property
     def seen(self) -> list[Enclosures]:
@@ -227,6 +230,8 @@ class Over:
         Returns:
             `[B, K]`, 0 at k = top.
         """
+        if self._differences is not None and self._differences[0] is top:
+            return self._differences[1]
         if self.balls.vanishing:
             return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
         entries = torch.cat([flat(seen.output.entries) for seen in self.seen])
@@ -238,7 +243,8 @@ class Over:
                 known = reach.rows(rows)
                 if known is not None:
                     part.copy_(torch.minimum(part, known))
-        return bound.scatter(1, top[:, None], 0.0)
+        self._differences = top, bound.scatter(1, top[:, None], 0.0)
+        return self._differences[1]
 
     def margins(self, top: Tensor) -> Tensor:
         """Bound `out[top] - out[k]` over each ball from below.
@@ -261,6 +267,19 @@ class Over:
             margins = torch.maximum(margins, chosen - values + self._relaxed(self._apart(top)) - pad)
         return margins.scatter(1, top[:, None], 0.0)
 
+    def tested(self, top: Tensor, gaps: Tensor) -> Outcome:
+        """Test whether `out[top]` stays above all others over each ball, and how far it does.
+
+        Args:
+            top: `[B]`, one output per centre.
+            gaps: the margins at the centres, `[B, K]`, less their rounding errors; +inf at the label.
+        """
+        margins = self.margins(top).scatter(1, top[:, None], math.inf)
+        rates = self.differences(top)
+        found = affine_outcome(gaps, torch.zeros_like(gaps), rates, self.radius)
+        passed = margins.amin(1) > 0
+        return Outcome(torch.maximum(margins, found.left), torch.where(passed, self.radius, found.safe))
+
     def _apart(self, top: Tensor) -> Tensor:
         eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
         return eye[top][:, None] - eye[None]
@@ -271,7 +290,7 @@ class Over:
         with torch.no_grad():
             return torch.cat(
                 [
-                    lowest(seen, self.balls.unrolled.output, some.reshape(*some.shape[:2], *shape))
+                    below(seen, self.balls.unrolled.output, some.reshape(*some.shape[:2], *shape)).least(seen.radius)
                     for seen, some in zip(self.seen, rows.split(self.balls.step), strict=True)
                 ]
             )

@@ -191,7 +191,8 @@ def applied(spread: LinearMap, x: Tensor) -> Tensor:
     """Apply a map without negative entries to what may be infinite."""
     if bool(x.isfinite().all()):
         result = spread.apply(x)
-        if bool((x > 0).any()) and float(result.amin()) < 1e-280:  # products may vanish: each loses less than that
+        if result.numel() and bool((x > 0).any()) and float(result.amin()) < 1e-280:
+            # products may vanish: each loses less than that
             return torch.where(spread.apply((x > 0).to(x)) > 0, result + SMALLEST * spread.in_size, result)
         return result
     result = spread.apply(torch.where(x.isfinite(), x, 0.0))

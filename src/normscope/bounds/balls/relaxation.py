@@ -1,100 +1,29 @@
-"""Linear relaxation over a ball: values bounded by affine functions of the input, carried back through lines.
+"""Linear bounds of the values inside the network: tighter limits for what a primitive is about to read.
 
-Every primitive lies between two affine functions of its operands over the ball (`Lines`), or within a remainder of its
-centre map. A combination of values is bounded from below by taking the lower line where its weight is positive and the
-upper one where it is negative, back to the input, where an affine function of slope s is least at - radius norm(s).
-
-Reference: Zhang et al. 2018 (CROWN); Singh et al. 2018 (DeepZ).
+Reference: Zhang et al. 2018 (CROWN).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget, check_time
+from ...core.budget import Budget
 from ...core.sizes import norm as l2
-from ...rules.local.local import Affine, Enclosure, Lines, Step, flat, times
+from ...rules.local.local import Affine, Enclosure, Step, flat, times
 from .enclosure import Enclosures, tidy
-from .expansion import accumulate, adjoint
+from .expansion import largest_singular
+from .sweep import Below, below
 
 ROWS = 1024
 """At most this many entries of one value are relaxed, those that could gain most."""
-LARGEST = 1e60
-"""Where sums get beyond this, their rounding may hide what matters."""
 AT_ONCE = 1e7
 """Entries of the largest tensor carried backwards at once."""
-
-
-def lowest(seen: Enclosures, name: str, rows: Tensor) -> Tensor:
-    """Bound combinations of a value's entries over the balls from below, relative to the centre.
-
-    Args:
-        seen: every value over the balls, up to that one.
-        name: the value.
-        rows: `[B, K, *shape]`, the combinations.
-
-    Returns:
-        `[B, K]`: rows (value - centre) is nowhere less.
-    """
-    gradients = {name: rows}
-    total = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
-    for step in reversed(seen.unrolled.before(name)):
-        check_time()
-        found = gradients.pop(step.name, None)
-        if found is None:
-            continue
-        if isinstance(step.operation, Affine):
-            for linear, operand in zip(step.operation.maps, step.operands, strict=True):
-                accumulate(gradients, operand, adjoint(linear.adjoint, found))
-            continue
-        local, operands = seen.locals[step.name], [seen.known[operand] for operand in step.operands]
-        if local.lines is None:
-            for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
-                accumulate(gradients, operand, part.pull(found))
-                total = total - _remainder(found, part.weight, part.blocks, x)
-            continue
-        low, high = found.clamp(min=0.0), found.clamp(max=0.0)
-        lines = local.lines()
-        offsets = _offsets(lines, operands, seen.known[step.name])
-        for weights, offset in zip((low, high), offsets, strict=True):
-            total = total + flat(times(weights, offset[:, None]), 2).sum(2)
-        for j, operand in enumerate(step.operands):
-            slopes = lines.low_slopes[j], lines.high_slopes[j]
-            accumulate(gradients, operand, low * slopes[0][:, None] + high * slopes[1][:, None])
-    names = [item.name for item in seen.unrolled.graph.inputs]
-    first = [flat(gradients[name], 2) for name in names if name in gradients]
-    if first:
-        total = total - l2(torch.cat(first, 2), 2) * seen.radius[:, None]
-    # every term is negative: nothing cancels, so that rounding is relative; beyond LARGEST nothing can be said
-    return torch.where(total > -LARGEST, total * (1 + 1e-11), -torch.inf)
-
-
-def _offsets(lines: Lines, operands: list[Enclosure], value: Enclosure) -> tuple[Tensor, Tensor]:
-    """Return how far the lines are from the value at the centre: at most 0 below, at least 0 above."""
-    low, high = lines.low_offset - value.centre, lines.high_offset - value.centre
-    for x, slope in zip(operands, lines.low_slopes, strict=True):
-        low = low + slope * x.centre
-    for x, slope in zip(operands, lines.high_slopes, strict=True):
-        high = high + slope * x.centre
-    return torch.where(low > -LARGEST, low.clamp(max=0.0), -torch.inf), torch.where(
-        high < LARGEST, high.clamp(min=0.0), torch.inf
-    )
-
-
-def _remainder(found: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tensor:
-    """Bound a combination of what is left beside the centre map, `[B, K]`: all blocks together, or one by one."""
-    scaled = times(found, weight[:, None])
-    inner = x.centre.ndim - 1 - blocks
-    distance = x.distance(inner) if inner else x.deviation
-    each = l2(flat(scaled, 2 + blocks), -1)
-    apart = flat(times(each, distance[:, None]), 2).sum(2)
-    whole = times(
-        l2(flat(scaled, 2), 2), x.distance(x.centre.ndim - 1)[:, None] if x.centre.ndim > 1 else distance[:, None]
-    )
-    return torch.minimum(apart, whole) * (1 + 1e-12)
+KEPT = 5e7
+"""Slopes of all entries of a value in all inputs that are kept at once, to bound how far sets of entries can move."""
 
 
 class Relaxation:
@@ -109,44 +38,75 @@ class Relaxation:
 
     def look(self, seen: Enclosures, name: str, step: Step | None = None) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
+        if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
+            return None
         x = seen.known[name]
-        inputs = {item.name for item in seen.unrolled.graph.inputs}
-        if inputs.issuperset(seen.unrolled.forms[name]) or not bool((seen.radius > 0).any()) or self.budget.late:
+        inputs = sum(math.prod(item.shape) for item in seen.unrolled.graph.inputs)
+        sets = _in_sets(seen, name, step) and 2 * x.centre.numel() * inputs <= KEPT
+        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(seen.unrolled.forms[name])
+        if linear and not sets:
             return None
         chosen = _open(seen, name, step)
         if chosen.shape[1] == 0:
             return None
         low, high = flat(x.low).clone(), flat(x.high).clone()
-        size, centre = low.shape[1], flat(x.centre)
+        centre, found = flat(x.centre), []
         step_rows = max(1, int(AT_ONCE / (len(low) * seen.unrolled.largest * 2)))
         for some in chosen.split(step_rows, 1):
             if self.budget.late:
                 break
-            rows = torch.zeros(len(low), some.shape[1], size, dtype=low.dtype, device=low.device)
+            rows = torch.zeros(len(low), some.shape[1], low.shape[1], dtype=low.dtype, device=low.device)
             rows.scatter_(2, some[..., None], 1.0)
             rows = rows.reshape(*rows.shape[:2], *x.centre.shape[1:])
-            bounds = lowest(seen, name, torch.cat([rows, -rows], 1))
-            below, above = bounds[:, : some.shape[1]], -bounds[:, some.shape[1] :]
+            both = below(seen, name, torch.cat([rows, -rows], 1))
+            bounds = both.least(seen.radius)
+            under, over = bounds[:, : some.shape[1]], -bounds[:, some.shape[1] :]
             here = centre.gather(1, some)
-            low.scatter_(1, some, torch.maximum(low.gather(1, some), here + below))
-            high.scatter_(1, some, torch.minimum(high.gather(1, some), here + above))
+            low.scatter_(1, some, torch.maximum(low.gather(1, some), here + under))
+            high.scatter_(1, some, torch.minimum(high.gather(1, some), here + over))
+            found += [both] if sets else []
         shape = x.centre.shape
-        return replace(
-            tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius), sets=x.sets
-        )
+        tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
+        whole = sets and len(found) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
+        return replace(tight, sets=x.sets, apart=_apart(found, seen.radius, x) if whole else None)
 
     def learn(self, seen: Enclosures, index: int, step: Step) -> None:
         """Nothing is kept between primitives."""
 
 
-def _open(seen: Enclosures, name: str, step: Step | None) -> Tensor:
+def _in_sets(seen: Enclosures, name: str, step: Step | None) -> bool:
+    """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
+    if step is None or isinstance(step.operation, Affine) or seen.known[name].centre.ndim != 3:
+        return False
+    local = step.operation.local([seen.known[operand] for operand in step.operands])
+    return len(step.operands) == 1 and local.parts[0].slopes is None
+
+
+def _apart(found: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
+    """Bound how far every set can be from its centre: the norm of its mean slopes, and what is off beside them.
+
+    A value between two affine functions is their mean, up to half their difference and the larger offset.
+    """
+    halves = [(b.slopes.chunk(2, 1), b.offset.chunk(2, 1)) for b in found]
+    under, over = (torch.cat([slopes[k] for slopes, _ in halves], 1) for k in (0, 1))
+    offsets = (torch.cat([offset[k] for _, offset in halves], 1) for k in (0, 1))
+    batch, sets, n = x.centre.shape
+    mean = ((under - over) / 2).reshape(batch * sets, n, -1)
+    off = l2(under + over, 2) / 2 * radius[:, None] + torch.maximum(*(-offset for offset in offsets))
+    turned = largest_singular(mean).reshape(batch, sets)
+    return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)
+
+
+def _open(seen: Enclosures, name: str, step: Step) -> Tensor:
     """Return `[B, K]` entries of a value worth relaxing: those that the primitive is not sure of, the widest first."""
     x = seen.known[name]
     width = flat(x.high - x.low).nan_to_num(posinf=1e300)
-    if step is not None and not isinstance(step.operation, Affine):
+    if not isinstance(step.operation, Affine):
         parts = step.operation.local([seen.known[operand] for operand in step.operands]).parts
         for part, operand in zip(parts, step.operands, strict=True):
             if operand == name and part.slopes is not None and len(step.operands) == 1:
                 width = times(width, flat(part.weight).clamp(max=1e300))
     count = min(int((width > 0).sum(1).amax()), ROWS)
+    if count == width.shape[1]:
+        return torch.arange(count, device=width.device).expand(len(width), -1)
     return width.topk(count, dim=1).indices

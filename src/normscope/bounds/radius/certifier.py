@@ -23,6 +23,7 @@ from .differences import difference_constants
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
 from .search import LEAST, MOST, widest
+from .stages import ConstantStage, LinearStage, Stage
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
@@ -181,7 +182,8 @@ class Certifier:
         predicted = logits.argmax(1)
         labels = predicted if labels is None else labels
         zero = torch.zeros(len(rows), dtype=torch.float64)
-        return self._columns(labels, predicted, margins(logits, labels), zero, zero, None, False)
+        nothing = ["none"] * len(rows)
+        return self._columns(labels, predicted, margins(logits, labels), zero, nothing, None, False)
 
     def _some(self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool) -> Columns:
         logits = self.exact(rows)
@@ -198,64 +200,57 @@ class Certifier:
             attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, budget=own, progress=progress)
             attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.work, rows).errors.amax(1))
             attacker.run()
-        radius, floor, settled = self._radii(
-            rows, labels, None if attacker is None else attacker.distance, budget, progress, brief=brief
-        )
+        radius, methods, settled = self._radii(rows, labels, budget, progress, brief=brief)
         if attacker is not None:
             attacker.budget = budget.search("the attack within the radii", None if steps is None else steps // 4)
             attacker.challenge(radius)
         return self._columns(
-            labels, predicted, margin, radius, floor, None if attacker is None else attacker.result(), settled
+            labels, predicted, margin, radius, methods, None if attacker is None else attacker.result(), settled
         )
 
     def _radii(
-        self,
-        rows: Tensor,
-        labels: Tensor,
-        attacked: Tensor | None,
-        budget: Budget,
-        progress: Progress,
-        *,
-        brief: bool,
-    ) -> tuple[Tensor, Tensor, bool]:
-        """Return the certified radii, those of the constants over all inputs alone, and whether the search ended."""
+        self, rows: Tensor, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool
+    ) -> tuple[Tensor, list[str], bool]:
+        """Return the certified radii, what certified each, and whether the search ended."""
         assert self._constants is not None
         everything = Balls(self.work, rows)
         logits, errors = everything.values, everything.errors
         own = logits.gather(1, labels[:, None])
         gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
         gaps = gaps.scatter(1, labels[:, None], math.inf)
-        floor = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
-        kept = ((gaps.amin(1) > 0) & floor.isfinite()).nonzero()[:, 0]
-        radius = floor.clone()
+        radius = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
+        methods = ["none" if own == 0 else "global" for own in radius.tolist()]
+        kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
-            return radius, floor, True
-        balls = Balls(self.work, rows[kept])
-        top, gaps = labels[kept], gaps[kept]
-
-        settled = True
-        rates = balls.over(0.0).differences(top)
-        start = _start(balls.centres, gaps, rates, None if attacked is None else attacked[kept])
-        for effort in EFFORTS[: 1 + EFFORTS.index(self.effort)]:
-            if effort != EFFORTS[0] and budget.late:
+            return radius, methods, True
+        stages = self._stages(rows[kept], labels[kept], gaps[kept], budget, progress, brief=brief)
+        start, rates, settled = stages[0].start(), stages[0].rates, True
+        for number, stage in enumerate(stages):
+            if number and budget.late:
                 settled = False
                 break
-
-            def test(some: Tensor, radii: Tensor, effort: str = effort) -> Tensor:
-                nonlocal balls
-                progress.step("radii")
-                if len(some) != len(balls.centres):  # samples that are settled are left out
-                    balls = Balls(self.work, rows[kept[some]])
-                bounds = balls.over(radii, effort=effort).margins(top[some])
-                return bounds.scatter(1, top[some, None], math.inf)
-
-            least = LEAST if effort == EFFORTS[0] else 0
-            tests = affordable(MOST, balls.cost, work=BRIEF_WORK, least=LEAST, device=rows.device) if brief else MOST
-            probes = budget.search("the search for radii", tests)
-            found = widest(test, gaps, rates, start, radius[kept], rtol=RTOL, budget=probes, least=least)
+            tests = MOST
+            if brief:
+                tests = affordable(MOST, stage.cost, work=BRIEF_WORK, least=LEAST, device=rows.device)
+            probes, before = budget.search("the search for radii", tests), radius[kept]
+            first = torch.where(before > 0, before * (1 + RTOL), start) if number else start
+            least = 0 if stage.effort == "tight" else LEAST
+            found = widest(stage.test, gaps[kept], rates, first, before, rtol=RTOL, budget=probes, least=least)
             radius[kept] = found.radius
-            settled = bool(found.settled.all())
-        return radius, floor, settled
+            settled = settled and bool(found.settled.all())
+            for index, better in zip(kept.tolist(), (found.radius > before).tolist(), strict=True):
+                methods[index] = stage.method if better else methods[index]
+        return radius, methods, settled
+
+    def _stages(
+        self, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress, *, brief: bool
+    ) -> list[Stage]:
+        """Return the searches for radii in order: linear bounds where they are affordable, then constants."""
+        balls = Balls(self.work, rows)
+        linear = LinearStage(balls, rows, top, gaps, budget, progress)
+        stages: list[Stage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
+        efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
+        return stages + [ConstantStage(balls, rows, top, gaps, budget, progress, effort=effort) for effort in efforts]
 
     def _columns(
         self,
@@ -263,7 +258,7 @@ class Certifier:
         predicted: Tensor,
         margin: Tensor,
         radius: Tensor,
-        floor: Tensor,
+        methods: list[str],
         attacked: Attacked | None,
         settled: bool,
     ) -> Columns:
@@ -277,10 +272,6 @@ class Certifier:
                 if length is not None and 0 < length < math.inf:
                     point = attacked.point[index]
                     witness[index] = point if shape is None else point.reshape(shape)
-        methods = [
-            "none" if own == 0 else "ball" if own > everywhere else "global"
-            for own, everywhere in zip(radius.tolist(), floor.tolist(), strict=True)
-        ]
         return Columns(
             label=tuple(labels.tolist()),
             predicted=tuple(predicted.tolist()),
@@ -292,14 +283,6 @@ class Certifier:
             witness=tuple(witness),
             settled=settled,
         )
-
-
-def _start(centres: Tensor, gaps: Tensor, rates: Tensor, attacked: Tensor | None) -> Tensor:
-    """Return the first radii to try: the attacked ones, which must fail, or where the linear model changes class."""
-    linear = torch.where(rates > 0, gaps / rates, math.inf).amin(1)
-    size = centres.norm(dim=1)
-    linear = torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
-    return linear if attacked is None else torch.where(attacked.isfinite() & (attacked > 0), attacked, linear)
 
 
 def _alike(logits: Tensor, own: Tensor, graph: Graph) -> bool:

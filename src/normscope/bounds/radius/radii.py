@@ -59,8 +59,9 @@ class Radii(Shown):
         radius: within it the label provably wins; 0 for a sample that is not right.
         attacked: the length of the smallest change found that makes another class win: 0 for a sample that is not
             right, `inf` where none was found, None without an attack.
-        method: what certified the radius: `"ball"` (bounds over the ball), `"global"` (margin over the constant of the
-            difference of two outputs over all inputs), `"none"`.
+        method: what certified the radius: `"linear"` (affine functions below the margins over the ball), `"ball"`
+            (limits and constants over the ball), `"global"` (margin over the constant of the difference of two outputs
+            over all inputs), `"none"`.
         evidence: how the radius is known.
         classes: how many the model tells apart.
         effort: `"fast"` or `"tight"`.

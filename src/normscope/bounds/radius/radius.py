@@ -48,9 +48,10 @@ def certified_radius(
     """Return for each sample the largest l2 radius found within which its class provably cannot change.
 
     A radius counts if over the ball of that radius every difference between the label's output and another one is
-    bounded away from zero; the largest is sought by bisection, and one 1 % larger was seen to fail. Where the margin
-    over the constants of the differences over all inputs reaches further, that counts. Beside it stands the length of
-    the smallest change that a strong attack found, confirmed in float64: the true radius lies between the two.
+    bounded away from zero, by linear bounds carried back to the input or by constants over the ball; the largest is
+    sought by bisection, and one 1 % larger was seen to fail. Where the margin over the constants of the differences
+    over all inputs reaches further, that counts. Beside it stands the length of the smallest change that a strong
+    attack found, confirmed in float64: the true radius lies between the two. The attack does not change the radii.
 
     A radius is that of the exact real function of the stored weights: what rounding can have done to the float64
     outputs at the sample is taken off the margin. The model's own float32 arithmetic may decide otherwise where margins
@@ -64,7 +65,7 @@ def certified_radius(
         model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
         x: a batch, as the model takes it; or, without `y`, an iterable of batches `(x, y)` such as a `DataLoader`.
         y: the class of each sample; the predicted class if None and the loader gives none.
-        effort: `"fast"`, or `"tight"` for a linear relaxation over the balls and optimised constants.
+        effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls and optimised constants too.
         attack: whether to attack the samples too; without it `attacked` is None.
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.
@@ -91,7 +92,8 @@ def certified_radius(
         >>> 0.70 < radii.radius[0] < 0.5**0.5 < radii.attacked[0] < 0.71  # the boundary lies at sqrt(1/2)
         True
 
-    Reference: Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants over balls.
+    Reference: Zhang et al. 2018 (CROWN); Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants
+    over balls.
     """
     if effort not in EFFORTS:
         raise InputError(f'effort is "fast" or "tight" for a radius, not {effort!r}')

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
+from ..balls.outcome import Outcome
 
 MOST = 40
 """Tests at most; half a dozen is usual."""
@@ -25,9 +26,8 @@ FACTOR = 4.0
 FLAT = 1e-4
 """Rates are not taken to grow by more than the inverse of this between two radii."""
 
-Test = Callable[[Tensor, Tensor], Tensor]
-"""From the numbers of samples `[m]` and their radii `[m]` to lower bounds of the gaps over the balls `[m, K]`; +inf at
-the label."""
+Test = Callable[[Tensor, Tensor], Outcome]
+"""From the numbers of samples `[m]` and their radii `[m]` to lower bounds of the gaps over the balls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,9 @@ def widest(
 ) -> Widest:
     """Search for the largest radius at which every gap stays positive.
 
-    Balls are nested, so a radius that passes is certified whatever smaller ones do; nothing else is assumed. The next
-    radius is guessed from the rate at which each gap was seen to shrink, interpolated between two radii.
+    Balls are nested, so a radius that passes is certified whatever smaller ones do, and a test that fails says how far
+    it was safe; nothing else is assumed. The next radius is guessed from the rate at which each gap was seen to shrink,
+    interpolated between two radii.
 
     Args:
         test: lower bounds of the gaps over balls.
@@ -79,14 +80,14 @@ def widest(
     while not bool(settled.all()) and (budget.spend() or count < least):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]
-        left = test(rows, at)
-        left = torch.where(left.isnan(), -math.inf, left)
+        found = test(rows, at)
+        left = torch.where(found.left.isnan(), -math.inf, found.left)
         count += 1
         passed = left.amin(1) > 0
         seen = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
         near.update(rows, at, seen, passed & (at > near.radius[rows]))
         far.update(rows, at, seen, ~passed & (at < far.radius[rows]))
-        low[rows] = torch.where(passed, torch.maximum(low[rows], at), low[rows])
+        low[rows] = torch.maximum(low[rows], torch.where(passed, at, found.safe))
         high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
         widths.append((high / torch.maximum(low, SMALLEST * start)).log())

@@ -13,8 +13,9 @@ from ...core.finding import Finding
 from .dead import dead_channels, dead_layer, dead_relu
 from .domain import left_domain
 from .gradients import gradient_explosion, gradient_vanishing
-from .loss import is_broken, loss_not_finite, loss_rising
+from .loss import is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
 from .sets import small_batch, stale_statistics
+from .setup import constant_input, no_gradient, no_zero_grad, not_trained
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weights import effective_lr, norm_growth
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 Alarm = Callable[["History"], Iterator[Finding]]
 ALARMS: tuple[Alarm, ...] = (
     loss_not_finite,
+    constant_input,
+    no_gradient,
+    not_trained,
+    no_zero_grad,
+    lr_too_high,
     small_batch,
     left_domain,
     variance_collapse,
@@ -38,11 +44,12 @@ ALARMS: tuple[Alarm, ...] = (
     stale_statistics,
     expanding_normalizer,
     loss_rising,
+    loss_spike,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
-URGENT = (loss_not_finite,)
+URGENT = (loss_not_finite, constant_input, no_zero_grad, loss_spike)
 """Alarms that are cheap, and looked for at every record."""
 
 

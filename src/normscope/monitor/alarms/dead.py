@@ -12,7 +12,7 @@ from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM,
 from ...diagnosis.findings.words import figure, figures, percent, power
 from ...report.words import counted
 from ..record import Kind, Layer
-from .windows import current, first, lasting, numbers, step, then_and_now, typical
+from .windows import current, lasting, step, then_and_now
 
 if TYPE_CHECKING:
     from ..history import History
@@ -83,7 +83,7 @@ def _small_weights(history: History) -> Iterator[Finding]:
     norms = {i: (layer, values) for i, layer, values in found if all(map(math.isfinite, values))}
     typical_norm = median([median(values) for _, values in norms.values()]) if norms else math.nan
     for index, (layer, values) in norms.items():
-        start = typical(numbers(first(history.having("weight", "log10_norm")), "weight", "log10_norm", index))
+        start = history.course("weight", "log10_norm", index).start
         if (
             layer.normalizer is None  # the normalizer's own alarm says it with the cause
             and max(values) <= math.log10(NEGLIGIBLE_NORM)
@@ -161,9 +161,8 @@ def dead_channels(history: History) -> Iterator[Finding]:
 
 def dead_relu(history: History) -> Iterator[Finding]:
     """ReLUs most of whose units are never on, and that were on before."""
-    records = history.having("units", "dead")
     for index, layer, shares in lasting(history, "units", "dead"):
-        start = min(numbers(first(records), "units", "dead", index), default=0.0)
+        start = min(history.course("units", "dead", index).first, default=0.0)
         if min(shares) < MOSTLY_OFF or (min(shares) - start < RISEN and min(shares) < 1.0):
             continue
         yield Finding(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.words import figures, percent
 from ...report.words import counted
-from .windows import current, first, latest, step
+from .windows import current, step
 
 if TYPE_CHECKING:
     from ..history import History
@@ -23,10 +23,8 @@ NEVER_INSIDE = 0.9
 
 def left_domain(history: History) -> Iterator[Finding]:
     """Training data that leave the domain that is followed, or never were inside."""
-    records = history.having("operator", "excess")
-    now = latest(records)
-    shares = [value for record in now if (value := record.total.get("share_outside")) is not None]
-    start = max((record.total.get("share_outside") or 0.0 for record in first(records)), default=0.0)
+    course = history.total("share_outside")
+    shares, start = course.lasting(), max(course.first, default=0.0)
     if not shares or min(shares) < min(start + LEFT, NEVER_INSIDE):
         return
     share = min(shares)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.words import figure, figures, power
 from ...report.words import counted
-from ..record import Record
-from .windows import first, latest, number, steepest, step, typical
+from .windows import number, steepest, step, told
 
 if TYPE_CHECKING:
     from ..history import History
@@ -47,9 +46,10 @@ CLIP = "clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning rate
 def gradient_explosion(history: History) -> Iterator[Finding]:
     """Gradients that are no numbers, far above those of the untrained model, or growing on their way back."""
     yield from _not_finite(history)
-    if _told(history, "gradient-explosion"):
+    if told(history, "gradient-explosion"):
         return
-    recent, start = _totals(history, history.records[-CONSECUTIVE:])
+    found = [record.total.get("log10_gradient") for record in history.records[-CONSECUTIVE:]]
+    recent, start = [v for v in found if v is not None and not math.isnan(v)], _start(history)
     gains = _back(history)
     uneven = _uneven(history, "gradient-explosion")
     if start is not None and len(recent) == CONSECUTIVE and min(recent) - start >= EXPLODED:
@@ -86,12 +86,10 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
 
 def gradient_vanishing(history: History) -> Iterator[Finding]:
     """Gradients that are gone though the loss is not, or that fade on their way back."""
-    if _told(history, "gradient-vanishing"):
+    if told(history, "gradient-vanishing"):
         return
-    now, start = _totals(history, latest(history.records))
-    losses = [r.loss for r in latest(history.records) if r.loss is not None]
-    opening = [r.loss for r in first(history.records) if r.loss is not None]
-    loss, top = typical(losses), max(now, default=math.inf)
+    losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
+    start, top = _start(history), max(history.total("log10_gradient").lasting(), default=math.inf)
     gains, uneven = _back(history), _uneven(history, "gradient-vanishing")
     stuck = loss is not None and opening and 0.0 < UNFITTED * max(opening) <= loss
     if start is not None and stuck and top <= start - GONE:
@@ -123,37 +121,19 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
         )
 
 
-def _told(history: History, code: str) -> bool:
-    """Whether an alarm that concerns the whole network was raised: the layer it names may change, the news does not."""
-    return any(finding.code == code for finding in history.findings)
-
-
-def _totals(history: History, records: Sequence[Record]) -> tuple[list[float], float | None]:
-    """Return log10 of the whole gradient in some records, and at the start."""
-    found = [
-        [value for record in part if (value := record.total.get("log10_gradient")) is not None]
-        for part in (records, first(history.records))
-    ]
-    start = next((value for value in found[1] if math.isfinite(value)), None)
-    return [value for value in found[0] if not math.isnan(value)], start
+def _start(history: History) -> float | None:
+    """Return log10 of the first whole gradient that is finite."""
+    return next((value for value in history.total("log10_gradient").first if math.isfinite(value)), None)
 
 
 def _back(history: History) -> list[float]:
-    """Return the decades a gradient gains over all blocks, in the latest records that have them."""
-    sums = []
-    for record in latest(history.having("block", "log10_backward")):
-        known = [value for value in record.of("block", "log10_backward") if value is not None]
-        if len(known) >= FEW and not any(math.isnan(value) for value in known):
-            sums.append(math.fsum(known) if all(map(math.isfinite, known)) else math.nan)
-    return [] if any(map(math.isnan, sums)) else sums
+    """Return the decades between the gradient behind the first block and that behind the last, in the latest records.
 
-
-def _pair(record: Record, index: int) -> tuple[float, float] | None:
-    """Return log10 of a weight's gradient and of the weight; None where either is zero or no number."""
-    gradient, size = (number(record, "weight", q, index) for q in ("log10_gradient", "log10_size"))
-    if gradient is None or size is None or not (math.isfinite(gradient) and math.isfinite(size)):
-        return None
-    return gradient, size
+    Both are gradients as they came: what lies between, a chain or branches beside a skip, need not be known.
+    """
+    blocks = sum(bool(history.course("block", "log10_backward", i).recent) for i in range(len(history.of("block"))))
+    gains = history.total("log10_backward").lasting()
+    return gains if blocks >= FEW and all(map(math.isfinite, gains)) else []
 
 
 def _uneven(history: History, code: str) -> Finding | None:
@@ -163,11 +143,13 @@ def _uneven(history: History, code: str) -> Finding | None:
     a weight before a normalizer has the same figure at every scale.
     """
     up = code == "gradient-explosion"
-    records, layers = latest(history.having("weight", "log10_gradient")), history.of("weight")
+    layers = history.of("weight")
     levels: dict[int, float] = {}
     for index in range(len(layers)):
-        known = [sum(pair) for record in records if (pair := _pair(record, index)) is not None]
-        if records and len(known) == len(records):
+        sizes = dict(history.course("weight", "log10_size", index).recent)
+        pairs = history.course("weight", "log10_gradient", index).latest()
+        known = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
+        if known and all(map(math.isfinite, known)):
             levels[index] = median(known)
     if len(levels) < FEW:
         return None
@@ -197,13 +179,12 @@ def _uneven(history: History, code: str) -> Finding | None:
 
 def _not_finite(history: History) -> Iterator[Finding]:
     """Gradients that are no numbers for long: one that a loss scale overflowed is skipped and comes right again."""
-    records = latest(history.records)
-    values = [v for record in records if (v := record.total.get("log10_gradient")) is not None]
-    if values and len(values) == len(records) and not any(v < math.inf for v in values):
+    values = [value for _, value in history.total("log10_gradient").latest()]
+    if values and not any(v < math.inf for v in values):
         layers = [
             layer.name
             for i, layer in enumerate(history.of("weight"))
-            if (v := number(records[-1], "weight", "log10_gradient", i)) is not None and not v < math.inf
+            if (v := number(history.records[-1], "weight", "log10_gradient", i)) is not None and not v < math.inf
         ]
         yield Finding(
             code="gradient-explosion",

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
-from ...diagnosis.findings.words import figure, figures
+from ...diagnosis.findings.words import figure, figures, power
+from ...report.words import counted
 from ..record import Kind, Record
-from .windows import first, latest, number, steepest, step
+from .windows import number, step, told
 
 if TYPE_CHECKING:
     from ..history import History
 
+UNLEARNED = 0.9
+"""Of the first loss: above it nothing is learned."""
+THROWN = 1.0
+"""Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
+EARLY, THROWN_UP = 100, 4.0
+"""Steps at the start, and times the first loss that is reached in them."""
 RISEN = 10.0
 """Times the largest of the first losses: an untrained model is rarely that bad, so training has made it worse.
 
@@ -22,14 +29,28 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 """
 
 
+UNKNOWN = (
+    "Which layer was the first is not known. To have the forward looked at that breaks, give run.observe the loss of "
+    "every step, as a number (loss.item()) where it lies on a GPU."
+)
+EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
+    ("normalizer", "log10_variance_max", "the input of `{name}` is the first of a normalizer that is not."),
+    ("block", "log10_activation", "`{name}` is the first block whose input or output is not."),
+    ("weight", "log10_gradient", "`{name}` is the last layer whose gradient is not."),
+)
+"""What may be broken though the weights are not; it says where to look, not where it began."""
+
+
 def loss_not_finite(history: History) -> Iterator[Finding]:
-    """The loss, or where it is not observed every weight, is NaN or infinite; where that began."""
+    """The loss, or where it is not observed every weight, is NaN or infinite; where that began, if it is known."""
     record = history.records[-1]
-    if not is_broken(history, record) or any(finding.code == "loss-not-finite" for finding in history.findings):
+    if not is_broken(history, record) or told(history, "loss-not-finite"):
         return
     weights = _weights(history, record)
     before = history.records[-2] if len(history.records) > 1 else None
+    at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
+    since = since if at is None else f"at step {at:,.0f}"
     where, words = _began(history, record, weights, before)
     what = "Weights are not finite"
     if record.loss is not None:
@@ -46,6 +67,7 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
             weights=len(history.of("weight")),
             last_finite_step=None if before is None else before.step,
             last_loss=None if before is None else before.loss,
+            at=at,
         ),
         step=record.step,
     )
@@ -62,30 +84,20 @@ def _weights(history: History, record: Record) -> list[int]:
 
 
 def _began(history: History, record: Record, weights: list[int], before: Record | None) -> tuple[str, str]:
-    """Return the layer where numbers broke first, and what is known of it."""
-    layers = history.of("weight")
-    if weights and len(weights) < len(layers):
+    """Return the layer where numbers broke first, empty where that is not known, and what is known of it."""
+    found, layers = history.broken, history.of("weight")
+    if found is not None and found.step <= record.step and (before is None or found.step > before.step):
+        return found.where, found.words
+    if len(weights) == 1 and len(layers) > 1:
         name = layers[weights[0]].name
-        return name, f"The weights of {name} are the first, in the order of the forward, that are not finite."
+        return name, f"The weights of `{name}` are not finite; those of all other layers are."
     if weights:
-        worst = None if before is None else steepest(history, before)
-        name = layers[weights[0] if worst is None else worst].name
-        told = "" if worst is None else f" The layer with the largest gradient for its weights was {name} then."
-        return name, f"All weights are broken already, so a step between the two records did it.{told}"
-    normalizers = _broken(history, record, "normalizer", "log10_variance_max")
-    if normalizers:
-        layer = history.of("normalizer")[normalizers[0]]
-        feeding = next((w.name for w in layers if w.normalizer == layer.name), None)
-        source = "" if feeding is None else f", what {feeding} puts out,"
-        return layer.name, f"All weights are finite; the input of {layer.name}{source} is the first that is not."
-    blocks = _broken(history, record, "block", "log10_activation")
-    if blocks:
-        name = history.of("block")[blocks[0]].name
-        return name, f"All weights are finite; the output of {name} is the first that is not."
-    gradients = _broken(history, record, "weight", "log10_gradient")
-    if gradients and len(gradients) < len(layers):
-        name = layers[gradients[-1]].name
-        return name, f"All weights are finite; {name} is the last layer whose gradient is not."
+        return "", f"{len(weights):,} of {counted(len(layers), 'weight layer')} are broken already. {UNKNOWN}"
+    for kind, quantity, words in EVIDENCE:
+        broken = _broken(history, record, kind, quantity)
+        if broken:
+            name = history.of(kind)[broken[-1] if quantity == "log10_gradient" else broken[0]].name
+            return "", f"All weights are finite; {words.format(name=name)} {UNKNOWN}"
     return "", "All weights and all that was measured of the forward are finite: the loss itself, or the data, is not."
 
 
@@ -97,9 +109,7 @@ def _broken(history: History, record: Record, kind: Kind, quantity: str) -> list
 
 def loss_rising(history: History) -> Iterator[Finding]:
     """The loss stays far above where it began."""
-    observed = [record for record in history.records[-200:] if record.loss is not None]
-    now = [record.loss for record in latest(observed) if record.loss is not None]
-    start = [record.loss for record in first(history.records) if record.loss is not None]
+    now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
     if min(now) >= RISEN * max(start):
@@ -117,3 +127,49 @@ def loss_rising(history: History) -> Iterator[Finding]:
             numbers=figures(loss=now[-1], loss_first=start[0], lr=rate),
             step=step(history),
         )
+
+
+def lr_too_high(history: History) -> Iterator[Finding]:
+    """The first steps threw the weights or the loss far up, and since then nothing is learned."""
+    losses = history.total("loss_mean").lasting() or history.total("loss").lasting()
+    start, weights = history.records[0].loss, history.total("log10_weight")
+    if start is None or not start > 0.0 or not losses or not math.isfinite(max(losses)):
+        return
+    if min(losses) < UNLEARNED * start or not weights.first or told(history, "lr-too-high"):
+        return
+    grown = [value - weights.first[0] for value in weights.lasting()] or [0.0]
+    early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY] if r.step <= EARLY]
+    peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
+    if min(grown) < THROWN and peak < THROWN_UP * start:
+        return
+    rate = max(history.records[0].lr, default=math.nan)
+    yield Finding(
+        code="lr-too-high",
+        severity=Severity.WARNING,
+        where="",
+        seen=f"The loss began at {figure(start)}, rose to {figure(peak)} in the first steps and is now "
+        f"{figure(losses[-1])}; the weights have grown {power(min(grown))} times.",
+        why="The first steps were too large: they threw the weights to where units are switched off or saturated, and "
+        "no gradient leads back.",
+        advice=f"Begin again with a learning rate of a tenth ({figure(rate)} at first) or less, or warm it up.",
+        numbers=figures(loss=losses[-1], loss_first=start, loss_peak=peak, log10_growth=min(grown), lr=rate),
+        step=step(history),
+    )
+
+
+def loss_spike(history: History) -> Iterator[Finding]:
+    """A loss far above those around it, at whatever step."""
+    found = history.spikes.found
+    if found is None or told(history, "loss-spike"):
+        return
+    yield Finding(
+        code="loss-spike",
+        severity=Severity.WARNING,
+        where="",
+        seen=f"The loss was {figure(found.loss)} at step {found.step:,}; before it was about {figure(found.level)}.",
+        why="One such step can undo much of what was learned: a batch unlike the others, or a step that was too large.",
+        advice="Look at the batch of this step, clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning "
+        "rate or warm it up.",
+        numbers=figures(loss=found.loss, loss_before=found.level, at=found.step, records=history.spikes.count),
+        step=step(history),
+    )

@@ -11,7 +11,7 @@ from ...diagnosis.findings.sets import FEW_SAMPLES, NOISY_VARIANCE
 from ...diagnosis.findings.words import figure, figures, percent
 from ...report.words import counted
 from ..record import Layer
-from .windows import lasting, latest, step, typical
+from .windows import lasting, step, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -84,12 +84,15 @@ def _noisy(layer: Layer, spread: float | None) -> str | None:
 
 def stale_statistics(history: History) -> Iterator[Finding]:
     """Running statistics that stay far from those of the batches, beyond the first steps."""
-    records = latest(history.having("normalizer", "log10_running"))
-    if not records or records[0].step < SETTLED:
-        return
     told = {finding.where for finding in history.findings if finding.code == "variance-collapse"}
     found = lasting(history, "normalizer", "log10_running")
-    stale = [(layer, values) for _, layer, values in found if _stale(values) and layer.name not in told]
+    stale = [
+        (layer, values)
+        for index, layer, values in found
+        if _stale(values)
+        and layer.name not in told
+        and history.course("normalizer", "log10_running", index).latest()[0][0] >= SETTLED
+    ]
     if not stale or any(finding.code == "stale-statistics" for finding in history.findings):
         return
     layer, values = max(stale, key=lambda pair: abs(typical(pair[1]) or 0.0))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.words import figure, figures, percent, power
-from ..record import Layer, Record
-from .windows import current, first, lasting, latest, number, numbers, step, then_and_now, typical
+from ...report.words import counted
+from ..record import Layer
+from .windows import current, lasting, step, then_and_now, told, typical
 
 if TYPE_CHECKING:
     from ..history import History
 
 FALL = 3.0
 """Decades: a thousandfold. Weights that settle from a large start under plain weight decay lose up to two."""
-FALL_COUPLED = 2.0
+FALL_COUPLED = 1.5
 """Decades, where coupled L2 pulls a scale-invariant weight down: nothing will stop it before eps does."""
 SHRUNK = 0.3
 """Decades of a weight's norm, half of it: the variance behind it goes with the square."""
@@ -29,8 +30,6 @@ GROWTH = 4.0
 """Decades over the run: variances grow by one or two in healthy runs without weight decay."""
 OVERFLOW = 8.0
 """log10 of a variance: deviations of 10,000, whose outliers leave the range of float16 (65,504)."""
-LONG, LONG_STEPS = 20, 500
-"""Records and steps after which variances should have grown above 1, if they ever do."""
 
 
 def variance_collapse(history: History) -> Iterator[Finding]:
@@ -71,24 +70,16 @@ def variance_collapse(history: History) -> Iterator[Finding]:
 
 def _levels(history: History) -> Iterator[tuple[int, Layer, float, float]]:
     """Yield the level of every normalizer's variances at the start and now."""
-    records = history.having("normalizer", "log10_variance")
-    now = latest(records)
-    for index, layer in enumerate(history.of("normalizer")) if now else ():
-        then, present = (typical(_level(part, index)) for part in (first(records), now))
+    for index, layer in enumerate(history.of("normalizer")):
+        mean, most = (history.course("normalizer", q, index) for q in ("log10_variance", "log10_variance_max"))
+        then, present = _level(mean.start, most.start), _level(mean.now, most.now)
         if then is not None and present is not None and math.isfinite(then):
             yield index, layer, then, present
 
 
-def _level(records: Sequence[Record], index: int) -> list[float]:
+def _level(mean: float | None, most: float | None) -> float | None:
     """Return the mean of the log variances; where one constant channel makes it minus infinity, the largest."""
-    found = []
-    for record in records:
-        value = number(record, "normalizer", "log10_variance", index)
-        if value == -math.inf:
-            value = number(record, "normalizer", "log10_variance_max", index)
-        if value is not None and not math.isnan(value):
-            found.append(value)
-    return found
+    return most if mean == -math.inf else mean
 
 
 def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, float, float] | None:
@@ -96,9 +87,8 @@ def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, fl
     if pair is None:
         return None
     index, layer = pair
-    records = history.having("weight", "log10_size")
-    then = typical(numbers(first(records), "weight", "log10_size", index))
-    now = typical(numbers(latest(records), "weight", "log10_size", index))
+    course = history.course("weight", "log10_size", index)
+    then, now = course.start, course.now
     return None if then is None or now is None or then - now < SHRUNK else (layer, then, now)
 
 
@@ -156,8 +146,11 @@ def variance_growth(history: History) -> Iterator[Finding]:
 
 
 def expanding_normalizer(history: History) -> Iterator[Finding]:
-    """Normalizers that expand, with the weights before them, a thousandfold; or a network of them, at all."""
+    """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run."""
+    if told(history, "expanding-normalizer"):
+        return
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
+    found: list[tuple[float, float, Layer, bool]] = []
     for index, layer, gains in lasting(history, "normalizer", "log10_gain"):
         gain, together = typical(gains), None
         if layer.name in fed:
@@ -169,45 +162,20 @@ def expanding_normalizer(history: History) -> Iterator[Finding]:
         if layer.family != "batch_norm":  # the gain is that of the quietest set; say what a typical one gets
             gain -= (_log_sum(usual, layer.eps) - _log_sum(quiet, layer.eps)) / 2.0
         if gain >= HUGE_GAIN:
-            yield Finding(
-                code="expanding-normalizer",
-                severity=Severity.WARNING,
-                where=layer.name,
-                seen=f"{layer.name}{'' if together is None else ' with the weights before it'} expands by "
-                f"{power(gain)}; the typical variance of its input is {power(usual)}.",
-                why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
-                "and gradients grow by the same factor on their way back.",
-                advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
-                numbers=figures(log10_gain=gain, log10_variance=usual),
-                step=step(history),
-            )
-    yield from _never_grown(history)
-
-
-def _never_grown(history: History) -> Iterator[Finding]:
-    """Say once, of a long run, that its normalizers expand on the whole."""
-    records = history.records
-    layers = [layer.name for layer in history.of("normalizer")]
-    if not layers or len(records) < LONG or records[-1].step < LONG_STEPS:
-        return
-    products = [value for record in latest(records) if (value := record.total.get("log10_constants")) is not None]
-    product = typical([value for value in products if math.isfinite(value)])
-    variances = [
-        v for i in range(len(layers)) if (v := current(history, "normalizer", "log10_variance", i)) is not None
-    ]
-    below = sum(v < 0.0 for v in variances)
-    if product is not None and product > 0.0 and variances and below > len(variances) / 2:
+            found.append((gain, usual, layer, together is not None))
+    if found:
+        gain, usual, layer, folded = max(found, key=lambda item: item[0])
+        also = f" {counted(len(found) - 1, 'other normalizer')} likewise." if len(found) > 1 else ""
         yield Finding(
             code="expanding-normalizer",
-            severity=Severity.INFO,
-            where="",
-            seen=f"After {records[-1].step:,} steps {below:,} of {len(variances):,} normalizers still see typical "
-            f"variances below 1; the product of their constants is {power(product)}.",
-            why="The reduction of capacity that Than et al. describe needs variances above 1: below, normalizers "
-            "expand, and the product of their constants adds to that of the weights instead of cancelling it.",
-            advice="Nothing is broken. For the reduction, let the weights before normalizers grow: no coupled L2 on "
-            "them, a larger initial scale.",
-            numbers=figures(log10_constants=product, below_one=below, normalizers=len(variances)),
+            severity=Severity.WARNING,
+            where=layer.name,
+            seen=f"{layer.name}{' with the weights before it' if folded else ''} expands by {power(gain)}; the typical "
+            f"variance of its input is {power(usual)}.{also}",
+            why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
+            "and gradients grow by the same factor on their way back.",
+            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
+            numbers=figures(log10_gain=gain, log10_variance=usual, count=len(found)),
             step=step(history),
         )
 

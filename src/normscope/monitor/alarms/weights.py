@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.words import figure, figures, power
 from ...report.words import counted
+from ..courses import FIRST, STEPS
 from ..record import Layer, Record
-from .windows import FIRST, STEPS, first, lasting, latest, number, numbers, step, typical, window
+from .windows import lasting, number, step, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -52,12 +54,12 @@ FITTED = 0.1
 
 def norm_growth(history: History) -> Iterator[Finding]:
     """Norms of weights, or their product over the network, that grow exponentially and do not level off."""
-    records = history.having("weight", "log10_norm")
+    records = history.records
     if len(records) < 3 * THIRDS or records[-1].step - records[0].step < 3 * STEPS:
         return
-    grown = 0
+    marks, grown = _marks(records), 0
     for index, layer in enumerate(history.of("weight")):
-        found = _growth(records, partial(number, kind="weight", quantity="log10_norm", index=index))
+        found = _growth(marks, partial(number, kind="weight", quantity="log10_norm", index=index))
         if found is None:
             continue
         rise, now, steady = found
@@ -85,7 +87,7 @@ def norm_growth(history: History) -> Iterator[Finding]:
             step=step(history),
         )
     layers = len(history.of("weight"))
-    total = _growth(records, lambda record: record.total.get("log10_printed"))
+    total = _growth(marks, lambda record: record.total.get("log10_printed"))
     if not grown and total is not None and total[2] and layers > 1 and total[0] >= GROWN_PER_LAYER * layers:
         yield Finding(
             code="norm-growth",
@@ -101,12 +103,19 @@ def norm_growth(history: History) -> Iterator[Finding]:
         )
 
 
-def _growth(records: Sequence[Record], value: Callable[[Record], float | None]) -> tuple[float, float, bool] | None:
+def _marks(records: Sequence[Record]) -> tuple[Sequence[Record], ...]:
+    """Return a few records at the start, after one and two thirds of the steps, and at the end."""
+    half = FIRST // 2
+    start, end = records[half].step, records[-1 - half].step  # each part is as far from the next
+    low, high = (bisect_left(records, start + (end - start) * third / 3, key=lambda r: r.step) for third in (1, 2))
+    return tuple(records[at - half : at + half + 1] for at in (half, low, high, len(records) - 1 - half))
+
+
+def _growth(
+    parts: Sequence[Sequence[Record]], value: Callable[[Record], float | None]
+) -> tuple[float, float, bool] | None:
     """Return the growth since the start, the value now, and whether the last third grew as much as the middle one."""
-    third = len(records) // 3
-    marks = [typical([v for r in part if (v := value(r)) is not None and math.isfinite(v)]) for part in (
-        records[:FIRST], records[third : third + FIRST], records[2 * third : 2 * third + FIRST], records[-FIRST:],
-    )]  # fmt: skip
+    marks = [typical([v for r in part if (v := value(r)) is not None and math.isfinite(v)]) for part in parts]
     if any(mark is None for mark in marks):
         return None
     start, low, high, end = (float(mark) for mark in marks if mark is not None)
@@ -162,26 +171,15 @@ def _turning(history: History, found: Sequence[tuple[Layer, float, float]], *, f
 
 def _moved(history: History, index: int) -> float:
     """Return how far, in decades, an effective learning rate has moved beyond the schedule; 0 where not known."""
-    records = history.having("weight", "log10_effective_lr")
-    ends = []
-    for part in (first(records), window(history, "weight", "log10_effective_lr", index)):
-        level = typical(numbers(part, "weight", "log10_effective_lr", index))
-        rate = typical([max(record.lr) for record in part if record.lr])
-        if level is None or rate is None or not math.isfinite(level) or not 0.0 < rate < math.inf:
-            return 0.0
-        ends.append(level - math.log10(rate))
-    return ends[1] - ends[0]
+    course = history.course("weight", "log10_unscheduled_lr", index)
+    then, now = course.start, course.now
+    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
 
 
 def _should_move(history: History) -> bool:
     """Whether large steps are wanted: the schedule has not ended, the loss is not fitted."""
-    now = latest(history.records)
-    rates = [max(record.lr) for record in now if record.lr]
-    largest = max(
-        (max(record.lr) for record in history.records[:: max(1, len(history.records) // 50)] if record.lr), default=0.0
-    )
-    if not rates or min(rates) <= SCHEDULED * max(largest, *rates):
+    rates = history.total("lr").lasting()
+    if not rates or min(rates) <= SCHEDULED * history.peak_lr:
         return False
-    losses = [record.loss for record in now if record.loss is not None]
-    start = [record.loss for record in first(history.records) if record.loss is not None]
-    return not losses or not start or (typical(losses) or 0.0) > FITTED * max(start)
+    loss = history.total("loss")
+    return loss.now is None or not loss.first or loss.now > FITTED * max(loss.first)

@@ -32,6 +32,7 @@ def flat(record: Record, layers: Sequence[Layer] = ()) -> dict[str, float]:
     found: dict[str, float | None] = {f"{ROOT}/loss": record.loss}
     found |= {f"{ROOT}/lr/{index}": rate for index, rate in enumerate(record.lr)}
     found |= {f"{ROOT}/total/{quantity}": value for quantity, value in record.total.items()}
+    found |= {f"{ROOT}/metrics/{name}": value for name, value in record.metrics.items()}
     for kind, table in record.values.items():
         names = [layer.name for layer in layers if layer.kind == kind]
         for quantity, numbers in table.items():

@@ -48,11 +48,27 @@ class TensorBoardSink:
             self.begin(self._layers, {})
         for name, value in flat(record, self._layers).items():
             self._writer.add_scalar(name, value, record.step)
+        self._note(findings, record.step)
+
+    def metrics(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write figures that the loop gave."""
+        if self._writer is None:
+            self.begin(self._layers, {})
+        for name, value in figures.items():
+            self._writer.add_scalar(f"{ROOT}/metrics/{name}", value, step)
+
+    def alarms(self, findings: Sequence[Finding]) -> None:
+        """Write alarms that came without a record of their own."""
+        if self._writer is None:
+            self.begin(self._layers, {})
+        self._note(findings, findings[-1].step)
+
+    def _note(self, findings: Sequence[Finding], step: int | None) -> None:
         if findings:
             text = "\n\n".join(
                 f"**{f.severity.value}: {f.code}** in `{f.where}`: {f.seen} {f.advice}" for f in findings
             )
-            self._writer.add_text(f"{ROOT}/findings", text, record.step)
+            self._writer.add_text(f"{ROOT}/findings", text, step)
 
     def close(self) -> None:
         """Write out everything."""

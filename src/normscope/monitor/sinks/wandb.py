@@ -61,6 +61,22 @@ class WandbSink:
             self._run.log({**figures, f"{ROOT}/step": record.step})
         else:
             self._run.log(figures, step=record.step)
+        self._alert(findings)
+
+    def metrics(self, step: int, figures: Mapping[str, float]) -> None:
+        """Log figures that the loop gave."""
+        found = {f"{ROOT}/metrics/{name}": value for name, value in figures.items() if math.isfinite(value)}
+        if self._own_axis:
+            self._run.log({**found, f"{ROOT}/step": step})
+        else:
+            self._run.log(found, step=step)
+
+    def alarms(self, findings: Sequence[Finding]) -> None:
+        """Send alarms that came without a record of their own."""
+        self._findings += len(findings)
+        self._alert(findings)
+
+    def _alert(self, findings: Sequence[Finding]) -> None:
         alert: Any = getattr(self._run, "alert", None)
         for finding in findings if alert is not None else ():
             title = f"{finding.code} in {finding.where}"

@@ -40,6 +40,7 @@ class Enclosure:
         entries: `[B, *shape]`, Lipschitz constant of every entry.
         radius: `[B]`, of the balls.
         sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
+        apart: for values `[B, sets, n]` how far (l2) every set can be from its centre, `[B, sets]`, where it is known.
     """
 
     centre: Tensor
@@ -49,6 +50,7 @@ class Enclosure:
     entries: Tensor
     radius: Tensor
     sets: Tensor | None = None
+    apart: Tensor | None = None
 
     @property
     def deviation(self) -> Tensor:
@@ -66,6 +68,8 @@ class Enclosure:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
         deviation = self.deviation
         apart = l2(flat(deviation, deviation.ndim - dims), -1)
+        if self.apart is not None and self.apart.shape == apart.shape:
+            apart = torch.minimum(apart, self.apart)
         if self.sets is not None and self.sets.shape == apart.shape:
             return torch.minimum(apart, times(self.sets, self.radius[:, None]))
         return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
@@ -96,6 +100,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """The value is that at the centre, plus maps of the operands' changes, plus a rest in [low, high], entry by entry.
+
+    `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`. With a `weight` (and one operand, in sets)
+    the rest of every set has an l2 norm of at most the weight times the set's distance from its centre, too.
+    """
+
+    pulls: tuple[Callable[[Tensor], Tensor], ...]
+    low: Tensor
+    high: Tensor
+    weight: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """Two affine functions of the operands, entry by entry, that enclose the value: low <= value <= high."""
 
@@ -114,6 +132,7 @@ class Local:
         parts: one per operand.
         lines: gives lines around the value, for primitives that know some; the others stay with their centre map.
         reason: why there is no finite gain, if there is none.
+        around: gives maps with an entrywise rest, for primitives that know some.
     """
 
     low: Tensor
@@ -121,6 +140,7 @@ class Local:
     parts: tuple[Part, ...]
     lines: Callable[[], Lines] | None = None
     reason: str | None = None
+    around: Callable[[], Around] | None = None
 
 
 class Primitive(ABC):

@@ -18,7 +18,20 @@ from ...core.sizes import norm as l2
 from ...graph.ir import Node, Ref
 from ..arithmetic import spread
 from .activation import reciprocal_of, scalar
-from .local import ROUNDING, Builder, Enclosure, Lines, Local, Part, Primitive, diagonal_part, local, times, wide
+from .local import (
+    ROUNDING,
+    Around,
+    Builder,
+    Enclosure,
+    Lines,
+    Local,
+    Part,
+    Primitive,
+    diagonal_part,
+    local,
+    times,
+    wide,
+)
 from .scalar import Scalar, Turn
 
 aten = torch.ops.aten
@@ -93,7 +106,22 @@ class MatrixProduct(Primitive):
                 blocks=value.ndim - 3,
             ),
         )
-        return Local(value - reach, value + reach, parts)
+        return Local(value - reach, value + reach, parts, around=cache(lambda: _around(a, b)))
+
+
+def _around(a: Enclosure, b: Enclosure) -> Around:
+    """Return the maps of both middles: A B = A_m B + A B_m - A_m B_m + (A - A_m)(B - B_m), relative to the centre."""
+    middles, halves = [(x.low + x.high) / 2 for x in (a, b)], [(x.high - x.low) / 2 for x in (a, b)]
+    good = [m.isfinite() & h.isfinite() for m, h in zip(middles, halves, strict=True)]
+    first, second = (torch.where(g, m, x.centre) for g, m, x in zip(good, middles, (a, b), strict=True))
+    rest = halves[0] @ halves[1] + ROUNDING * (a.size @ b.size)
+    rest = rest.nan_to_num(nan=torch.inf)
+    shift = (a.centre - first) @ (b.centre - second)
+    return Around(
+        (lambda rows: rows @ second[:, None].mT, lambda rows: first[:, None].mT @ rows),
+        -rest - shift,
+        rest - shift,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from ...core.sizes import norm as l2
-from .local import Enclosure, Local, Part, Primitive, times
+from .local import Around, Enclosure, Local, Part, Primitive, times
 
 _CURVATURE = 2.0 / math.sqrt(3.0)
 """Largest second derivative of w/sqrt(norm(w)^2 + eps) at norm(w)^2 + eps = 1: 3 t (1 - t^2) at t = 1/sqrt(3)."""
@@ -85,9 +86,36 @@ class Normalize(Primitive):
         radii, sets = (value[..., None].expand_as(y.centre) for value in (radius, whole))
         part = Part(pull, radii, top.amax(-1), entries, operand=sets, blocks=1)
         broken = bool(top.isinf().any())
-        return Local(
-            low, high, (part,), reason="a variance that can vanish within the ball, with eps 0" if broken else None
-        )
+        reason = "a variance that can vanish within the ball, with eps 0" if broken else None
+        around = cache(lambda: _straightened(y, middle, top, direction, size))
+        return Local(low, high, (part,), reason=reason, around=around)
+
+
+def _straightened(y: Enclosure, middle: Tensor, top: Tensor, direction: Tensor, size: Tensor) -> Around:
+    """Return a normalizer's Jacobian at the centre and the rest of Taylor's formula; half the largest where it is less.
+
+    With t = <y, u>/(sqrt(n) s) the second derivative of entry i along u is (- 2 u_i t/sqrt(n) + z_i (3 t^2 - |u|^2)/n)
+    over s^2, of a norm of at most 2/sqrt(3 n) |u|^2/s^2 over all entries, and s falls by at most |u|/sqrt(n) on the
+    way: the mean of (1 - t)/(1 - r t)^2 over the way, r = |u|/(sqrt(n) s), stands for the half of Taylor's formula.
+    """
+    n, distance = y.centre.shape[-1], y.distance(1)
+    share = distance / (math.sqrt(n) * middle)
+    exact = (-torch.log1p(-share) - share) / share.square()
+    mean = torch.where(share < 1e-2, 0.5 + share / 3 + share.square() / 2, exact) * (1 + 1e-9)
+    bend = torch.where(share < 1, mean, torch.inf) / middle.square()
+    weight = _CURVATURE * times(bend, distance) / math.sqrt(n) * (1 + 1e-12)
+    near = weight <= top / 2
+    bend, weight = torch.where(near, bend, 0.0), torch.where(near, weight, top / 2)
+    single = 2 * distance[..., None] * (y.deviation / math.sqrt(n) + size * distance[..., None] / n)
+    single = times(bend[..., None], single) * (1 + 1e-9)
+    rest = torch.where(near[..., None], single, times(weight, distance)[..., None]) + 1e-15 * size
+
+    def pull(rows: Tensor) -> Tensor:
+        along = (rows * direction[:, None]).sum(-1, keepdim=True) * direction[:, None]
+        straight = (rows - along) / middle[:, None, :, None]
+        return torch.where(near[:, None, :, None], straight, rows * (top / 2)[:, None, :, None])
+
+    return Around((pull,), -rest, rest, weight[..., None].expand_as(y.centre))
 
 
 def _smallest(y: Enclosure) -> Tensor:
@@ -147,7 +175,8 @@ class Softmax(Primitive):
         p = _simplex(x)
         size = p.centre.norm(dim=-1)
         worst = torch.maximum(p.high - p.centre, p.centre - p.low).amax(-1).clamp(min=0.0)
-        moved = torch.minimum(worst, p.distance) + p.distance * (size + (size + p.distance).clamp(max=1.0))
+        largest = (size + p.distance).clamp(max=1.0)
+        moved = torch.minimum(worst, p.distance) + p.distance * (size + largest)
         near, radius = _nearer(moved, p.top)
         entries = _row_entries(x, p)
 
@@ -156,9 +185,35 @@ class Softmax(Primitive):
             exact = weights * (rows - (weights * rows).sum(-1, keepdim=True))
             return torch.where(near[:, None, :, None], exact, rows * (p.top / 2)[:, None, :, None])
 
-        radii, sets = (value[..., None].expand_as(x.centre) for value in (radius, _sets(x)))
+        # from the centre the weights move by at most top times the way gone: half of that on average
+        mean = torch.minimum(p.distance, times(p.top, x.distance(1)) / 2)
+        mean = (torch.minimum(worst, mean) + mean * (size + largest)) * (1 + 1e-12)
+        radii, sets, rest = (value[..., None].expand_as(x.centre) for value in (radius, _sets(x), mean))
         part = Part(pull, radii, p.top.amax(-1), entries, operand=sets, blocks=1)
-        return Local(p.low, p.high, (part,))
+        return Local(p.low, p.high, (part,), around=cache(lambda: _bent(x, p, rest)))
+
+
+def _bent(x: Enclosure, p: _Simplex, weight: Tensor) -> Around:
+    """Return the Jacobian at the centre and the rest of Taylor's formula, entry by entry.
+
+    The second derivative of p_i along u is p_i ((u_i - m)^2 - v) with mean m and variance v of u under the weights p.
+    """
+
+    def pull(rows: Tensor) -> Tensor:
+        weights = p.centre[:, None]
+        return weights * (rows - (weights * rows).sum(-1, keepdim=True))
+
+    moved, distance = x.deviation, x.distance(1)[..., None]
+    largest, ceiling = moved.amax(-1, keepdim=True), p.high.amax(-1, keepdim=True)
+    variance = torch.minimum(times(p.high, moved * moved).sum(-1, keepdim=True), largest * largest)
+    variance = torch.minimum(variance, times(ceiling, distance * distance))
+    others = torch.minimum(_others(times(p.high, moved)), (1 - p.low) * largest)
+    off = times(1 - p.low, moved) + others
+    row = ((1 - p.low).square() + _others(p.high.square())).sqrt()
+    off = torch.minimum(off, times(row, distance))
+    low, high = (times(p.high, half / 2) * (1 + 1e-9) for half in (variance, off * off))
+    pad = 1e-15 * p.high
+    return Around((pull,), -low - pad, high + pad, weight)
 
 
 def _row_entries(x: Enclosure, p: _Simplex) -> Tensor:

@@ -1,0 +1,171 @@
+"""Linear bounds over a ball, backwards: combinations of a value's entries bounded by affine functions of the input.
+
+Every primitive lies between two affine functions of its operands over the ball (`Lines`), or within a rest of a map
+(`Around`), or within a remainder of its centre map. A combination of values is bounded from below by taking the lower
+line where its weight is positive and the upper one where it is negative, back to the input, where an affine function
+of slope s is least at - radius norm(s). Everything is relative to the centre.
+
+Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.budget import check_time
+from ...core.rounding import gamma
+from ...core.sizes import norm as l2
+from ...linalg.absolute import absolute_norm
+from ...rules.local.local import Affine, Around, Enclosure, Lines, Local, Step, flat, times
+from .enclosure import Enclosures
+from .expansion import accumulate, adjoint
+
+LARGEST = 1e60
+"""Where sums get beyond this, their rounding may hide what matters."""
+SLACK = 1e-11
+"""Relative rounding allowance of a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Affine functions below combinations of a value: rows (value - centre) >= slopes (x - centre) + offset.
+
+    Attributes:
+        slopes: `[B, K, n]`, in the flat inputs.
+        offset: `[B, K]`, at most 0; rounding is counted.
+    """
+
+    slopes: Tensor
+    offset: Tensor
+
+    @property
+    def rates(self) -> Tensor:
+        """How fast each combination can fall, `[B, K]`: the norms of the slopes."""
+        return l2(self.slopes, 2) * (1 + SLACK)
+
+    def least(self, radius: Tensor) -> Tensor:
+        """Return the least over balls of radii `[B]`, none larger than those of the enclosures, `[B, K]`."""
+        total = self.offset - self.rates * radius[:, None]
+        return torch.where(total > -LARGEST, total * (1 + SLACK), -torch.inf)
+
+
+def below(seen: Enclosures, name: str, rows: Tensor) -> Below:
+    """Bound combinations of a value's entries over the balls from below, relative to the centre.
+
+    Args:
+        seen: every value over the balls, up to that one.
+        name: the value.
+        rows: `[B, K, *shape]`, the combinations.
+    """
+    gradients = {name: rows}
+    offset = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
+    for step in reversed(seen.unrolled.before(name)):
+        check_time()
+        found = gradients.pop(step.name, None)
+        if found is None:
+            continue
+        if isinstance(step.operation, Affine):
+            for linear, operand in zip(step.operation.maps, step.operands, strict=True):
+                accumulate(gradients, operand, adjoint(linear.adjoint, found))
+                offset = offset - _rounded(found, absolute_norm(linear), seen.known[operand])
+            continue
+        offset = offset + _through(step, seen.locals[step.name], seen, found, gradients)
+    inputs = seen.unrolled.graph.inputs
+    empty = [rows.new_zeros(*rows.shape[:2], *item.shape) for item in inputs]
+    first = [flat(gradients.get(item.name, zeros), 2) for item, zeros in zip(inputs, empty, strict=True)]
+    return Below(torch.cat(first, 2), torch.where(offset > -LARGEST, offset * (1 + SLACK), -torch.inf))
+
+
+def _through(step: Step, local: Local, seen: Enclosures, found: Tensor, gradients: dict[str, Tensor]) -> Tensor:
+    """Carry rows over a primitive to its operands; return what is lost, `[B, K]`, at most 0."""
+    operands = [seen.known[operand] for operand in step.operands]
+    if local.lines is not None:
+        bend = _bend(local.lines(), operands, seen.known[step.name])
+        size = found.abs()
+        for operand, middle, tilt in zip(step.operands, bend.middles, bend.tilts, strict=True):
+            accumulate(gradients, operand, torch.addcmul(found * middle[:, None], size, tilt[:, None]))
+        return _between(found, size, bend.low, bend.high)
+    around = None if local.around is None else local.around()
+    if around is not None and (len(operands) > 1 or _known(around)):
+        for operand, pull in zip(step.operands, around.pulls, strict=True):
+            accumulate(gradients, operand, pull(found))
+        low, high = around.low.clamp(max=0.0), around.high.clamp(min=0.0)
+        if around.weight is not None:
+            return _in_sets(found, low, high, around.weight, operands[0])
+        return _between(found, found.abs(), low, high)
+    lost = torch.zeros(found.shape[:2], dtype=found.dtype, device=found.device)
+    for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
+        accumulate(gradients, operand, part.pull(found))
+        lost = lost - _remainder(found, part.weight, part.blocks, x)
+    return lost
+
+
+def _known(around: Around) -> bool:
+    return bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
+
+
+def _between(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Bound rows of what lies in [low, high], entry by entry, from below: `[B, K]`; `size` is abs(found)."""
+    low, high, weights, sizes = flat(low), flat(high), flat(found, 2), flat(size, 2)
+    unknown = (low <= -LARGEST) | (high >= LARGEST)
+    middle, half = torch.where(unknown, 0.0, low + high) / 2, torch.where(unknown, 0.0, high - low) / 2
+    # found > 0 takes low = middle - half and found < 0 takes high; half outweighs all rounding
+    total = (weights @ middle[..., None] - sizes @ (half * (1 + 1e-12))[..., None])[..., 0].clamp(max=0.0)
+    if not bool(unknown.any()):
+        return total
+    return torch.where((sizes @ unknown.to(sizes)[..., None])[..., 0] > 0, -torch.inf, total)
+
+
+def _in_sets(found: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
+    """Bound rows of a rest in [low, high] whose sets are short, too: each set by whichever is less, or all together."""
+    middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
+    single = (found * middle - found.abs() * half).sum(-1).clamp(max=0.0)
+    size = l2(times(found, weight[:, None]), -1) * (1 + 1e-12)
+    apart = torch.maximum(single, -times(size, x.distance(1)[:, None])).sum(-1)
+    return torch.maximum(apart, -times(l2(size, -1), x.distance(2)[:, None]) * (1 + 1e-12))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bend:
+    """Lines relative to the centre: per operand the mean slope and half of low less high; limits of the offset."""
+
+    middles: list[Tensor]
+    tilts: list[Tensor]
+    low: Tensor
+    high: Tensor
+
+
+def _bend(lines: Lines, operands: list[Enclosure], value: Enclosure) -> _Bend:
+    low, high = lines.low_offset - value.centre, lines.high_offset - value.centre
+    middles, tilts = [], []
+    for x, first, second in zip(operands, lines.low_slopes, lines.high_slopes, strict=True):
+        low, high = low + first * x.centre, high + second * x.centre
+        middles.append((first + second) / 2)
+        tilts.append((first - second) / 2)
+    low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
+    return _Bend(middles, tilts, low.clamp(max=0.0), high.clamp(min=0.0))
+
+
+def _rounded(found: Tensor, size: float, x: Enclosure) -> Tensor:
+    """Bound what rounding of rows behind a map with entries of a norm does to the bound, `[B, K]`."""
+    rows, count = torch.linalg.vector_norm(flat(found, 2), dim=2), float(flat(found, 2).shape[2])
+    distance = times(x.constant, x.radius)
+    if not bool(distance.isfinite().all()):
+        distance = l2(flat(x.deviation), 1)
+    return times(gamma(8.0 * count + 64.0) * size * rows, distance[:, None])
+
+
+def _remainder(found: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tensor:
+    """Bound a combination of what is left beside the centre map, `[B, K]`: all blocks together, or one by one."""
+    scaled = times(found, weight[:, None])
+    inner = x.centre.ndim - 1 - blocks
+    distance = x.distance(inner) if inner else x.deviation
+    each = l2(flat(scaled, 2 + blocks), -1)
+    apart = flat(times(each, distance[:, None]), 2).sum(2)
+    whole = times(
+        l2(flat(scaled, 2), 2), x.distance(x.centre.ndim - 1)[:, None] if x.centre.ndim > 1 else distance[:, None]
+    )
+    return torch.minimum(apart, whole) * (1 + 1e-12)

@@ -1,0 +1,44 @@
+"""How far the samples of a batch differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+@torch.no_grad()
+def spread(args: Any, kwargs: Any) -> Tensor | None:
+    """Return the largest difference between two samples in any entry of the batch; of one sample between its entries.
+
+    Args:
+        args: of the forward.
+        kwargs: of the forward.
+
+    Returns:
+        A number on the device of the batch; None where it holds no tensor that could be compared.
+
+    Example:
+        >>> float(spread((torch.tensor([[1.0, 5.0], [1.0, 7.0]]),), {}))
+        2.0
+    """
+    leaves = [leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)]
+    found = []
+    for leaf in leaves:
+        if len(leaf) == len(leaves[0]):
+            low, high = torch.aminmax(leaf, dim=0) if len(leaf) > 1 else torch.aminmax(leaf)
+            found.append((high.double() - low.double()).amax())
+    return torch.stack([one.to(found[0].device) for one in found]).amax() if found else None
+
+
+def _is_compared(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, Tensor)
+        and leaf.ndim > 0
+        and leaf.numel() > 0
+        and leaf.layout == torch.strided
+        and not leaf.is_complex()
+        and leaf.dtype is not torch.bool
+    )

@@ -1,0 +1,307 @@
+"""Linear bounds over balls: below what they bound at every point tried, and planted bugs are caught."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normscope.bounds.balls import relaxation, sweep
+from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.enclosure import Enclosures, enclose
+from normscope.bounds.balls.margins import LinearMargins
+from normscope.bounds.balls.outcome import affine_outcome
+from normscope.bounds.balls.relaxation import Relaxation
+from normscope.bounds.balls.sweep import below
+from normscope.bounds.work import Work
+from normscope.core.budget import Budget
+from normscope.rules.local import products, sets
+from normscope.rules.local.local import flat
+from normscope.rules.local.scalar import Scalar
+
+from .classifiers import FAMILIES, Tokens, drawn, made
+
+ACTIVATIONS = [
+    nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Tanh(), nn.Sigmoid(), nn.Softplus(),
+    nn.ELU(), nn.Mish(), nn.Hardswish(), nn.ReLU6(), nn.Hardtanh(-0.5, 0.7), nn.Softsign(), nn.LogSigmoid(),
+]  # fmt: skip
+
+
+class Wide(nn.Module):
+    """Every activation side by side between two linear maps, and a skip around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 3 * len(ACTIVATIONS)), nn.Linear(3 * len(ACTIVATIONS), 16)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 3)
+        self.activations = nn.ModuleList(ACTIVATIONS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.first(x).mul(2).chunk(len(ACTIVATIONS), -1)
+        x = x + self.last(torch.cat([f(part) for f, part in zip(self.activations, parts)], -1))
+        return self.head(self.norm(x).relu())
+
+
+class Gated(nn.Module):
+    """A gate, a quotient, a square and a softmax over a few entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(16, 6), nn.Linear(16, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.a(x), self.b(x)
+        return self.head(a * b.sigmoid() / (2 + b.square()) + (a * b).softmax(-1))
+
+
+class Blocks(nn.Module):
+    """Three residual blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Linear(16, 8) for _ in range(3))
+        self.outer = nn.ModuleList(nn.Linear(8, 16) for _ in range(3))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for inner, outer in zip(self.inner, self.outer):
+            x = x + 2 * outer(inner(x).relu())
+        return self.head(x)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "activations": Wide,
+    "gates": Gated,
+    "blocks": Blocks,
+    "attention": Tokens,
+    "relu": FAMILIES["relu"],
+    "windows": FAMILIES["convolution"],
+    "groups": lambda: nn.Sequential(nn.Linear(16, 12), nn.GroupNorm(3, 12), nn.Tanh(), nn.Linear(12, 3)),
+    "softmax": lambda: nn.Sequential(nn.Linear(16, 6), nn.Softmax(-1), nn.Linear(6, 3)),
+    "root mean square": lambda: nn.Sequential(nn.Linear(16, 12), nn.RMSNorm(12, eps=1e-5), nn.Linear(12, 3)),
+}
+RADII = (0.02, 0.4)
+
+
+@cache
+def balls_of(net: str) -> Balls:
+    return Balls(Work(made(NETS[net]).double(), drawn(2, 16).double()))
+
+
+def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
+    """Points of every ball relative to its centre, `[count, B, n]`, half of them on its sphere."""
+    change = drawn(count, len(radius), n, seed=3).double()
+    change = change / change.norm(dim=2, keepdim=True) * radius[:, None]
+    return torch.cat([change[: count // 2], change[count // 2 :] * drawn(1, seed=4).abs().clamp(max=1).double()])
+
+
+def challenge(net: str, radius: float) -> Enclosures:
+    """Compare every linear bound, every limit and every distance with values at points of the balls."""
+    balls = balls_of(net)
+    size = torch.full((2,), radius, dtype=torch.float64)
+    unrolled, values = balls.unrolled, balls.unrolled.values(balls.centres)
+    with torch.no_grad():
+        seen = enclose(unrolled, values, size, balls.work.norm, ceilings=balls.ceilings, helpers=[Relaxation(Budget())])
+        rows = torch.randn(2, 7, *unrolled.shapes[unrolled.output], generator=torch.Generator().manual_seed(5)).double()
+        found = below(seen, unrolled.output, rows)
+        changes = points(size, balls.centres.shape[1])
+        steepest = -found.slopes.transpose(0, 1)  # where the affine functions are least
+        steepest = steepest / steepest.norm(dim=2, keepdim=True).clamp(min=1e-300) * radius
+        changes = torch.cat([changes, steepest])
+        there = unrolled.values((balls.centres + changes).flatten(0, 1))
+        there = {name: value.reshape(len(changes), 2, *value.shape[1:]) for name, value in there.items()}
+        for name, x in seen.known.items():
+            slack = 1e-12 * (1 + x.centre.abs())
+            assert (there[name] >= x.low - slack).all()
+            assert (there[name] <= x.high + slack).all()
+            if x.apart is not None:
+                assert ((there[name] - x.centre).norm(dim=-1) <= x.apart + 1e-12).all()
+        moved = torch.einsum("pbn,bkn->pbk", flat(there[unrolled.output] - values[unrolled.output], 2), flat(rows, 2))
+        line = torch.einsum("pbn,bkn->pbk", changes, found.slopes) + found.offset
+        assert (moved >= line - 1e-11 * (1 + line.abs())).all()
+        assert (moved >= found.least(size) - 1e-11).all()
+    return seen
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_linear_bounds_hold_at_every_point_tried(net):
+    for radius in RADII:
+        challenge(net, radius)
+
+
+def test_distances_of_sets_are_known_and_used():
+    seen = challenge("groups", 0.1)
+    known = [x for x in seen.known.values() if x.apart is not None]
+    assert known
+    boxes = [dataclasses.replace(x, apart=None, sets=None).distance(1) for x in known]
+    assert all((x.distance(1) <= box).all() for x, box in zip(known, boxes))
+    assert any((x.distance(1) < 0.8 * box).any() for x, box in zip(known, boxes))
+
+
+def ascended(net: str, radius: Tensor, steps: int = 40) -> Tensor:
+    """The least margin that plain gradient descent finds within the radii, `[B]`."""
+    balls = balls_of(net)
+    model, x = balls.work.model, balls.centres
+    top = model(x).argmax(1)
+    change, least = torch.zeros_like(x), torch.full((len(x),), math.inf, dtype=torch.float64)
+    for _ in range(steps):
+        change = change.detach().requires_grad_(True)
+        logits = model(x + change)
+        margin = (logits.gather(1, top[:, None]) - logits).scatter(1, top[:, None], math.inf).amin(1)
+        least = torch.minimum(least, margin.detach())
+        (slope,) = torch.autograd.grad(margin.sum(), change)
+        change = change.detach() - radius[:, None] / 8 * slope / slope.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        change = change * (radius[:, None] / change.norm(dim=1, keepdim=True).clamp(min=1e-300)).clamp(max=1.0)
+    return least
+
+
+@pytest.mark.parametrize(
+    "net", [pytest.param(net, marks=[] if net in ("relu", "blocks", "softmax") else pytest.mark.slow) for net in NETS]
+)
+def test_no_point_of_a_ball_has_a_smaller_margin(net):
+    balls = balls_of(net)
+    values = balls.values
+    top = values.argmax(1)
+    gaps = (values.gather(1, top[:, None]) - values).scatter(1, top[:, None], math.inf)
+    for radius in RADII:
+        size = torch.full((2,), radius, dtype=torch.float64)
+        outcome = LinearMargins(balls).over(size, top, gaps, Budget())
+        assert (ascended(net, size) >= outcome.left.amin(1) - 1e-12).all()
+        assert (outcome.safe <= size).all()
+        assert (outcome.safe[outcome.left.amin(1) > 0] == radius).all()
+        assert (ascended(net, outcome.safe) > 0).all()
+        again = LinearMargins(balls).over(outcome.safe, top, gaps, Budget())  # smaller balls have no worse bounds here
+        assert (again.left.amin(1)[outcome.safe > 0] > 0).all()
+
+
+def test_a_failed_test_says_how_far_it_was_safe():
+    gaps = torch.tensor([[math.inf, 1.0, 4.0]] * 4, dtype=torch.float64)
+    offset = torch.tensor([[0.0, 0.0, 0.0], [0.0, -0.5, 0.0], [0.0, -1.5, 0.0], [-math.inf, 0.0, -3.0]]).double()
+    rates = torch.tensor([[9.0, 2.0, 1.0]] * 4, dtype=torch.float64)
+    found = affine_outcome(gaps, offset, rates, torch.ones(4, dtype=torch.float64))
+    assert found.left.amin(1).tolist() == [-1.0, -1.5, -2.5, -1.0]
+    assert found.safe.tolist() == pytest.approx([0.5, 0.25, 0.0, 0.5], rel=2e-3)
+    assert (found.safe <= torch.tensor([0.5, 0.25, 0.0, 0.5])).all()
+    assert affine_outcome(gaps, offset, rates, torch.full((4,), 0.1, dtype=torch.float64)).safe.tolist() == [
+        0.1,
+        0.1,
+        0.0,
+        0.1,
+    ]
+
+
+def test_of_a_linear_classifier_the_first_test_gives_the_radius():
+    layer = made(lambda: nn.Linear(6, 4)).double()
+    x = drawn(5, 6).double()
+    balls, logits = Balls(Work(layer, x)), layer(x).detach()
+    top = logits.argmax(1)
+    gaps = (logits.gather(1, top[:, None]) - logits).scatter(1, top[:, None], math.inf)
+    exact = (gaps / (layer.weight[top][:, None] - layer.weight[None]).norm(dim=2)).detach()
+    exact = exact.nan_to_num(nan=math.inf).amin(1)
+    found = LinearMargins(balls).over(torch.full((5,), 100.0).double(), top, gaps, Budget())
+    assert torch.allclose(found.safe, exact, rtol=2e-3)
+    assert (found.safe < exact).all()
+
+
+# ---- planted bugs
+
+
+def wrong_side(patch) -> None:
+    real = sweep._bend
+
+    def turned(*given):
+        bend = real(*given)
+        return dataclasses.replace(bend, tilts=[-tilt for tilt in bend.tilts])
+
+    patch.setattr(sweep, "_bend", turned)
+
+
+def no_offsets(patch) -> None:
+    patch.setattr(sweep, "_between", lambda found, size, low, high: torch.zeros(found.shape[:2]).double())
+
+
+def no_signs(patch) -> None:
+    real = sweep._between
+    patch.setattr(sweep, "_between", lambda found, size, low, high: real(found, found, low, high))
+
+
+def no_remainder(patch) -> None:
+    patch.setattr(sweep, "_remainder", lambda found, *rest: torch.zeros(found.shape[:2]).double())
+
+
+def no_rest_of_sets(patch) -> None:
+    patch.setattr(sweep, "_in_sets", lambda found, *rest: torch.zeros(found.shape[:2]).double())
+
+
+def no_skips(patch) -> None:
+    patch.setattr(sweep, "accumulate", lambda gradients, name, rows: gradients.__setitem__(name, rows))
+
+
+def half_the_ball(patch) -> None:
+    real = sweep.Below.least
+    patch.setattr(sweep.Below, "least", lambda self, radius: real(self, radius / 2))
+
+
+def products_without_rest(patch) -> None:
+    real = products._around
+
+    def flat_products(a, b):
+        found = real(a, b)
+        return dataclasses.replace(found, low=0 * found.low, high=0 * found.high)
+
+    patch.setattr(products, "_around", flat_products)
+
+
+def straight_softmax(patch) -> None:
+    real = sets._bent
+
+    def straight(*given):
+        found = real(*given)
+        return dataclasses.replace(found, low=0 * found.low, high=0 * found.high)
+
+    patch.setattr(sets, "_bent", straight)
+
+
+def short_distances(patch) -> None:
+    real = relaxation._apart
+    patch.setattr(relaxation, "_apart", lambda *given: 0.2 * real(*given))
+
+
+def shallow_lines(patch) -> None:
+    real = Scalar._lines
+
+    def lines(self, x, a, b):
+        found = real(self, x, a, b)
+        return dataclasses.replace(found, high_offset=found.high_offset - 0.1 * (x.high - x.low))
+
+    patch.setattr(Scalar, "_lines", lines)
+
+
+BUGS = {
+    "the wrong side of a line": (wrong_side, "blocks", 0.3),
+    "offsets dropped": (no_offsets, "blocks", 0.8),
+    "signs not split": (no_signs, "blocks", 0.8),
+    "remainders of centre maps dropped": (no_remainder, "windows", 1.5),
+    "rests of sets dropped": (no_rest_of_sets, "root mean square", 1.5),
+    "skips overwritten": (no_skips, "blocks", 0.3),
+    "half the radius": (half_the_ball, "relu", 0.3),
+    "products without their rest": (products_without_rest, "attention", 1.5),
+    "softmax taken for straight": (straight_softmax, "softmax", 1.5),
+    "distances of sets too small": (short_distances, "groups", 0.3),
+    "upper lines too low": (shallow_lines, "blocks", 0.8),
+    "normalizers straighter than they are": (
+        lambda patch: patch.setattr(sets, "_CURVATURE", 0.05), "root mean square", 0.3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_in_linear_bounds_is_caught(bug, monkeypatch):
+    plant, net, radius = BUGS[bug]
+    challenge(net, radius)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        challenge(net, radius)
