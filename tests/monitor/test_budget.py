@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from normscope.monitor.budget import Budget
-from normscope.monitor.norm_figures import READABLE
+from normscope.monitor.measuring import BEGINNING
+from normscope.monitor.norm_figures import CAUTION, FORGOTTEN, READABLE, NormFigure, WeightNorms
 from normscope.monitor.norms import PATIENCE, Turns
 from normscope.monitor.watching import watch
 
@@ -46,37 +49,88 @@ def test_without_a_limit_everything_is_done_every_time() -> None:
     assert [spend(budget, turns, 0.0) for _ in range(2)] == [["a", "b", "c"]] * 2
 
 
+def exact_norms(model: nn.Module) -> list[float]:
+    matrices = [parameter.detach() for parameter in model.parameters() if parameter.ndim == 2]
+    return [math.log10(float(torch.linalg.matrix_norm(matrix, 2))) for matrix in matrices]
+
+
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
-    alone, _, _ = losses("mlp", 5, lr=1e-4)
-    watched, model, run = losses("mlp", 5, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
+    alone, _, _ = losses("mlp", 9, lr=1e-4)
+    watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
     turned = [bool(record.of("weight", "rotation")) for record in run.records]
     assert turned[0]
     assert not any(turned[2:])
-    assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in (0, 0, 1, 2, 3)]
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
-    exact = [math.log10(float(torch.linalg.matrix_norm(matrix.detach(), 2))) for matrix in matrices]
+    ages = [*[0] * BEGINNING[0], 1, 2, 3]
+    assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in ages]
     for now in run.records[2:]:
-        for norm, error, true in zip(
-            now.of("weight", "log10_norm"), now.of("weight", "norm_error"), exact, strict=True
-        ):
+        norms, errors = now.of("weight", "log10_norm"), now.of("weight", "norm_error")
+        for norm, error, true in zip(norms, errors, exact_norms(model), strict=True):
             assert error <= READABLE
             assert norm == pytest.approx(true, abs=error + 1e-4)
 
 
-def test_norms_that_move_fast_are_not_shown_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.3), (True, 2.0, 0.4), (True, 0.05, 0.8)])
+def test_norms_are_shown_between_turns_unless_they_may_be_off(
+    monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float
+) -> None:
+    """There is time for no layer, or for one in each record."""
+    answers = itertools.cycle([one_each, False])
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
-    _, _, run = losses("mlp", 5, lr=2.0, watched=lambda m, o: watch(m, o, every=1))
-    hidden = 0
+    monkeypatch.setattr(Budget, "affords", lambda self, task: self.share is None or next(answers))
+    exact: list[list[float]] = []
+
+    def stepping(optimizer: Any, *_: Any) -> None:
+        exact.append(exact_norms(called[0]))
+
+    called: list[nn.Module] = []
+
+    def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        called.append(model)
+        optimizer.register_step_pre_hook(stepping)
+        return watch(model, optimizer, every=2)
+
+    _, _, run = losses("mlp", 60, lr=lr, watched=watched)
+    shown = carried = 0
     for now in run.records:
-        for norm, error in zip(
-            now.of("weight", "log10_norm") or (None,) * 3, now.of("weight", "norm_error"), strict=True
-        ):
+        norms = now.of("weight", "log10_norm") or (None,) * 3
+        figures = zip(norms, now.of("weight", "norm_error"), now.of("weight", "norm_age"), exact[now.step], strict=True)
+        for norm, error, age, true in figures:
             assert (norm is None) == (error > READABLE)
-            hidden += norm is None
-    assert hidden > 0
-    assert run.records[-1].total["log10_printed"] is not None
+            assert age <= 2 * PATIENCE
+            if norm is not None:
+                assert norm == pytest.approx(true, abs=READABLE)
+                shown, carried = shown + 1, carried + (age > 0)
+    assert carried > 0
+    assert seen * 90 <= shown < 90
+    assert all(record.total["log10_printed"] is not None for record in run.records)
+
+
+def test_the_error_of_a_norm_grows_with_its_age_and_faster_where_nothing_was_seen() -> None:
+    first = NormFigure(log10=1.0, error=0.004)
+    assert first.error_after(0) == 0.004
+    assert first.error_after(1) == math.inf
+    then = NormFigure(log10=1.03, error=0.002).corrected(first.carried(0.01, 10), 10)
+    assert then.drift == pytest.approx(0.002)
+    assert then.error_after(5) == pytest.approx(0.002 + CAUTION * 0.002 * 5)
+    assert then.error_after(40) == pytest.approx(0.002 + CAUTION * 0.002 * 40 * 4)
+    calm = NormFigure(log10=1.03, error=0.002).corrected(then.carried(0.0, 20), 20)
+    assert calm.drift == pytest.approx(FORGOTTEN * 0.002)
+    assert calm.over == 20
+
+
+def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
+    budget, turns = Budget(0.0), Turns("norm")
+    for _ in range(2):
+        spend(budget, turns, 0.001)
+    budget.share, budget._held = 0.0, 0.0015
+    assert next(turns.affordable(PLACES, budget, {PLACES[2]})) == PLACES[2]
+    assert next(turns.affordable(PLACES, budget, {PLACES[2], PLACES[1]})) == PLACES[1]
+    figure = NormFigure(log10=0.0, error=0.01, drift=0.001, over=10)
+    norms = WeightNorms(bare=figure, folded=replace(figure, drift=0.01), step=100)
+    assert [replace(norms, folded=None).is_due(step) for step in (100, 103, 104)] == [False, False, True]
+    assert norms.is_due(101)
 
 
 def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:

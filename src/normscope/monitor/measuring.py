@@ -31,6 +31,9 @@ from .seen import Seen
 from .standing import Clearing
 from .subject import UNCHAINED, Subject, effective_power
 
+BEGINNING = (6, 60)
+"""Measured steps, and steps, at the start: all norms are measured in them, for weights move most at first."""
+
 
 @dataclass(slots=True)
 class Known:
@@ -40,12 +43,14 @@ class Known:
         norms: their warm vectors.
         last: their norms when they were last measured.
         turns: whose update is measured next.
+        count: how many steps measured norms.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: Norms = field(default_factory=Norms)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
+    count: int = 0
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -159,7 +164,10 @@ class Measurement:
             return weight.geometry, tensor, None if behind is None else seen.sets(behind)
 
         places = [site for site in self.subject.places["weight"] if site in seen.weights]  # others came later
-        found = self._known.norms.measure(places, layer, tier=self.tier, budget=self._budget)
+        last, early = self._known.last, self._known.count < BEGINNING[0] and self.step < BEGINNING[1]
+        due = None if early else {site for site in places if site in last and last[site].is_due(self.step)}
+        found = self._known.norms.measure(places, layer, tier=self.tier, budget=self._budget, due=due)
+        self._known.count += 1
         self._contents |= {("norm", site): value for site, value in found.items()}
         self._ran = set(seen.weights)
         seen.weights = {}  # some were made for this forward alone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -22,26 +22,32 @@ AFRESH = 20
 
 
 class Turns:
-    """Goes round a list of places as far as the budget reaches, and goes on from there next time.
+    """Goes round a list of places as far as the budget reaches: those that are due first, then who has waited longest.
 
     Args:
         task: what is done at each.
     """
 
     def __init__(self, task: str) -> None:
-        self._task, self._next = task, 0
+        self._task = task
         self._waited: dict[Site, int] = {}
+        self._served: dict[Site, int] = {}
 
-    def affordable(self, places: Iterable[Site], budget: Budget) -> Iterator[Site]:
-        """Return places one by one while there is time for the next, or it has waited for long; each at most once."""
+    def affordable(self, places: Iterable[Site], budget: Budget, due: Collection[Site] = ()) -> Iterator[Site]:
+        """Return places one by one while there is time for the next, or it has waited for long; each at most once.
+
+        Args:
+            places: all there are.
+            budget: of the task.
+            due: those that cannot wait as long as others.
+        """
         order = list(places)
-        start = self._next % len(order) if order else 0
-        for site in order[start:] + order[:start]:
-            self._waited[site] = self._waited.get(site, 0) + 1
-        for site in order[start:] + order[:start]:
+        self._waited = {site: self._waited.get(site, 0) + 1 for site in order}
+        order.sort(key=lambda site: (self._waited[site] < PATIENCE, site not in due, self._served.get(site, 0)))
+        for site in order:
             if self._waited[site] < PATIENCE and not budget.affords((self._task, site)):
                 return
-            self._next, self._waited[site] = order.index(site) + 1, 0
+            self._waited[site], self._served[site] = 0, max(self._served.values(), default=0) + 1
             yield site
 
 
@@ -66,6 +72,7 @@ class Norms:
         *,
         tier: str,
         budget: Budget,
+        due: Collection[Site] | None = (),
     ) -> dict[Site, Tensor]:
         """Return log10 of the norm of the layers in turn, and folded with the normalizer behind if there is one.
 
@@ -76,12 +83,17 @@ class Norms:
             layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
             tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
+            due: layers whose last norm says little by now; None for all layers, whatever they cost.
         """
         found = {}
-        for site in self._turns.affordable(sites, budget):
+        allowed = Budget(None) if due is None else budget
+        for site in self._turns.affordable(sites, allowed, due or ()):
             warm = self._since.get(site, AFRESH) < AFRESH and tier != Tier.FULL
             task = ("norm" if warm else "search", site)
-            with budget.spending(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
+            with (
+                budget.spending(task, free=due is None),
+                contextlib.suppress(RuntimeError),
+            ):  # one odd layer is left out
                 found[site] = self._measure(site, *layer(site), warm)
         return found
 

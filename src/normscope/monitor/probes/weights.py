@@ -1,13 +1,13 @@
 """The operator norm of a weight, of the layer alone and folded with its normalizer.
 
-At first by a search from a random start, which says how far it may be off; later by a step of subspace iteration from
-the vectors that were found, which have moved little.
+At first by a search from a random start, which says how far it may be off; later by a step from the vectors that were
+found, which have moved little: the best in their span, and the images of those.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,14 +22,12 @@ MOST = 64
 """Steps of a search, at most."""
 MEMORY = 1 << 28
 """Bytes for the vectors of a search."""
-SEVERAL = 6
-"""Vectors that are followed, at most: the largest of them may change places."""
 FOLLOWED = 1 << 19
-"""Entries of the vectors that are followed together; of a layer with a larger input two are followed all the same."""
+"""Entries of the vectors that are followed together; of a layer with a larger input the fewest are followed."""
 ROUNDS = 3
 """Further rounds, where one is too little."""
-SQUARINGS = 10
-"""Of a small matrix: directions within a thousandth of the largest are as good as that."""
+POWER = 32
+"""Of a small matrix, taken twice: directions within a thousandth of the largest are as good as that."""
 JITTER = 1e-6
 """Of a Gram matrix of unit vectors: those that depend on others so far count as none."""
 TINY = 1e-37
@@ -60,32 +58,33 @@ class Geometry:
         """How many groups of channels do not see each other."""
         return self.settings[5] if self.settings else 1
 
-    def gram(self, vectors: Tensor, weight: Tensor, squares: Tensor | None = None) -> Tensor:
-        """Return A^T D^2 A v for the layer A and each of several vectors; D scales the output channels.
-
-        Args:
-            vectors: one behind the other.
-            weight: of the layer.
-            squares: the factors D^2 for every vector and channel; None for ones.
-        """
+    def image(self, vectors: Tensor, weight: Tensor) -> Tensor:
+        """Return A v for the layer A, without bias, and each of several vectors, one behind the other."""
         if self.kind == "other":
-            return self._gram(vectors, weight, squares)
+            assert self.function is not None, "a layer without adjoint has a function"
+            return self.function(vectors, weight)
         if self.kind != "convolution":
-            matrix = weight if self.kind == "matrix" else weight.mT
-            return _scaled(vectors @ matrix, squares) @ matrix.mT
-        made = _scaled(aten.convolution.default(vectors, weight, None, *self.settings), squares)
+            return vectors @ (weight if self.kind == "matrix" else weight.mT)
+        made: Tensor = aten.convolution.default(vectors, weight, None, *self.settings)
+        return made
+
+    def back(self, images: Tensor, weight: Tensor) -> Tensor:
+        """Return A^T w for the layer A and each of several images, one behind the other."""
+        if self.kind == "other":
+            with torch.enable_grad():
+                anywhere = images.new_zeros(self._like(images)).requires_grad_(True)
+                (found,) = torch.autograd.grad(self.image(anywhere, weight), anywhere, images.detach())
+            return found
+        if self.kind != "convolution":
+            return images @ (weight.mT if self.kind == "matrix" else weight)
+        anywhere = images.new_empty(self._like(images))  # its shape alone is read
         result: Tensor = aten.convolution_backward.default(
-            made, vectors, weight, None, *self.settings, (True, False, False)
+            images, anywhere, weight, None, *self.settings, (True, False, False)
         )[0]
         return result
 
-    def _gram(self, vectors: Tensor, weight: Tensor, squares: Tensor | None) -> Tensor:
-        assert self.function is not None, "a layer without adjoint has a function"
-        with torch.enable_grad():
-            moving = vectors.detach().requires_grad_(True)
-            made = self.function(moving, weight)
-            (back,) = torch.autograd.grad(made, moving, _scaled(made, squares).detach())
-        return back
+    def _like(self, images: Tensor) -> tuple[int, ...]:
+        return (len(images), *self.shape[1:])
 
 
 class Estimate(NamedTuple):
@@ -94,7 +93,7 @@ class Estimate(NamedTuple):
     Attributes:
         norms: from below.
         errors: by how many decades each may be too low.
-        vectors: that are stretched most, `[norms * groups, several, entries of a group]`.
+        vectors: that are stretched most by either, `[groups, several, entries of a group]`.
     """
 
     norms: Tensor
@@ -117,14 +116,18 @@ def settled(
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
         generator: for the start.
     """
-    operator, blocks = _operator(geometry, weight, scale), geometry.groups * (1 if scale is None else 2)
-    size = math.prod(geometry.shape[1:]) // geometry.groups
+    norms, groups = 1 if scale is None else 2, geometry.groups
+    size = math.prod(geometry.shape[1:]) // groups
 
     def rows(vectors: Tensor) -> Tensor:
-        return operator(vectors[:, None])[:, 0]
+        together = vectors.reshape(norms, *geometry.shape[1:])
+        images = geometry.image(together, weight)
+        if scale is not None:
+            images = torch.cat([images[:1], _scaled(images[1:], scale.square())])
+        return geometry.back(images, weight).reshape(vectors.shape)
 
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
-        start = _random((blocks, size), weight, generator)
+        start = _random((norms * groups, size), weight, generator)
         found = lanczos(rows, start, steps=_room(start), rtol=CLOSE, sure=True)
         errors = torch.where(found.values > 0, found.above / found.values - 1.0, 0.0)
         for _ in range(ROUNDS):
@@ -132,18 +135,21 @@ def settled(
                 break
             found = lanczos(rows, found.vectors, steps=_room(start), rtol=CLOSE)
             errors = found.errors
-        if warm is None or (warm.shape[0], warm.shape[2]) != (blocks, size):
-            warm = _random((blocks, _several(size), size), weight, generator)
+        best = torch.where(found.values[:, None] > 0, found.vectors, start)  # of a weight that is zero any is as good
+        best = best.reshape(norms, groups, size).transpose(0, 1)
+        several = _several(size, norms)
+        if warm is None or warm.shape != (groups, several, size):
+            warm = torch.cat([best, _random((groups, several - norms, size), weight, generator)], dim=1)
             for _ in range(2):
-                warm = _advanced(operator, warm)[2]
-        vectors = torch.cat([found.vectors[:, None], warm[:, 1:]], dim=1)
+                warm = _advanced(geometry, weight, warm, scale)[2]
+        vectors = torch.cat([best, warm[:, : several - norms]], dim=1)
     return _largest(geometry, found.values, errors, vectors)
 
 
 def followed(
     geometry: Geometry, weight: Tensor, warm: Tensor, scale: Tensor | None, generator: torch.Generator
 ) -> Estimate:
-    """Return norms by a step of subspace iteration from vectors that were good a while ago; nothing waits for a GPU.
+    """Return norms by a step from vectors that were good a while ago; nothing waits for a GPU.
 
     The last vector is drawn anew: what grows where no vector looks is met by and by. Where the residual says that a
     step is too little, and the device is not waited for, more are taken, and in the end the search begins anew.
@@ -155,15 +161,14 @@ def followed(
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
         generator: for the new vector.
     """
-    operator = _operator(geometry, weight, scale)
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
-        if warm.shape[1] > 1:
+        if warm.shape[1] > (1 if scale is None else 2):
             warm = torch.cat([warm[:, :-1], _random((len(warm), 1, warm.shape[2]), weight, generator)], dim=1)
-        values, errors, vectors = _advanced(operator, warm)
+        values, errors, vectors = _advanced(geometry, weight, warm, scale)
         for _ in range(ROUNDS):
             if weight.is_cuda or not bool((errors > CLOSE).any()):
                 return _largest(geometry, values, errors, vectors)
-            values, errors, vectors = _advanced(operator, vectors)
+            values, errors, vectors = _advanced(geometry, weight, vectors, scale)
     return settled(geometry, weight, vectors, scale, generator)
 
 
@@ -179,38 +184,79 @@ def _largest(geometry: Geometry, values: Tensor, errors: Tensor, vectors: Tensor
     return Estimate(most.sqrt(), torch.log10(off) / 2.0, vectors)
 
 
-def _advanced(operator: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest Ritz value in the span of some vectors, its relative residual, and their images."""
+def _advanced(
+    geometry: Geometry, weight: Tensor, vectors: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest Ritz value of every norm and group in the span of vectors, its residual, and the next ones.
+
+    The next vectors of a group are its best ones, their residuals and the second best, or where few are followed the
+    images of the best. Both norms share a span: the layer is applied to it once, its adjoint to two images alone.
+    """
+    groups, (_, several, size) = geometry.groups, vectors.shape
     basis = _orthonormal(vectors)
-    images = operator(basis)
-    small, power = basis @ images.mT, images @ images.mT
-    top = _top(small)
-    values = (top.mT @ small @ top)[:, 0, 0]
-    left = ((top.mT @ power @ top)[:, 0, 0] - values.square()).clamp(min=0.0).sqrt()
+    images = geometry.image(basis.transpose(0, 1).reshape(several, *geometry.shape[1:]), weight)
+    both = images[None] if scale is None else torch.stack([images, _scaled(images, scale)])
+    norms = len(both)
+    parts = both.reshape(norms, several, groups, -1).transpose(1, 2)
+    small = parts @ parts.mT  # norms, groups, several, several
+    best = _best(small.flatten(0, 1), min(2, several)).reshape(norms, groups, several, -1)
+    first = best[..., :1]
+    values = (first.mT @ small @ first)[..., 0, 0]
+    chosen = best.mT @ basis  # norms, groups, 1 or 2, entries
+    rises = (best if norms == 1 else first).mT @ parts  # of two vectors of each group
+    made = rises.transpose(1, 2).reshape(-1, *images.shape[1:])
+    if scale is not None:
+        made = torch.cat([made[:1], _scaled(made[1:], scale)])
+    backs = geometry.back(made, weight).reshape(norms, -1, groups, size).transpose(1, 2)
+    best = best[..., : backs.shape[2]]
+    levels = torch.diagonal(best.mT @ small @ best, dim1=2, dim2=3)[..., None]
+    residuals = backs - levels * chosen[:, :, : backs.shape[2]]
+    left = torch.linalg.vector_norm(residuals[:, :, 0], dim=2)
     errors = torch.where(values > 0, left / values, 0.0)
-    size = torch.linalg.vector_norm(images, dim=2, keepdim=True)
-    return values, errors, torch.where((size > 0) & size.isfinite(), images, basis)
+    if several > 2 * norms:  # the best of their span and of that of their images
+        ordered = [*_vectors(chosen[:, :, :1]), *_vectors(residuals), *_vectors(chosen[:, :, 1:])]
+    else:
+        length = torch.linalg.vector_norm(backs, dim=3, keepdim=True)
+        ordered = _vectors(torch.where((length > 0) & length.isfinite(), backs, chosen[:, :, : backs.shape[2]]))
+    return values.flatten(), errors.flatten(), _filled(ordered[:several], basis)
 
 
-def _top(matrices: Tensor) -> Tensor:
-    """Return the top eigenvector of small symmetric matrices; on a GPU by squaring them, which waits for nothing."""
+def _vectors(of_norms: Tensor) -> list[Tensor]:
+    """Return each of several vectors of every norm, the first of all norms first."""
+    return [of_norms[norm, :, index] for index in range(of_norms.shape[2]) for norm in range(len(of_norms))]
+
+
+def _filled(vectors: Sequence[Tensor], basis: Tensor) -> Tensor:
+    """Return vectors of every group beside each other, and as many of a basis as are missing."""
+    return torch.cat([torch.stack(list(vectors), dim=1), basis[:, len(vectors) :]], dim=1)
+
+
+def _best(matrices: Tensor, count: int) -> Tensor:
+    """Return the top eigenvectors of small symmetric matrices, the best first.
+
+    On a GPU by high powers of them, which wait for nothing.
+    """
     if not matrices.is_cuda:
-        return torch.linalg.eigh(matrices)[1][:, :, -1:]
-    share = matrices / _trace(matrices)
-    for _ in range(SQUARINGS):
-        share = share @ share
-        share = share / _trace(share)
-    most = torch.diagonal(share, dim1=1, dim2=2).argmax(1)
-    top = torch.take_along_dim(share, most[:, None, None].expand(-1, share.shape[1], 1), 2)
-    return top / torch.linalg.vector_norm(top, dim=1, keepdim=True).clamp(min=TINY)
+        return torch.linalg.eigh(matrices)[1][:, :, -count:].flip(2)
+    found: list[Tensor] = []
+    for _ in range(count):
+        share = torch.linalg.matrix_power(matrices / _trace(matrices), POWER)
+        share = torch.linalg.matrix_power(share / _trace(share), POWER)
+        most = torch.diagonal(share, dim1=1, dim2=2).argmax(1)
+        top = torch.take_along_dim(share, most[:, None, None].expand(-1, share.shape[1], 1), 2)
+        top = top / torch.linalg.vector_norm(top, dim=1, keepdim=True).clamp(min=TINY)
+        found.append(top)
+        away = matrices @ top
+        matrices = matrices - away @ top.mT - top @ away.mT + (top.mT @ away) * (top @ top.mT)
+    return torch.cat(found, dim=2)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
     """Return rows that span the same, by a Cholesky factor; rows that add nothing come out short."""
     rows = rows / torch.linalg.vector_norm(rows, dim=2, keepdim=True).clamp(min=TINY)
     gram = rows @ rows.mT
-    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.cholesky_ex(gram + JITTER * eye)[0]
+    torch.diagonal(gram, dim1=1, dim2=2).add_(JITTER)
+    factor = torch.linalg.cholesky_ex(gram)[0]
     return torch.linalg.solve_triangular(factor, rows, upper=False)
 
 
@@ -218,34 +264,14 @@ def _trace(matrices: Tensor) -> Tensor:
     return torch.diagonal(matrices, dim1=1, dim2=2).sum(1).clamp(min=TINY)[:, None, None]
 
 
-def _operator(geometry: Geometry, weight: Tensor, scale: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Return the Gram operator of a layer on `[norms * groups, several, entries]`: groups do not see each other.
-
-    The first norm is that of the layer alone, the second has its output channels scaled.
-    """
-    norms, groups = 1 if scale is None else 2, geometry.groups
-
-    def apply(vectors: Tensor) -> Tensor:
-        _, several, size = vectors.shape
-        squares = None
-        if scale is not None:
-            factors = scale.to(weight).square().reshape(1, -1)
-            squares = torch.cat([torch.ones_like(factors), factors]).repeat_interleave(several, 0)
-        together = vectors.reshape(norms, groups, several, size).transpose(1, 2)
-        images = geometry.gram(together.reshape(norms * several, *geometry.shape[1:]), weight, squares)
-        return images.reshape(norms, several, groups, size).transpose(1, 2).reshape(vectors.shape)
-
-    return apply
-
-
 def _random(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
     """Return random vectors; the generator of the user is left alone."""
     return torch.randn(shape, generator=generator, device=generator.device).to(like)
 
 
-def _several(size: int) -> int:
-    """Return how many vectors of a size are followed."""
-    return min(size, max(2, min(SEVERAL, FOLLOWED // size)))
+def _several(size: int, norms: int) -> int:
+    """Return how many vectors of a size are followed: the best two for each norm, two residuals, and a new one."""
+    return max(norms, min(size, max(norms + 1, min(2 * norms + 3, FOLLOWED // size))))
 
 
 def _room(rows: Tensor) -> int:
@@ -253,5 +279,6 @@ def _room(rows: Tensor) -> int:
     return max(8, min(MOST, MEMORY // max(rows.numel() * rows.element_size(), 1)))
 
 
-def _scaled(made: Tensor, squares: Tensor | None) -> Tensor:
-    return made if squares is None else made * squares.reshape(*squares.shape, *(1,) * (made.ndim - 2))
+def _scaled(images: Tensor, scale: Tensor) -> Tensor:
+    """Return images with a factor for every channel, or one for all."""
+    return images * scale.to(images).reshape(1, -1, *(1,) * (images.ndim - 2))
