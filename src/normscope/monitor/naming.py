@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -35,14 +34,14 @@ class Names:
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """Return all parameters that a model has now, by name."""
-        moved = {path: name for path, module in model.named_modules() if (name := self._name(path, module)) != path}
-        return {_renamed(name, moved) if moved else name: parameter for name, parameter in model.named_parameters()}
+        found: dict[int, tuple[str, nn.Parameter]] = {}
+        for path, module in model.named_modules():
+            name = self._name(path, module)
+            for own, parameter in module._parameters.items():
+                if parameter is not None:  # tied ones have the first of their names
+                    found.setdefault(id(parameter), (f"{name}.{own}" if name else own, parameter))
+        return dict(found.values())
 
     def _name(self, path: str, module: nn.Module) -> str:
         known = self._first.get(module)
         return known if known is not None else f"{path} (new)" if path in self._taken else path
-
-
-def _renamed(name: str, moved: Mapping[str, str]) -> str:
-    path, _, own = name.rpartition(".")
-    return f"{moved.get(path, path)}.{own}".lstrip(".")

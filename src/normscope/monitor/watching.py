@@ -260,14 +260,12 @@ class Watch:
         """
         for name, value in figures.items():
             checked(name, value)
+        if self._pending is not None and "loss" in figures:
+            self._pending.observe(figures["loss"])
         if self._writes and self._hooks:
             self._say(self._sight.observed(self.optimizer, self.step))
-            for name, value in figures.items():
-                self._observed.setdefault(name, Observed()).add(self.step, value)
-        if "loss" in figures:
-            if self._pending is not None:
-                self._pending.observe(figures["loss"])
-            if self._writes and self._hooks and self._locator.is_asked(figures["loss"]):
+            found = {n: self._observed.setdefault(n, Observed()).add(self.step, v) for n, v in figures.items()}
+            if self._locator.is_asked(found.get("loss")):
                 self._locate()
 
     def _locate(self) -> None:
