@@ -21,12 +21,13 @@ from ..core.finding import Finding
 from ..report.words import counted
 from .budget import Budget
 from .clock import Clock
+from .composing import Known
 from .distributed import agreed, is_sharded, rank
 from .history import History
 from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
 from .light import Light
 from .locating import Locator
-from .measuring import Known, Measurement
+from .measuring import Measurement
 from .naming import Names
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
@@ -412,8 +413,8 @@ class Watch:
                     self._pending.before(parameters, self._known, budget)
                     if not self._sharded:
                         self.history.standing.look(parameters, optimizer, self.step)
-                    if self._pending.lost:
-                        names = ", ".join(self._pending.lost[:3])
+                    if self._pending.sent.lost:
+                        names = ", ".join(self._pending.sent.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
