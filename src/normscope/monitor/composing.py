@@ -106,6 +106,7 @@ def compose(sent: Sent, found: Found) -> Record:
             "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
             "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
             "norm_error": tuple(None if at is None else at.bare.error for at in norms),
+            "folded_error": tuple(None if at is None or at.folded is None else at.folded.error for at in norms),
             "norm_age": tuple(None if at is None else float(sent.step - at.step) for at in norms),
             "log10_size": tuple(large),
             "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),

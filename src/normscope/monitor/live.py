@@ -12,14 +12,25 @@ from ..core.errors import InputError
 from ..report.cells import visible
 from ..report.document import Curve, Curves
 from .log import FILE, read_line
-from .page import PRODUCTS, READING_THE_PRODUCTS, Points, headline, marks, total_curves, verdict_of, view_curves
+from .page import (
+    PRODUCTS,
+    READING_THE_PRODUCTS,
+    Points,
+    headline,
+    loss_courses,
+    marks,
+    metric_names,
+    total_curves,
+    verdict_of,
+    view_curves,
+)
 from .page_views import PARTS, View
 from .reading import Reading
 from .run import Run
 
 HISTOGRAMS = "Histograms"
 TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...]] = {
-    "Loss": (("loss", "Loss by step", lambda run: {"loss": run.total("loss")}),),
+    "Loss": (("loss", "Loss by step", loss_courses),),
     "Rates and products": (
         ("lr", "Learning rate", lambda run: {"lr": run.total("lr")}),
         ("products", "Product of what all layers can do", lambda run: {n: run.total(q) for q, n in PRODUCTS}),
@@ -133,13 +144,21 @@ def _spread_part(runs: Sequence[Followed]) -> list[str]:
     return [HISTOGRAMS] if any(record.histograms for f in runs for record in f.run.records) else []
 
 
+def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable[[Run], dict[str, Points]]]]:
+    """Yield the pictures of the whole network under a heading; figures that the loop gave stand beside the loss."""
+    yield from TOTALS.get(part, ())
+    if part == "Loss":
+        for name in dict.fromkeys(name for run in runs for name in metric_names(run)):
+            yield f"metric {visible(name)}", visible(name), lambda run, name=name: {name: run.total(name)}  # type: ignore[misc]
+
+
 def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
-    for key, title, courses in TOTALS.get(part, ()):
+    for key, title, courses in _totals(runs, part):
         found = {(index, name): points for index, run in enumerate(runs) for name, points in courses(run).items()}
         joined = total_curves(
             {f"{index} {name}": points for (index, name), points in found.items()},
             title=title,
-            axis=AXES[key],
+            axis=AXES.get(key, title),
             caption=READING_THE_PRODUCTS if key == "products" else "",
             logarithmic=key in ("loss", "lr"),
         )

@@ -35,6 +35,9 @@ WEIGHTS = (
     ),
     Last(quantity="norm_age", title="age", kind="count", help="Steps since the last norm was measured."),
     Last(quantity="log10_folded", title="folded", help="log10 of the norm with the normalizer behind it, last."),
+    Last(
+        quantity="folded_error", title="error folded", kind="number", help="Decades by which that may be off, likewise."
+    ),
     Last(quantity="log10_size", title="size", help="log10 of the Frobenius norm, last."),
     Last(quantity="log10_gradient", title="gradient", help="log10 of the norm of the gradient, last."),
     Last(quantity="log10_effective_lr", title="effective lr", help="log10 of lr/norm² or lr/norm, last."),

@@ -104,7 +104,7 @@ class Run(Shown):
         return run
 
     def between(self, low: float, high: float) -> Run:
-        """Return the same run with the records of some steps alone.
+        """Return the same run with the records and metrics of some steps alone.
 
         Args:
             low: the first step.
@@ -114,6 +114,7 @@ class Run(Shown):
         for name in self.__dataclass_fields__:
             object.__setattr__(run, name, getattr(self, name))
         object.__setattr__(run, "records", tuple(record for record in self.records if low <= record.step <= high))
+        object.__setattr__(run, "metrics", tuple(pair for pair in self.metrics if low <= pair[0] <= high))
         return run
 
     @property

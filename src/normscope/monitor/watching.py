@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._pytree import tree_leaves
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, said
@@ -24,11 +22,10 @@ from .clock import Clock
 from .composing import Known
 from .distributed import agreed, is_sharded, rank
 from .history import History
-from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
-from .light import Light
+from .hooking import Ear, after_closure, around_forward, steps_under_way
+from .listening import Listener
 from .locating import Locator
 from .measuring import Measurement
-from .naming import Names
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
 from .probes.inputs import spread
@@ -36,9 +33,7 @@ from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
 from .seen import Seen
-from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
-from .subject import blocks as blocks_of
-from .tap import Tap
+from .subject import Subject, describe, metadata, trained_by, unwrapped
 from .unseen import Sight
 
 SHARE = 0.0025
@@ -140,20 +135,14 @@ class Watch:
         self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
-        self._blocks: tuple[str, ...] = ()
         self._probe = None if domain is None else DomainProbe(domain)
         self._standing: Tensor | None = None
         self._spread: Tensor | None = None
-        self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
         self._hooks: list[Any] = []
         self._ears: list[Any] = []
-        self._listening: ExitStack | None = None
-        self._hearing: Seen | None = None
-        self._shapes: list[tuple[int, ...]] = []
-        self._apart = False
-        self._names: Names | None = None
+        self._listener = Listener(self.outer, self.model)
         self._stepping = 0
         self.busy, self._entered = False, False
         self._locator, self._sight = Locator(), Sight(self.optimizer)
@@ -222,12 +211,12 @@ class Watch:
         if kind is None and self._hooks and not self._idle:
             self._say(self._sight.missed(self.optimizer, self.step))
         self._unhook()
-        self._stop_listening()
+        self._listener.close()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._light, self._probe, self._standing, self._known, self._locator = None, None, None, Known(), Locator()
+        self._probe, self._standing, self._known, self._locator = None, None, Known(), Locator()
         self.history.standing.let_go()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
@@ -238,6 +227,7 @@ class Watch:
             for hook in self._ears:
                 hook.remove()
             self.outer, self.model = model, unwrapped(model)
+            self._listener = Listener(self.outer, self.model)
             self._ears = self._listen_to(model)
             if call is not None:
                 self._before_forward(model, *call)
@@ -315,7 +305,7 @@ class Watch:
         if self.busy or torch.compiler.is_compiling():
             return
         stuck = self._sight.forward(training=self.model.training)
-        if not self.model.training or self._listening is not None:
+        if not self.model.training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
         if stuck is not None:
@@ -335,50 +325,35 @@ class Watch:
                 self.busy = False
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
-        """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
+        """Listen to the forward that begins, in the first one as the richest tier asks for."""
         self._standing, self._spread = self._stand(args, kwargs), spread(args, kwargs)
-        if self._subject is None:
-            tier = max(self.schedule.every, key=lambda tier: tier.rank)
-        shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        light = self._light if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
-        light = light if light is not None and light.ready() else None
-        if self._subject is None:
-            self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self.model)
-            self._names = Names(self.model)
-        if (light is None or light.hooked) and (self._apart or is_delicate(self.outer)):
-            self.busy = True
-            with aside(self.model), self._tap(tier) as seen:
-                self.model(*args, **kwargs)
+        first = self._subject is None
+        tier = max(self.schedule.every, key=lambda tier: tier.rank) if first else tier
+        self.busy = True  # it may be run aside
+        seen = self._listener.begin(tier, args, kwargs, first=first)
+        if seen is not None:
             self._heard(seen)
-        else:
-            self._listening = ExitStack()
-            listener = self._tap(tier) if light is None else light.listening()
-            self._hearing = self._listening.enter_context(listener)
-
-    def _tap(self, tier: Tier) -> AbstractContextManager[Seen]:
-        """Return a context that listens to one forward, to modules as they are now."""
-        return Tap(self.model, self._blocks, self._names).listening(tier, readers=self._subject is None)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
-        if self._listening is None:
+        if not self._listener.listens:
             return
+        seen = None
         with self._clock.watching():
             try:
-                self._stop_listening()
+                seen = self._listener.end()
                 raised = made is None and sys.exc_info()[0] is not None
-                if self._hearing is not None and not raised:
-                    self._heard(self._hearing)
+                if seen is not None and not raised:
+                    self._heard(seen)
             except Exception as error:
                 self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
-        self._clock.spend(0.0 if self._hearing is None else self._hearing.seconds)
-        self._hearing = None
+        self._clock.spend(0.0 if seen is None else seen.seconds)
 
     def _heard(self, seen: Seen) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe(self.model, seen, self.optimizer)
             self._subject.layers += () if self._probe is None else self._probe.layers
-            self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
+            self._listener.learn(seen)
             self._recorder.begin(
                 self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
             )
@@ -386,7 +361,7 @@ class Watch:
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
-            if not (self._apart or self._sharded or self._pending.clearing or is_delicate(self.outer)):
+            if not (self._sharded or self._pending.clearing or self._listener.apart):
                 self._pending.clearing = self.history.standing.clearing()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -409,7 +384,7 @@ class Watch:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                    parameters = (self._names or Names(self.model)).parameters(self.model)
+                    parameters = self._listener.parameters()
                     self._pending.before(parameters, self._known, budget)
                     if not self._sharded:
                         self.history.standing.look(parameters, optimizer, self.step)
@@ -454,11 +429,6 @@ class Watch:
         except Exception as error:
             self._recorder.complain("domain", f"where the data stand in the domain is not measured: {said(error)}")
             return None
-
-    def _stop_listening(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
 
     def _send(self, *, wait: bool = False) -> None:
         """Send what was measured of a step on its way to the host, and hand on what has arrived."""
