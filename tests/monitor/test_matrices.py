@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.probes.weights import Geometry, settled
+from normscope.monitor.probes.weights import Geometry, by_powers, followed, settled
 from normscope.monitor.watching import Watch, watch
 
 
@@ -205,6 +205,52 @@ def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
         below = math.log10(1.06) - math.log10(float(norms[0]))
         assert -1e-5 <= below <= float(errors[0]) + 1e-5
         assert float(errors[0]) <= READABLE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_powers_of_small_matrices_find_the_best_two(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rows = torch.randn(5, 7, 30, generator=draw) * torch.logspace(0, -2 * seed, 7)[:, None]
+    small = rows @ rows.mT
+    best = by_powers(small, 2)
+    values = torch.linalg.eigvalsh(small)
+    levels = torch.diagonal(best.mT @ small @ best, dim1=1, dim2=2)
+    assert torch.allclose(levels[:, 0], values[:, -1], rtol=2e-3)
+    assert torch.allclose(levels[:, 1], values[:, -2], rtol=2e-2)
+    assert torch.allclose(best.mT @ best, torch.eye(2).expand(5, 2, 2), atol=2e-2)
+    assert torch.equal(by_powers(torch.zeros(1, 3, 3), 1).isfinite(), torch.ones(1, 3, 1, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("case", "seed"), [("linear", 0), ("folded", 1), ("grouped", 2), ("folded", 3)])
+def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: int) -> None:
+    """A direction that was not the largest grows until it is."""
+    draw = torch.Generator().manual_seed(seed)
+    groups = 3 if case == "grouped" else 1
+    geometry = Geometry(kind="linear", shape=(1, 40), channels=30)
+    weight, other = (
+        torch.randn(30, 40, generator=draw),
+        torch.randn(30, 1, generator=draw) @ torch.randn(1, 40, generator=draw),
+    )
+    if case == "grouped":
+        geometry = Geometry(
+            kind="convolution", shape=(1, 6, 5, 5), channels=6, settings=([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        )
+        weight, other = torch.randn(6, 2, 3, 3, generator=draw), torch.zeros(6, 2, 3, 3)
+        other[4:] = torch.randn(2, 2, 3, 3, generator=draw)
+    scale = torch.rand(30, generator=draw) + 0.1 if case == "folded" else None
+    known = settled(geometry, weight, None, scale, draw).vectors
+    for step in range(1, 16):
+        now = weight + 0.05 * step * other
+        found = followed(geometry, now, known, scale, draw)
+        known = found.vectors.bfloat16().float()
+        eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
+        images = geometry.image(eye, now)
+        exact = [images] if scale is None else [images, images * scale]
+        for norm, error, dense_images in zip(found.norms, found.errors, exact, strict=True):
+            below = math.log10(float(torch.linalg.matrix_norm(dense_images.flatten(1), 2) / norm))
+            assert -1e-5 <= below <= max(float(error), 1e-5)
+            assert float(error) <= READABLE
+        assert found.vectors.shape == known.shape
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from normscope.core.errors import InputError
+from normscope.monitor.naming import Names
 from normscope.monitor.unseen import REPLACED
 from normscope.monitor.watching import Watch, watch
 
@@ -110,6 +111,22 @@ def test_other_optimizers_that_do_not_replace_it_are_silent(case: str) -> None:
             if other is not None:
                 step(side if case == "another model" else model, other)
     assert told(caught) == []
+
+
+# ---- names
+
+
+def test_names_are_those_of_torch_until_a_module_moves() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)), nn.ReLU())
+    model.register_parameter("own", nn.Parameter(torch.ones(2)))
+    model[1][0].weight = model[0].weight  # tied: it has the first of its names
+    names = Names(model)
+    assert names.parameters(model) == dict(model.named_parameters())
+    held = dict(model.named_parameters())
+    model.insert(0, nn.Linear(4, 4, bias=False))
+    moved = names.parameters(model)
+    assert list(moved) == ["own", "0 (new).weight", "0.weight", "0.bias", "1.0.bias"]
+    assert all(moved[name] is parameter for name, parameter in held.items())
 
 
 # ---- copies

@@ -232,12 +232,14 @@ def _filled(vectors: Sequence[Tensor], basis: Tensor) -> Tensor:
 
 
 def _best(matrices: Tensor, count: int) -> Tensor:
-    """Return the top eigenvectors of small symmetric matrices, the best first.
+    """Return the top eigenvectors of small symmetric matrices, the best first."""
+    if matrices.is_cuda:
+        return by_powers(matrices, count)
+    return torch.linalg.eigh(matrices)[1][:, :, -count:].flip(2)
 
-    On a GPU by high powers of them, which wait for nothing.
-    """
-    if not matrices.is_cuda:
-        return torch.linalg.eigh(matrices)[1][:, :, -count:].flip(2)
+
+def by_powers(matrices: Tensor, count: int) -> Tensor:
+    """Return the top eigenvectors of small symmetric matrices by high powers of them, which wait for no device."""
     found: list[Tensor] = []
     for _ in range(count):
         share = torch.linalg.matrix_power(matrices / _trace(matrices), POWER)
