@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.monitor.budget import Budget
 from normscope.monitor.measuring import BEGINNING
@@ -118,6 +120,58 @@ def test_the_error_of_a_norm_grows_with_its_age_and_faster_where_nothing_was_see
     calm = NormFigure(log10=1.03, error=0.002).corrected(then.carried(0.0, 20), 20)
     assert calm.drift == pytest.approx(FORGOTTEN * 0.002)
     assert calm.over == 20
+
+
+def test_norms_are_carried_on_by_the_growth_of_the_weight_less_that_of_the_deviation() -> None:
+    figure = NormFigure(log10=0.5, error=0.001, drift=1e-5, over=100)
+    norms = WeightNorms(bare=figure, folded=replace(figure, log10=0.2), step=10, size=1.0, level=-2.0)
+    later = norms.carried(20, 1.3, -1.6)
+    assert later.folded is not None
+    assert (later.bare.log10, later.folded.log10) == pytest.approx((0.8, 0.3))
+    assert later.step == 10
+    assert later.bare.error == pytest.approx(0.001 + CAUTION * 1e-5 * 10)
+    unknown = norms.carried(20, None, None)
+    assert unknown.bare.log10 == 0.5
+    assert math.isnan(norms.carried(20, math.nan, -2.0).bare.log10)
+
+
+class Calls(TorchDispatchMode):
+    """Counts what torch is asked to do."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, and with a record in ten steps: 48 calls for three layers, and at most two more for another."""
+    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+
+    def calls(depth: int, watched: bool) -> int:
+        torch.manual_seed(0)
+        blocks = [(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(depth)]
+        model = nn.Sequential(*(layer for block in blocks for layer in block))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        run = watch(model, optimizer, every=10) if watched else None
+        with contextlib.ExitStack() as stack:
+            if run is not None:
+                stack.enter_context(run)
+            for step in range(70):
+                if step == 60:
+                    counted = stack.enter_context(Calls())
+                optimizer.zero_grad()
+                loss = model(torch.ones(2, 4, 5, 5)).square().mean()
+                if run is not None:
+                    run.observe(loss=loss)
+                loss.backward()
+                optimizer.step()
+            return counted.count
+
+    extra = {depth: calls(depth, True) - calls(depth, False) for depth in (2, 6)}
+    assert extra[2] <= 60
+    assert extra[6] - extra[2] <= 4 * 2
 
 
 def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
