@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from normscope.monitor import norms as norms_module
+from normscope.monitor.budget import Budget
 from normscope.monitor.norm_figures import READABLE
+from normscope.monitor.norms import AFRESH, Norms
 from normscope.monitor.probes.weights import Geometry, by_powers, followed, settled
+from normscope.monitor.schedule import Tier
 from normscope.monitor.watching import Watch, watch
 
 
@@ -205,6 +209,25 @@ def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
         below = math.log10(1.06) - math.log10(float(norms[0]))
         assert -1e-5 <= below <= float(errors[0]) + 1e-5
         assert float(errors[0]) <= READABLE
+
+
+@pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH]), (True, [0, 5, AFRESH + 5])])
+def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
+    doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    norms, site = Norms(), ("a", "linear", 0)
+    geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
+    monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turn) or settled(*args))
+    for turn in range(AFRESH + 8):
+        if doubted and turn == 5:
+            norms.doubt(site)
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=Budget(None))
+    assert made == searches
+    made.clear()
+    for _ in range(3):
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.FULL, budget=Budget(None))
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import shutil
 import warnings
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.swa_utils import AveragedModel
 
 from normscope.core.errors import InputError
 from normscope.monitor.naming import Names
+from normscope.monitor.probes.histograms import BINS, MOST, SPAN, histogram
 from normscope.monitor.unseen import REPLACED
 from normscope.monitor.watching import Watch, watch
 
@@ -302,3 +305,26 @@ def test_the_full_tier_has_histograms_of_weights_and_gradients(tmp_path: Path) -
         assert shares[16] == pytest.approx(middle, abs=1e-6)
     read = Run(tmp_path).records[-1].histograms
     assert read["weight"][0] == pytest.approx(histograms(run, "weight")[0], rel=1e-5)
+
+
+def test_histograms_look_at_all_of_a_large_tensor_and_put_entries_where_they_belong() -> None:
+    large = torch.cat([torch.zeros(MOST), torch.ones(MOST)])  # every second entry is looked at
+    size, *shares = histogram(large).tolist()
+    assert size == pytest.approx(math.sqrt(0.5), rel=1e-3)
+    assert shares[BINS // 2] == pytest.approx(0.5, abs=1e-3)
+    width = 2 * SPAN / BINS
+    entries = torch.tensor([-9.0, -0.9, -0.1, 0.1, 0.5, 1.0, 9.0])
+    relative = entries / entries.square().mean().sqrt()
+    expected = [0.0] * BINS
+    for value in relative.tolist():
+        expected[min(max(int((value + SPAN) // width), 0), BINS - 1)] += 1 / 7
+    assert histogram(entries)[1:].tolist() == pytest.approx(expected, abs=1e-6)
+    assert histogram(torch.zeros(5)).tolist()[0] == 0.0
+
+
+def test_a_hook_on_all_modules_that_only_looks_leaves_weights_invariant() -> None:
+    handle = register_module_forward_hook(mean)
+    try:
+        assert invariant(net()) == "channel"
+    finally:
+        handle.remove()
