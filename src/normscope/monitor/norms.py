@@ -43,7 +43,8 @@ class Turns:
         """
         order = list(places)
         self._waited = {site: self._waited.get(site, 0) + 1 for site in order}
-        order.sort(key=lambda site: (self._waited[site] < PATIENCE, site not in due, self._served.get(site, 0)))
+        if budget.share is not None:  # otherwise all have their turn, in the same order in every process
+            order.sort(key=lambda site: (self._waited[site] < PATIENCE, site not in due, self._served.get(site, 0)))
         for site in order:
             if self._waited[site] < PATIENCE and not budget.affords((self._task, site)):
                 return
