@@ -211,6 +211,16 @@ def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
         assert float(errors[0]) <= READABLE
 
 
+def test_a_search_begins_where_no_weight_can_hide() -> None:
+    """The largest direction is orthogonal to what all entries have alike, and to every unit vector but two."""
+    across = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]) / math.sqrt(2.0)
+    weight = torch.eye(8) + 2.0 * across[:, None] * across
+    geometry = Geometry(kind="linear", shape=(1, 8), channels=8)
+    for seed in range(3):
+        found = settled(geometry, weight, None, None, torch.Generator().manual_seed(seed))
+        assert float(found.norms[0]) == pytest.approx(3.0, rel=1e-3)
+
+
 @pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH]), (True, [0, 5, AFRESH + 5])])
 def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
