@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..bounds.curve.shares import ShareCurve
@@ -42,6 +43,22 @@ def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run | ShareC
     }
     kind = _type(path)
     return kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+
+
+def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
+    """Return a name for each run: its folder's, or its path where several folders share a name; no name twice.
+
+    Args:
+        runs: with the paths they were given by.
+    """
+    own = [run.name for _, run in runs]
+    found: list[str] = []
+    for path, run in runs:
+        name = run.name if own.count(run.name) == 1 else path.as_posix()
+        while name in found:
+            name += "'"
+        found.append(name)
+    return found
 
 
 def open_audit(path: Path) -> Audit:

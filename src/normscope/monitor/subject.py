@@ -30,6 +30,9 @@ DECOUPLED = ("AdamW", "Adafactor")
 ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
 
+UNCHAINED = ("recurrent", "embedding")
+"""Families whose norms are no factors of a product along the network: applied many times over, or to tokens."""
+
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
@@ -309,7 +312,7 @@ def is_delicate(model: nn.Module) -> bool:
     A part of the model is compiled, or attention in eval mode, whose fast path torch takes only where nobody listens.
     """
     return any(
-        hasattr(module, "_orig_mod")
+        "_orig_mod" in module._modules  # hasattr would take long to say no
         or getattr(module, "_compiled_call_impl", None) is not None
         or (isinstance(module, ATTENTION) and not module.training)
         for module in model.modules()
