@@ -18,6 +18,8 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .geometry.symmetries import symmetries
+from .geometry.symmetry import Symmetries
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
@@ -41,6 +43,7 @@ __all__ = [
     "Scope",
     "Severity",
     "ShareCurve",
+    "Symmetries",
     "WeightSensitivity",
     "__version__",
     "audit",
@@ -53,6 +56,7 @@ __all__ = [
     "lipschitz",
     "rule",
     "spectral_norm",
+    "symmetries",
     "watch",
     "weight_sensitivity",
 ]

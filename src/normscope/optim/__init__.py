@@ -1,0 +1,1 @@
+"""Optimisers that know the geometry of normalized networks."""
