@@ -44,7 +44,7 @@ def piece_of(model: nn.Module, tensor: Tensor | None) -> Piece | None:
             offset = (tensor.data_ptr() - parameter.data_ptr()) // parameter.element_size()
             last = offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
             dense = parameter.numel() == 1 + sum((n - 1) * s for n, s in zip(parameter.shape, parameter.stride()))
-            if dense and 0 <= offset and last < parameter.numel():
+            if dense and offset >= 0 and last < parameter.numel():
                 return Piece(name=name, size=tuple(tensor.shape), stride=tensor.stride(), offset=offset)
     return None
 
@@ -206,8 +206,8 @@ class Mixing:
     Attributes:
         rows: what is mixed on both sides.
         groups, width: how many matrices, and of which size.
-        turn: None, or a matrix J with J^2 = -1 that A must commute with, A = diag(s) + diag(t) J: what rotary embeddings
-            leave of the symmetry (a scaling and a rotation of each plane).
+        turn: None, or a matrix J with J^2 = -1 that A must commute with, A = diag(s) + diag(t) J: what rotary
+            embeddings leave of the symmetry (a scaling and a rotation of each plane).
     """
 
     rows: tuple[Rows, ...]

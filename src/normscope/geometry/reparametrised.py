@@ -73,7 +73,7 @@ def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[Term], tupl
 def _weights(model: nn.Module) -> Iterator[_Normed]:
     for path, module in model.named_modules():
         if parametrize.is_parametrized(module):
-            for argument, chain in module.parametrizations.items():  # type: ignore[operator,union-attr]
+            for argument, chain in module.parametrizations.items():
                 if len(chain) != 1:
                     continue
                 if isinstance(chain[0], parametrizations._WeightNorm):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..core.errors import InputError
-from ..core.untouched import mode_of, outside_inference_mode, unwrapped, untouched
+from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.export import capture_batch
 from .attention import attention
@@ -30,8 +30,8 @@ def symmetries(
 
     By the structure of the graph: scales of channels (BatchNorm, InstanceNorm), groups (GroupNorm) and layers
     (LayerNorm, RMSNorm), shifts W + 1 u^T of all rows in front of a LayerNorm, redundant biases, `weight_norm` and
-    `spectral_norm`, pairs of layers that trade a factor per channel through a ReLU or directly, and pairs of queries and
-    keys, of values and outputs. Each is then checked in float64 at random group elements: the output stays; the
+    `spectral_norm`, pairs of layers that trade a factor per channel through a ReLU or directly, and pairs of queries
+    and keys, of values and outputs. Each is then checked in float64 at random group elements: the output stays; the
     gradient has no part along it; H X w = -X^T grad; the Fisher information along it is zero. Where it holds up to
     eps, all of this is checked where eps plays no part, and the defect at the weights as found against the formula
     <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat. What fails is shown as failed and claimed nowhere.

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, said
+from ..core.untouched import drops
 from ..graph.call import Call, select
 from .actions import State, laid_out
 
@@ -63,7 +64,7 @@ def dropping_nothing(model: nn.Module) -> Iterator[None]:
         (module, name, value)
         for module in model.modules()
         for name, value in vars(module).items()
-        if "drop" in name and isinstance(value, float)
+        if ("drop" in name or (name == "p" and drops(module))) and isinstance(value, float)
     ]
     try:
         for module, name, _ in held:
