@@ -90,6 +90,7 @@ class Layers:
         self._constants = [
             (node.name, leaf) for node in graph for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)
         ]
+        self._tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         found = ((node.name, self._layer(node)) for node in graph)
         self.by_name: dict[str, Layer] = {name: layer for name, layer in found if layer is not None}
 
@@ -100,7 +101,8 @@ class Layers:
     def alone(self, node: Node, *tensors: Tensor | None) -> bool:
         """Whether no other operator reads these tensors, nor anything that was computed from their parameters."""
         given = [tensor for tensor in tensors if tensor is not None]
-        derived = any(overlap(tensor, source) for tensor in given for _, source in self.graph.derived)
+        others = (*(source for _, source in self.graph.derived), *self._tables)  # a graph may start behind its tables
+        derived = any(overlap(tensor, source) for tensor in given for source in others)
         return not derived and not any(
             name != node.name and overlap(tensor, other) for tensor in given for name, other in self._constants
         )

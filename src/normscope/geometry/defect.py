@@ -13,19 +13,22 @@ from .candidate import Candidate
 from .normalized import joined
 
 
-def defects(graph: Graph, candidates: list[Candidate], weights: Tensor) -> dict[int, Tensor]:
+def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: Tensor) -> dict[int, Tensor]:
     """Return what the formula gives for <w_k, grad_k> of every unit of every scaling in front of a normalizer.
 
     Args:
         graph: of the whole batch, in float64.
         candidates: any; those without feeds are passed over.
         weights: the loss is the sum of the outputs times these.
+        output: of the model; nothing is returned if the graph's is another (a model that drops values by itself).
 
     Returns:
         One tensor per such candidate, by its place in the list.
     """
     inputs = [item.value.detach().clone().requires_grad_() for item in graph.inputs]
     values = graph.values(*inputs)
+    if not torch.allclose(values[graph.output], output, rtol=1e-6, atol=1e-6 * float(output.abs().amax())):
+        return {}
     wanted = {place: one for place, one in enumerate(candidates) if one.feeds}
     nodes = [feed.normalizer for one in wanted.values() for feed in one.feeds]
     outputs = [values[node.name] for node in nodes]

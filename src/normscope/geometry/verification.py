@@ -82,15 +82,15 @@ def verify(function: Function, graph: Graph, candidates: list[Candidate], genera
     """
     if not candidates:
         return []
-    found = _Point(function, function.start, generator, second=False)
+    found = _Point(function, function.start, generator)
     weights = found.loss
-    expected = defects(graph.double(), candidates, weights)
+    expected = defects(graph.double(), candidates, weights, found.output)
     raised = dict(function.start)
     for one in candidates:
         if one.feeds:
             lift = torch.full((one.action.units,), 2.0 * math.log(RAISED), dtype=torch.float64)
             raised = one.action.apply(raised, lift.to(weights.device))
-    free = _Point(function, raised, generator, second=True)
+    free = _Point(function, raised, generator)
     made = []
     with Progress("checking symmetries", total=len(candidates)) as progress:
         for place, one in enumerate(candidates):
@@ -129,7 +129,7 @@ def _evidence(
 class _Point:
     """A state of the parameters, with the output, a random linear loss, its gradient, and what differentiates them."""
 
-    def __init__(self, function: Function, state: State, generator: torch.Generator, *, second: bool) -> None:
+    def __init__(self, function: Function, state: State, generator: torch.Generator) -> None:
         self.function, self.state = function, state
         leaves = {name: value.detach().clone().requires_grad_() for name, value in state.items()}
         output = function(leaves)

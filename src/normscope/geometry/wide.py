@@ -98,6 +98,7 @@ class Function:
         self.model, self.call = model, call
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.start: State = {name: laid_out(p.detach(), p) for name, p in model.named_parameters()}
+        self._random = torch.get_rng_state()
         self._buffers = {name: _widened(buffer) for name, buffer in model.named_buffers()}
 
     def __call__(self, state: State) -> Tensor:
@@ -112,6 +113,7 @@ class Function:
             (self.call.args, self.call.kwargs),
         )
         count("passes", self.call.count)
+        torch.set_rng_state(self._random)  # what the model draws is the same in every run
         try:
             with sdpa_kernel(SDPBackend.MATH), Wide(self._dtype):
                 result = functional_call(self.model, {**state, **buffers}, args, kwargs)

@@ -79,6 +79,7 @@ class Measurement:
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._rows: dict[Site, Tensor] = {}
         self._rates: dict[Site, float | Tensor] = {}
+        self._powers: dict[Site, int | None] = {}
         self._copies: dict[str, Tensor] = {}
         self._known, self._budget = Known(), Budget(None)
         self._parcel: Parcel | None = None
@@ -158,12 +159,14 @@ class Measurement:
     def after(self) -> None:
         """Measure what the optimizer's step did."""
         parameters = self._parameters
-        rates = {id(p): _rate(group) for group in self.optimizer.param_groups for p in group["params"]}
+        groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
             with self._budget.spending(("update", site), more=True):
                 moved = self._grouped(site) - before
                 self._contents[("update", site)] = updates.parts(before, moved)
-            self._rates[site] = rates.get(id(parameters[self.subject.rows[site][0][0]]), math.nan)
+            group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
+            self._rates[site] = math.nan if group is None else _rate(group)
+            self._powers[site] = None if group is None else effective_power(self.optimizer, group)
         if self._copies:
             far = l2_norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
             self._names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
@@ -317,7 +320,7 @@ class Measurement:
         """Return the figures of the scale-invariant weights whose turn it was."""
         rates = [float(found[("rate", s)][0]) if isinstance(r, Tensor) else float(r) for s, r in self._rates.items()]
         numbers = [found[("update", site)] for site in self._rates]
-        rows = updates.measure_all(numbers, lr=rates, power=effective_power(self.optimizer))
+        rows = updates.measure_all(numbers, lr=rates, powers=list(self._powers.values()))
         turned = dict(zip(self._rates, rows, strict=True))
         return [turned.get(site) for site in self.subject.places["weight"]]
 

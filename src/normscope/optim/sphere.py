@@ -17,7 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Matrices = Sequence[Tensor]
+Matrices = list[Tensor]
+ROUNDING = 4.0
+"""Times the float's eps: a gradient whose square along the sphere is a smaller share of the whole counts as zero, since
+rounding is all that is left of it (in float32: less than 0.0007 of the gradient)."""
 
 
 @contextmanager
@@ -134,8 +137,12 @@ def _tangent(ys: Matrices, gradients: Matrices, clip: float | None) -> _Tangent:
     length = _norms(ys)
     safe = torch.where(length > 0, length, 1.0)
     along = torch.cat([torch.linalg.vecdot(y, g) for y, g in zip(ys, gradients, strict=True)])[:, None] / safe
-    norm = length * (_norms(gradients).square() - along.square()).clamp(min=0.0).sqrt()
+    whole = _norms(gradients).square()
+    across = whole - along.square()
+    across = torch.where(across > ROUNDING * torch.finfo(whole.dtype).eps * whole, across, 0.0)
+    norm = length * across.sqrt()
     share = torch.ones_like(norm) if clip is None else clip / norm.clamp(min=clip)
+    share = torch.where(norm > 0, share, 0.0)
     return _Tangent(ys=ys, gradients=gradients, length=length, safe=safe, along=along, norm=norm, share=share)
 
 
@@ -145,4 +152,4 @@ def _norms(rows: Matrices) -> Tensor:
 
 def _add(rows: Matrices, others: Matrices, factors: Tensor) -> None:
     """Add to each row another times its factor."""
-    torch._foreach_addcmul_(rows, others, factors.split([len(matrix) for matrix in rows]))
+    torch._foreach_addcmul_(rows, others, list(factors.split([len(matrix) for matrix in rows])))
