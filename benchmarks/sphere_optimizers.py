@@ -7,9 +7,9 @@
 Steps: the convolutions of a ResNet18 (11 million weights), gradients given; the least of several steps, in processor
 time of one thread on the CPU. geoopt's RiemannianSGD is measured too where it is installed.
 
-Curves: a small network with BatchNorm on scikit-learn's digits, five seeds, each optimizer at a few learning rates; shown
-is the rate with the best mean accuracy on the test part after the last epoch, so all have been chosen alike. Nothing
-else was tuned.
+Curves: a small network with BatchNorm on scikit-learn's digits, five seeds, each optimizer at a few learning rates;
+shown is the rate with the best mean accuracy on the test part after the last epoch: all have been chosen alike, and all
+are therefore a little too good. Nothing else was tuned.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def curves() -> None:
     }
     print(f"\nDigits, a network of 4 layers with BatchNorm, {len(SEEDS)} seeds, {EPOCHS} epochs")
     print(
-        f"  {'':24s} {'rate':>6s}   test accuracy, mean ± deviation (least)   training loss after 1, 3, 6, {EPOCHS} epochs"
+        f"  {'':24s} {'rate':>6s}   test accuracy, mean ± deviation (least)   training loss after epoch 1, 3, 6, {EPOCHS}"
     )
     for name, (maker, rates) in tried.items():
         runs = {rate: [curve(seed, maker(rate)) for seed in SEEDS] for rate in rates}
