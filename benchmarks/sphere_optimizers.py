@@ -147,7 +147,7 @@ def curves() -> None:
     }
     print(f"\nDigits, a network of 4 layers with BatchNorm, {len(SEEDS)} seeds, {EPOCHS} epochs")
     print(
-        f"  {'':24s} {'rate':>6s}   test accuracy, mean ± deviation (least)   training loss after epoch 1, 3, 6, {EPOCHS}"
+        f"  {'':24s} {'rate':>6s}   test accuracy, mean ± deviation (least)   training loss, epochs 1, 3, 6, {EPOCHS}"
     )
     for name, (maker, rates) in tried.items():
         runs = {rate: [curve(seed, maker(rate)) for seed in SEEDS] for rate in rates}

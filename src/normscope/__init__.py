@@ -1,6 +1,6 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
-from . import optim
+from . import optim as optim
 from .bounds.curve.curve import curve
 from .bounds.curve.shares import ShareCurve
 from .bounds.data.quantile import DataBracket
@@ -55,7 +55,6 @@ __all__ = [
     "domain",
     "ladder",
     "lipschitz",
-    "optim",
     "rule",
     "spectral_norm",
     "symmetries",

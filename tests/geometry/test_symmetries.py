@@ -438,6 +438,41 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert ns.symmetries(model, batch, mode="train") == found
 
 
+class Once(torch.autograd.Function):
+    """Can be differentiated once."""
+
+    @staticmethod
+    def forward(context, x: Tensor) -> Tensor:
+        return x.tanh()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def test_two_weights_of_one_module_are_two_layers() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(noise(4, 3)), nn.Parameter(noise(4, 4, seed=1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = F.layer_norm(F.linear(x, self.a), (4,)).tanh()
+            return F.layer_norm(F.linear(y, self.b), (4,)).tanh()
+
+    found = ns.symmetries(Bare(), noise(5, 3), mode="eval")
+    scales = [row.parameters for row in found.verified if row.kind == "layer scale"]
+    assert scales == [("a",), ("b",)]
+    assert len(found.rows) == len(found.verified)
+
+
+def test_a_model_that_cannot_be_differentiated_twice_is_one_sentence() -> None:
+    model = shaken(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), Function(Once.apply), nn.Linear(4, 2)))
+    with pytest.raises(ns.NormscopeError):
+        ns.symmetries(model, noise(5, 3), mode="train")
+
+
 def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(InputError, match="no parameters"):
         ns.symmetries(nn.ReLU(), noise(2, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..graph.invariance import Feed, feeds
+from ..graph.invariance import Feed, feeds, weight_layer
 from ..graph.memory import overlap
 from .actions import Piece, Scaling, Shift, Term
 from .candidate import Candidate, Kind, Layer, Layers, conv_groups
@@ -47,17 +47,21 @@ def normalized(layers: Layers) -> tuple[list[Candidate], list[tuple[str, str]]]:
 def _why(feed: Feed) -> str:
     if not feed.exclusive:
         return READ
-    return SHARED if feed.bias_redundant == "no" and feed.normalizer.operator != "batch_norm" else EVAL
+    return SHARED if feed.bias_redundant == "no" else EVAL
 
 
 def _same_weight(first: Feed, second: Feed) -> bool:
+    """Whether two layers apply the same weight: the same memory, or made anew by the same module from the same."""
     one, other = (weight_of(feed) for feed in (first, second))
-    return first.weight.path == second.weight.path or overlap(one, other)
+    made = first.weight.path == second.weight.path and one.shape == other.shape and torch.equal(one, other)
+    return made or overlap(one, other)
 
 
 def weight_of(feed: Feed) -> Tensor:
     """Return the weight as the layer applies it."""
-    return next(leaf for leaf in (*feed.weight.args, *feed.weight.kwargs.values()) if isinstance(leaf, Tensor))
+    layer = weight_layer(feed.weight)
+    assert layer is not None
+    return layer.weight
 
 
 def joined(many: list[Feed]) -> Tensor:

@@ -19,7 +19,7 @@ def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[
         term = one.action.terms[0]  # type: ignore[union-attr]
         weight = named[term.piece.name]
         layout = blocks(term.units, tuple(weight.shape), term.piece.size, one.action.units)
-        if layout is not None and weight.requires_grad and weight.is_contiguous():
+        if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
             spheres.setdefault(layout, []).append(weight)
             on_spheres.add(id(weight))
     groups: list[dict[str, Any]] = [

@@ -13,6 +13,7 @@ from torch import nn
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.plain import plain, revived
+from ..core.untouched import unwrapped
 from ..report.shown import Shown
 from .candidate import KINDS, SPHERICAL, Kind
 from .verification import Evidence
@@ -228,7 +229,7 @@ class Symmetries(Shown):
         return symmetries_document(self, brief=brief)
 
     def _owner(self, model: nn.Module | None) -> nn.Module:
-        owner = self._model if model is None else model
+        owner = self._model if model is None else unwrapped(model) if isinstance(model, nn.Module) else model
         if owner is None or self._model is None:
             raise InputError(ELSEWHERE)
         named = {name: tuple(p.shape) for name, p in self._model.named_parameters()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError, said
 from ..core.progress import Progress
 from ..graph.ir import Graph
 from .actions import State, blank
@@ -24,6 +25,8 @@ RAISED = 1e6
 """Factor on all scale-invariant weights at the point where eps plays no part."""
 HOLDS = 1e-6
 """Share of the effect of a change by chance that a symmetry may have: rounding of float64 through deep networks."""
+CURVED = 1e-4
+"""The same for H X w + X^T grad: a second derivative loses twice as many digits."""
 SEEN = 1e-9
 """Relative change of the output below which a change by chance counts as not seen."""
 
@@ -66,7 +69,7 @@ class Evidence:
             return f"the gradient has a part of {self.radial_no_eps:.2g} along it"
         if self.radial_error is not None and not self.radial_error <= HOLDS:
             return f"the derivative along it differs from the formula of eps by {self.radial_error:.2g}"
-        if self.hessian is not None and not self.hessian <= math.sqrt(HOLDS) * 1e-1:
+        if self.hessian is not None and not self.hessian <= CURVED:
             return f"H X w + X^T grad is not zero but {self.hessian:.2g}"
         return None
 
@@ -158,9 +161,14 @@ class _Point:
         names = list(self._leaves)
         if not total.requires_grad:
             return zero
-        made = torch.autograd.grad(
-            total, [self.loss, *self._leaves.values()], retain_graph=True, allow_unused=True, materialize_grads=True
-        )
+        wanted = [self.loss, *self._leaves.values()]
+        try:
+            made = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
+        except RuntimeError as error:
+            raise InputError(
+                f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
+                "that operator out in others, or measure the part of the model without it"
+            ) from error
         return dict(zip(names, made[1:], strict=True)), made[0]
 
     def moved(self, direction: State, relative_to: _Point | None = None) -> Tensor:

@@ -227,7 +227,7 @@ class SphereAdam(_SphereOptimizer):
         >>> optimizer = ns.optim.SphereAdam([weight], lr=0.05, units="channel")
         >>> (weight * torch.tensor([1.0, 0.0])).sum().backward()
         >>> optimizer.step()
-        >>> round(float(weight.norm()), 4)
+        >>> round(weight.norm().item(), 4)
         5.0
 
     Reference: Cho and Lee, Riemannian approach to batch normalization, NeurIPS 2017, algorithms 2 and 4.
