@@ -95,4 +95,6 @@ def page(data: dict) -> str:
             numbers = [f"{found['parameters']:,}", f"{found['degrees_of_freedom']:,}", *cells]
             numbers += [str(found["failed"]), str(found["unseen"]), f"{found['largest_change_no_eps']:.1e}"]
             lines.append(f"| {name} | {mode} | {' | '.join(numbers)} |")
+    missing = [name for name in FAMILIES if name not in data]
+    lines += ["", f"Not measured yet: {', '.join(missing)}."] if missing else []
     return "\n".join(lines) + "\n"
