@@ -1,5 +1,6 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
+from . import optim as optim
 from .bounds.curve.curve import curve
 from .bounds.curve.shares import ShareCurve
 from .bounds.data.quantile import DataBracket
@@ -18,6 +19,8 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .geometry.symmetries import symmetries
+from .geometry.symmetry import Symmetries
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
@@ -41,6 +44,7 @@ __all__ = [
     "Scope",
     "Severity",
     "ShareCurve",
+    "Symmetries",
     "WeightSensitivity",
     "__version__",
     "audit",
@@ -53,6 +57,7 @@ __all__ = [
     "lipschitz",
     "rule",
     "spectral_norm",
+    "symmetries",
     "watch",
     "weight_sensitivity",
 ]

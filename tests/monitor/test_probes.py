@@ -187,7 +187,7 @@ class TestWeights:
 class TestUpdates:
     def found(self, before: Tensor, after: Tensor, power: int | None = 2) -> dict[str, float]:
         numbers = updates.parts(before, after - before).double().numpy()
-        found = updates.measure_all([numbers, numbers], lr=[1.0, 0.1], power=power)[1]
+        found = updates.measure_all([numbers, numbers], lr=[1.0, 0.1], powers=[power, power])[1]
         return dict(zip(updates.QUANTITIES, found.tolist(), strict=True))
 
     def test_a_turn(self) -> None:

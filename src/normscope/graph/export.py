@@ -105,6 +105,15 @@ def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, outp
     return Traces(model, mode=mode, output=output).at(batch)
 
 
+@outside_inference_mode
+def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into the graph of the whole batch as one input, in either mode; otherwise as `capture` does."""
+    forced, mode = mode, mode_of(model, mode)
+    with untouched(model, forced):
+        call = settle(model, prepare(model, batch, output), mode)
+    return _captured(model, dataclasses.replace(call, per_sample=False), forced, mode)[0]
+
+
 class Traces:
     """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
 

@@ -53,11 +53,11 @@ class Sent:
         tier: how much is measured.
         subject: what is watched.
         known: what earlier steps found of the layers.
-        power: of the norm in the effective learning rate.
         lost: layers that have other parameters than at first.
         ran: weight layers that the forward was seen to run.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
+        powers: of the norm in the effective learning rate of each of them.
         names: of the parameters, in the order of their sizes, gradients and moves.
         sets, widths: what every normalizer normalized, apart from figures, and how many sets have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
@@ -69,11 +69,11 @@ class Sent:
     tier: Tier
     subject: Subject
     known: Known = field(default_factory=Known)
-    power: int | None = None
     lost: list[str] = field(default_factory=list)
     ran: set[Site] = field(default_factory=set)
     lr: list[float | Tensor] = field(default_factory=list)
     rates: dict[Site, float | Tensor] = field(default_factory=dict)
+    powers: dict[Site, int | None] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     sets: dict[Site, Sets] = field(default_factory=dict)
     widths: dict[Site, int] = field(default_factory=dict)
@@ -195,7 +195,7 @@ def _updates(sent: Sent, found: Found) -> list[np.ndarray | None]:
     """Return the figures of the scale-invariant weights whose turn it was."""
     rates = [float(found[("rate", s)][0]) if isinstance(r, Tensor) else float(r) for s, r in sent.rates.items()]
     numbers = [found[("update", site)] for site in sent.rates]
-    rows = updates.measure_all(numbers, lr=rates, power=sent.power)
+    rows = updates.measure_all(numbers, lr=rates, powers=list(sent.powers.values()))
     turned = dict(zip(sent.rates, rows, strict=True))
     return [turned.get(site) for site in sent.subject.places["weight"]]
 

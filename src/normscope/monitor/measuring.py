@@ -47,7 +47,7 @@ class Measurement:
 
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
-        self.sent = Sent(step=step, tier=tier, subject=subject, power=effective_power(optimizer))
+        self.sent = Sent(step=step, tier=tier, subject=subject)
         self.seen: Seen | None = None
         self.clearing: Clearing | None = None
         self.losses: list[Tensor] = []
@@ -146,12 +146,14 @@ class Measurement:
     def after(self) -> None:
         """Measure what the optimizer's step did."""
         parameters = self._parameters
-        rates = {id(p): _rate(group) for group in self.optimizer.param_groups for p in group["params"]}
+        groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
             with self._budget.spending(("update", site), more=True):
                 moved = self._grouped(site) - before
                 self._contents[("update", site)] = updates.parts(before, moved)
-            self.sent.rates[site] = rates.get(id(parameters[self.subject.rows[site][0][0]]), math.nan)
+            group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
+            self.sent.rates[site] = math.nan if group is None else _rate(group)
+            self.sent.powers[site] = None if group is None else effective_power(self.optimizer, group)
         if self._copies:
             far = l2_norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
             self.sent.names["moved"], self._contents["moved"] = list(far), torch.stack(list(far.values()))
