@@ -1,7 +1,8 @@
-"""What every test shares: hypothesis profiles, the meaning of the `gpu` and `slow` marks."""
+"""What every test shares: hypothesis profiles, the meaning of the `gpu`, `slow` and `one_in` marks."""
 
 import functools
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +24,16 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("fixed" if "not slow" in config.option.markexpr else "random")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest itself leaves the slow tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases: Counter[str] = Counter()
     for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            test = item.nodeid.split("[")[0]
+            if cases[test] % mark.args[0] > 0:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

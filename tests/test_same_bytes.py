@@ -131,6 +131,7 @@ def jumping(step: float = 1e5) -> Callable[[], float]:
     return tick
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("call", "name"), PAIRS)
 def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
     first = written(call, name)

@@ -1,5 +1,6 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
+from . import optim as optim
 from .bounds.curve.curve import curve
 from .bounds.curve.shares import ShareCurve
 from .bounds.data.quantile import DataBracket
@@ -24,6 +25,8 @@ from .geometry.hessian import hessian
 from .geometry.margins import Margins, margins
 from .geometry.smoothness import Smoothness, smoothness
 from .geometry.spectrum import Spectrum
+from .geometry.symmetries import symmetries
+from .geometry.symmetry import Symmetries
 from .graph.export import capture
 from .graph.ir import Graph
 from .linalg.layers import spectral_norm
@@ -52,6 +55,7 @@ __all__ = [
     "ShareCurve",
     "Smoothness",
     "Spectrum",
+    "Symmetries",
     "WeightSensitivity",
     "__version__",
     "audit",
@@ -69,6 +73,7 @@ __all__ = [
     "rule",
     "smoothness",
     "spectral_norm",
+    "symmetries",
     "watch",
     "weight_sensitivity",
 ]

@@ -178,6 +178,7 @@ SHAPES: dict[str, Callable[[Sheet], Iterator[Graph]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_of_graphs(shape: str) -> None:
     for graph in SHAPES[shape](Sheet((1, 5), seed=2)):

@@ -75,6 +75,7 @@ def kept(confidence: float, held: int) -> bool:
     return bool(binom.cdf(held, DRAWS, confidence) > CHANCE)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize(("share", "confidence", "count"), [(0.99, 0.95, 299), (0.9, 0.9, 100), (0.95, 0.8, 60)])
 def test_coverage_is_never_below_the_confidence(name: str, share: float, confidence: float, count: int) -> None:

@@ -86,6 +86,7 @@ DWINDLING = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", DWINDLING)
 def test_a_row_that_vanishes_and_comes_back(name: str) -> None:
     slope, factors = DWINDLING[name]
@@ -114,6 +115,7 @@ def test_slopes_of_any_size(slope: float) -> None:
         assert_above(lambda x: F.leaky_relu(F.linear(x, weight), slope), truth + math.log10(abs(slope)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("row", [1e-170, 1e-200, 1e-300, 1e-100, 0.0])
 def test_single_outputs_of_any_size(row: float) -> None:
     """One certificate gives all of them: a small one beside a large one has a figure of its own all the same."""
@@ -215,6 +217,7 @@ UNITS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("slope", [0.0, -0.5])
 @pytest.mark.parametrize("name", UNITS)
 def test_units_that_turn_together_or_never_are_no_obstacle(name: str, slope: float) -> None:
@@ -252,6 +255,7 @@ def test_values_that_are_zero_throughout_rule_nothing_out(build) -> None:
     assert searched(graph, 20_000).log10_upper >= math.log10(enumeration.constant(graph)) - 1e-9
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_degenerate_networks_of_two_layers_are_sound(seed: int) -> None:
     sheet = Sheet((1, 2), seed=seed)
@@ -303,6 +307,7 @@ BUGS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_caught(name: str, monkeypatch: Patch) -> None:
     plant, trial = BUGS[name]

@@ -118,6 +118,7 @@ def test_however_many_samples_there_are(name: str, samples: int) -> None:
     assert all(one.lower == pytest.approx(truth) == one.upper for one in bracket.per_sample)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [*LIES, *TRUE])
 def test_a_jacobian_is_that_of_the_forward(name: str) -> None:
     function, truth = (LIES | TRUE)[name]
@@ -221,6 +222,7 @@ UNTRACED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("width", [4, 40])
 @pytest.mark.parametrize("name", UNTRACED)
 def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, width: int) -> None:
@@ -303,6 +305,7 @@ def test_weight_sensitivities_see_the_forward() -> None:
 
 
 class TestMismatches:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("name", LIES)
     def test_a_lie_is_found_where_it_is(self, name: str) -> None:
         function, _ = LIES[name]

@@ -166,6 +166,7 @@ def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
     assert max(jacobian_norm(model, row) for row in x) <= rungs["best"].upper
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "function",
     [

@@ -134,6 +134,7 @@ def sample(batch: object, index: int) -> object:
     return tuple(value[index : index + 1] for value in batch) if isinstance(batch, tuple) else batch[index : index + 1]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_all_at_once_is_each_alone(name: str) -> None:
     build, draw = CASES[name]
@@ -177,6 +178,7 @@ def test_a_witness_attains_the_lower_side() -> None:
 
 
 class TestUpperSides:
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("dtype", [torch.float32, F64])
     @pytest.mark.parametrize("seed", range(6))
     def test_no_upper_side_is_below_the_truth(self, seed: int, dtype: torch.dtype) -> None:
@@ -261,6 +263,7 @@ class Difference(nn.Module):
 
 
 class TestRange:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("name", UNDERFLOWS)
     def test_a_float32_model_whose_products_leave_its_range(self, name: str, width: int) -> None:

@@ -126,6 +126,7 @@ def challenge(net: str, radius: float) -> Enclosures:
     return seen
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("net", NETS)
 def test_linear_bounds_hold_at_every_point_tried(net):
     for radius in RADII:
@@ -298,6 +299,7 @@ BUGS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_in_linear_bounds_is_caught(bug, monkeypatch):
     plant, net, radius = BUGS[bug]

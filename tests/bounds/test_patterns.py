@@ -115,6 +115,7 @@ def wedges(number: int) -> tuple[Graph, list[torch.Tensor], float]:
 
 
 class TestBruteForce:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         "graph",
         [

@@ -302,6 +302,7 @@ def params() -> list[Any]:
     return [pytest.param(bug, id=bug.name, marks=[] if bug.quick else [pytest.mark.slow]) for bug in BUGS]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("bug", params())
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
     for name, value in (("SAMPLES", 32), ("STARTS", 1), ("ROUNDS", 4)):

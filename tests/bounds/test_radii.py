@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from normscope.bounds.radius.page import headline
+from normscope.bounds.radius.page import compared_radii, headline
 from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError, SoundnessError
@@ -28,6 +28,17 @@ def test_accuracies_by_radius():
     with pytest.raises(InputError, match="number >= 0"):
         radii.certified_accuracy(-1.0)
     assert repr(radii) == "<Radii of net: 3 samples, median certified radius 0.1>"
+
+
+def test_networks_are_compared_at_radii_that_are_certified_and_at_radii_that_attacks_find():
+    small = result(radius=(0.011, 0.025, 0.0), attacked=(0.9, 0.7, 0.0))
+    table = compared_radii({"a": small, "b": result(radius=(0.012, 0.0, 0.0), attacked=(0.8, math.inf, 0.0))})
+    assert [column.title for column in table.columns][2:] == [
+        "certified 0.01", "certified 0.5", "attacked 0.01", "attacked 0.5",
+    ]  # fmt: skip
+    assert table.rows[0][2:] == pytest.approx((2 / 3, 0, 2 / 3, 2 / 3))
+    nothing = result(radius=(0.0,) * 3, attacked=(math.inf, math.inf, 0.0))
+    assert [column.title for column in compared_radii({"a": nothing}).columns][2:] == ["certified 1", "attacked 1"]
 
 
 def test_a_radius_beyond_the_attacked_one_cannot_be_made():

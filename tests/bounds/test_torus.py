@@ -67,6 +67,7 @@ class Watched:
         return self.free.choose(step, known, qvv, log)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_tori_carry_what_the_network_computes_and_the_state_holds_it(name: str) -> None:
     segments = case(name)
@@ -165,6 +166,7 @@ def test_planted_errors_are_found(
     Replay(segments, planned(segments)[0]).run()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in MASKED_AWAY | NOT_LINEAR])
 def test_the_dense_plan_with_the_same_multipliers_is_below_and_near(name: str) -> None:
     segments = case(name)

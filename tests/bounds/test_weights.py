@@ -252,6 +252,7 @@ class Restless(nn.Module):
         return x.std(1) if self.trouble == "rule" else x
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
     ("trouble", "error"), [(None, None), ("branch", CaptureError), ("rule", MissingRuleError), ("loss", InputError)]

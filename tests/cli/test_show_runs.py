@@ -1,13 +1,16 @@
 """`normscope show` and `normscope compare` of training runs."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from normscope.diagnosis.result import Audit
+from normscope.monitor.live import live_data
 from normscope.monitor.run import Run
+from normscope.monitor.serving import LiveServer
 
 
 def _logs():
@@ -39,6 +42,43 @@ def test_show_prints_a_run_and_writes_its_page(runs, run):
     assert "blocks.2.bn" in done.out
     assert done.out.endswith("wrote run.html\n")
     assert (runs / "run.html").read_text() == Run("runs/a").to_html()
+
+
+def test_the_page_is_written_before_anything_is_printed(runs, run, monkeypatch):
+    seen = []
+    monkeypatch.setattr("normscope.cli.show.print_document", lambda _: seen.append((runs / "run.html").exists()))
+    assert run("show", "runs/a", "--html", "run.html").code == 0
+    assert seen == [True]
+
+
+def test_live_serves_several_runs_and_says_where(runs, run, monkeypatch):
+    served = []
+
+    def serve(server):
+        found = live_data(server._runs, server._names, ["Loss"], 0, 1e9)
+        served.append([run["name"] for run in found["runs"]])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveServer, "serve_forever", serve)
+    done = run("show", "runs/a", "runs/b", "--live")
+    assert (done.code, done.err, served) == (0, "", [["a", "b"]])
+    assert re.fullmatch(r"live at http://127\.0\.0\.1:\d+/[\w-]{32}/ \(Ctrl-C ends\)\nended\n", done.out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("runs/a", "runs/b"), "normscope compare sets them side by side"),
+        (("audit.json", "--live"), "audit.json is no folder of a run"),
+        (("runs/a", "--live", "--html", "x.html"), "leave --html out"),
+        (("runs", "--live"), "there are runs in it: a, b"),
+        (("nothing", "--live"), "nothing"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(runs, run, arguments, said):
+    done = run("show", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
 def test_show_takes_the_log_itself_too(runs, run):

@@ -7,8 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds import work as working
+from normscope.bounds.work import Work
+from normscope.core.budget import Budget
 from normscope.core.cost import Cost
 from normscope.core.errors import InputError
+from normscope.diagnosis import rows
+from normscope.diagnosis.streaming import watch_data
+from normscope.graph.invariance import feeds
 from normscope.linalg import norms
 from normscope.linalg.linear_map import Centering, Identity
 
@@ -77,6 +83,34 @@ def test_the_lower_side_of_a_fast_audit_is_the_jacobian_it_saw(audits):
     fast = audits["fast"]
     assert fast.lipschitz.log10_lower == pytest.approx(fast.observed.log10_lower, abs=1e-6)
     assert any("without a search" in note for note in fast.lipschitz.notes)
+
+
+def test_a_large_network_tries_pairs_at_its_steepest_sample_alone(monkeypatch, audits):
+    """Five pairs at each of three samples; then five at one sample."""
+    assert audits["fast"].cost.passes["bounds"] == 2 * 3 * 5
+    monkeypatch.setattr(working, "PAIRS_FEWER", 0.0)
+    torch.manual_seed(1)
+    batch = torch.randn(8, 6)
+    large = ns.audit(mlp(), batch)
+    assert large.cost.passes["bounds"] == 2 * 5
+    assert large.lipschitz.log10_lower == pytest.approx(audits["fast"].lipschitz.log10_lower, abs=1e-6)
+
+
+def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
+    model, batch = mlp(), torch.randn(8, 6)
+    work = Work(model, batch)
+    work.rungs()
+    data = watch_data(model, [batch], mode=None, written={}, budget=Budget())
+    begun = []
+    monkeypatch.setattr(rows, "folded_gain", lambda *given: begun.append(given))
+    for seconds, count in ((None, 1), (0.0, 0)):
+        begun.clear()
+        work.limit(Budget(max_seconds=seconds))
+        places = rows.from_graph(work, data, feeds(work.graph), {}, None, {})
+        (norm,) = [place.row for place in places if place.row.role == "normalizer"]
+        assert len(begun) == count
+        assert any("max_seconds left no time" in note for note in norm.notes) is (seconds == 0.0)
+    assert norm.log10_folded is None
 
 
 def test_one_search_gives_one_figure(audits):

@@ -103,6 +103,7 @@ class Branching(nn.Module):
         return x if float(x.detach().sum()) > -1e9 else -x
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(("layer", "factor"), [(Reversal(), -0.1), (Frozen(), 0.0), (Rounding(), None)])
 def test_gradient_mismatch(layer: nn.Module, factor: float | None, traced: bool):

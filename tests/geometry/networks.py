@@ -1,65 +1,85 @@
-"""Small networks, and their Hessians written out by other means than the package's own."""
+"""Small networks with every kind of symmetry."""
 
-import copy
+from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.parametrizations import weight_norm
 
-CROSS_ENTROPY = nn.functional.cross_entropy
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Give all parameters values by chance, so that nothing is 0 or 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator) + 0.1)
+    return model
+
+
+class Function(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def of_every_kind() -> nn.Module:
+    """A convolutional network with a BatchNorm, GroupNorm, LayerNorm, RMSNorm, `weight_norm` and ReLUs."""
+    return shaken(
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 6, 3, bias=False),
+            nn.GroupNorm(2, 6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(24, 8),
+            nn.LayerNorm(8),
+            nn.GELU(),
+            weight_norm(nn.Linear(8, 5)),
+            nn.RMSNorm(5),
+            nn.Linear(5, 7),
+            nn.ReLU(),
+            nn.Linear(7, 3),
+        )
+    )
 
 
 class Attention(nn.Module):
-    """One head between two linear maps."""
+    """Attention with as many heads for the keys as wanted, with or without a norm of queries and keys."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, width: int = 8, heads: int = 2, keys: int = 2, normed: bool = False, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.qkv, self.head = nn.Linear(4, 12), nn.Linear(12, 3)
+        self.heads, self.keys, self.size = heads, keys, width // heads
+        self.q, self.k = nn.Linear(width, width, bias=bias), nn.Linear(width, keys * self.size, bias=bias)
+        self.v, self.o = nn.Linear(width, keys * self.size), nn.Linear(width, width)
+        self.norm = nn.RMSNorm(self.size, eps=1e-6) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.qkv(x).chunk(3, -1)
-        return self.head(nn.functional.scaled_dot_product_attention(query, key, value).flatten(1))
+        n, length, width = x.shape
 
+        def split(y: Tensor, heads: int) -> Tensor:
+            return y.reshape(n, length, heads, self.size).transpose(1, 2)
 
-NETWORKS = {
-    "batch": (lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)), (4,)),
-    "layer": (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3)), (4,)),
-    "group": (
-        lambda: nn.Sequential(nn.Conv1d(4, 6, 1), nn.GroupNorm(2, 6), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)),
-        (4, 2),
-    ),
-    "convolution": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.GELU(), nn.Flatten(), nn.Linear(12, 3)
-        ),
-        (1, 4, 4),
-    ),
-    "attention": (Attention, (3, 4)),
-    "plain": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Sigmoid(), nn.Linear(5, 3)), (4,)),
-}
+        def repeated(y: Tensor) -> Tensor:
+            times = self.heads // self.keys
+            wide = y[:, :, None].expand(n, self.keys, times, length, self.size)
+            return wide.reshape(n, self.heads, length, self.size)
 
-
-def made(name: str, samples: int = 20) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return a network in float64 in train mode, inputs and classes: the same every time."""
-    build, shape = NETWORKS[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        model = build().double()
-        return model, torch.randn(samples, *shape, dtype=torch.float64), torch.randint(3, (samples,))
-
-
-def written_out(model: nn.Module, batches: list[tuple[Tensor, Tensor]], mode: str, loss=CROSS_ENTROPY) -> Tensor:
-    """Return the Hessian of the mean loss over batches, by torch's own nested differentiation of the whole vector."""
-    model = copy.deepcopy(model).train(mode == "train")
-    names, values = zip(*((name, p.detach()) for name, p in model.named_parameters()))
-    sizes = [value.numel() for value in values]
-    total = sum(len(x) for x, _ in batches)
-
-    def mean(vector: Tensor) -> Tensor:
-        given = {n: part.reshape(v.shape) for n, part, v in zip(names, vector.split(sizes), values)}
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return sum(len(x) / total * loss(functional_call(model, (given, buffers), (x,)), y) for x, y in batches)
-
-    with sdpa_kernel(SDPBackend.MATH):
-        return torch.autograd.functional.hessian(mean, torch.cat([value.reshape(-1) for value in values]))
+        q, k, v = (
+            self.norm(split(self.q(x), self.heads)),
+            self.norm(split(self.k(x), self.keys)),
+            split(self.v(x), self.keys),
+        )
+        y = nn.functional.scaled_dot_product_attention(q, repeated(k), repeated(v))
+        return self.o(y.transpose(1, 2).reshape(n, length, width)).tanh()

@@ -13,7 +13,7 @@ from normscope.core.cost import Meter
 from normscope.core.errors import InputError, NotFiniteError
 from normscope.geometry.objective import Objective
 
-from .networks import CROSS_ENTROPY, NETWORKS, made, written_out
+from .hessians import CROSS_ENTROPY, NETWORKS, made, written_out
 
 
 def projected(dense: torch.Tensor, *directions: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.geometry.runge_kutta import integrate
 
-from .networks import CROSS_ENTROPY, made
+from .hessians import CROSS_ENTROPY, made
 
 SQUARE = nn.functional.mse_loss
 

@@ -382,6 +382,7 @@ class TestRefused:
         with pytest.raises(RandomOperatorError):
             ns.lipschitz(nn.RReLU(0.1, 0.5).train(), torch.randn(2, 3))
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         ("function", "operator"),
         [

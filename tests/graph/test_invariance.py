@@ -183,6 +183,7 @@ def built(name: str) -> tuple[nn.Module, Tensor, str, Feed]:
     return model, noise(*shape, seed=1), mode, feed
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_normalizer_and_its_weight_are_found(name: str) -> None:
     *_, unit, invariant, redundant = CASES[name]
@@ -191,6 +192,7 @@ def test_a_normalizer_and_its_weight_are_found(name: str) -> None:
     assert feed.weight.path == "0"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in CASES if name != "spectral norm"])
 def test_scaling_a_unit_does_what_is_claimed(name: str) -> None:
     model, batch, mode, feed = built(name)
@@ -205,6 +207,7 @@ def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
     assert not same(changed, result(model, batch, mode), 1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_bias_is_cancelled_as_claimed(name: str) -> None:
     *_, redundant = CASES[name]
@@ -269,6 +272,7 @@ NOTHING = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NOTHING)
 def test_what_does_more_than_move_entries_feeds_nothing(name: str) -> None:
     assert found(shaken(Wired(NOTHING[name])), noise(5, 4), "train") == ()
@@ -337,6 +341,7 @@ SHARED = {  # what is claimed for every feed, and whether scaling the first laye
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
     wiring, expected, changes = SHARED[name]

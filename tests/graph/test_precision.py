@@ -42,6 +42,7 @@ NARROW = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NARROW)
 def test_rounding_on_the_path_is_named_and_not_proven(name):
     model, batch = Function(NARROW[name]).eval(), torch.randn(2, 3)

@@ -70,6 +70,7 @@ MIXING = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", MIXING)
 def test_samples_that_meet_are_one_input(name):
     model = Function(MIXING[name]).eval()
@@ -156,6 +157,7 @@ APART = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", APART)
 def test_samples_that_never_meet_are_measured_one_by_one(name):
     model, shape = APART[name]
@@ -171,6 +173,7 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )

@@ -64,6 +64,7 @@ MOVED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MOVED)
 def test_a_moved_mean_that_is_read_counts(name):
     model, shape, least = MOVED[name]
@@ -197,6 +198,7 @@ def moving_average(module: Written, x: Tensor) -> Tensor:
     return x + 100 * module.b
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("function", [assigns, adds, one_row, data, rebound, filled, moving_average])
 def test_buffers_that_are_written_and_read(function, training):
@@ -253,6 +255,7 @@ class Remembers(nn.Module):
         return y
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["attribute", "buffer", "list", "count"])
 def test_a_figure_in_train_mode_is_that_of_the_state_as_found(kind):
     model = Remembers(kind).train()

@@ -111,6 +111,7 @@ KNOWN: dict[str, tuple[Written, str]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("function", "name"), KNOWN.values(), ids=KNOWN.keys())
 def test_a_formula_is_known_and_its_slopes_hold(function: Written, name: str) -> None:
     graph = ns.capture(Function(function).eval(), torch.linspace(-2, 2, 6).reshape(2, 3).double())
@@ -132,6 +133,7 @@ def test_a_formula_is_known_and_its_slopes_hold(function: Written, name: str) ->
     assert torch.allclose(values, found.function(x), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", some([name for name in KNOWN if "in float32" not in name]))  # rounding is steep there
 def test_a_unit_has_the_turns_of_its_own_constants(name: str) -> None:
     """Over small balls everywhere, the constant is never below the largest slope in the ball."""
@@ -216,6 +218,7 @@ NEAR: dict[str, Written] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("function", some(list(NEAR.values())), ids=NEAR.keys())
 def test_a_near_miss_is_bounded_operator_by_operator(function: Written) -> None:
     graph = ns.capture(Function(function).eval(), torch.linspace(-2, 2, 6).reshape(2, 3))
@@ -228,6 +231,7 @@ def test_a_near_miss_is_bounded_operator_by_operator(function: Written) -> None:
     assert top >= float(steepest) * (1 - 1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", ["gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu", "gelu_pytorch_tanh", "mish", "silu"]
 )
@@ -359,6 +363,7 @@ BUGS: dict[str, tuple[object, str, object, Callable[[], None]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, bug, trial = BUGS[name]

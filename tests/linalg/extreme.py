@@ -7,6 +7,7 @@ import random
 
 import mpmath
 import torch
+from flint import fmpq, fmpq_mat
 from torch import Tensor
 
 from normscope.linalg.convolution import Convolution
@@ -91,42 +92,57 @@ def drawn(seed: int) -> LinearMap:
 
 
 def exact(linear: LinearMap) -> mpmath.matrix:
-    """The matrix of a map in many digits."""
+    """The matrix of a map, computed in fractions, in many digits."""
+    found = _fractions(linear)
+    rows, columns = found.nrows(), found.ncols()
+    return mpmath.matrix(
+        [[mpmath.mpf(int(found[i, j].p)) / mpmath.mpf(int(found[i, j].q)) for j in range(columns)] for i in range(rows)]
+    )
+
+
+def _fractions(linear: LinearMap) -> fmpq_mat:
     match linear:
         case Matrix(weight=weight):
-            found = mpmath.matrix(weight.tolist())
-            return _blocks(found, linear.in_size // weight.shape[1])
+            return _blocks(_written(weight), linear.in_size // weight.shape[1])
         case Diagonal():
-            return mpmath.diag(linear.scale.expand(linear.in_shape).reshape(-1).tolist())
+            return _written(torch.diag(linear.scale.expand(linear.in_shape).reshape(-1)))
         case Centering():
             size = linear.in_size
-            return mpmath.eye(size) - mpmath.ones(size) / size
+            return fmpq_mat(size, size, [fmpq(size * (i == j) - 1, size) for i in range(size) for j in range(size)])
         case Convolution():
-            found = mpmath.zeros(linear.out_size, linear.in_size)
+            found = fmpq_mat(linear.out_size, linear.in_size)
             for place in torch.nonzero(linear.weight).tolist():
                 one = torch.zeros_like(linear.weight)
                 one[tuple(place)] = 1.0
-                pattern = linear._with_weight(one, 0.0).dense()
-                found += mpmath.mpf(float(linear.weight[tuple(place)])) * mpmath.matrix(pattern.tolist())
+                found += _fraction(float(linear.weight[tuple(place)])) * _written(linear._with_weight(one, 0.0).dense())
             return found
         case Composite(parts=parts):
-            found = exact(parts[0])
+            found = _fractions(parts[0])
             for part in parts[1:]:
-                found = exact(part) * found
+                found = _fractions(part) * found
             return found
         case Sum(terms=terms):
-            return sum((exact(term) for term in terms[1:]), exact(terms[0]))
+            return sum((_fractions(term) for term in terms[1:]), _fractions(terms[0]))
         case Repeated(inner=inner):
-            return _blocks(exact(inner), linear.in_size // inner.in_size)
-    return mpmath.matrix(linear.dense().tolist())
+            return _blocks(_fractions(inner), linear.in_size // inner.in_size)
+    return _written(linear.dense())
 
 
-def _blocks(matrix: mpmath.matrix, count: int) -> mpmath.matrix:
-    found = mpmath.zeros(matrix.rows * count, matrix.cols * count)
+def _fraction(value: float) -> fmpq:
+    return fmpq(*value.as_integer_ratio())
+
+
+def _written(matrix: Tensor) -> fmpq_mat:
+    return fmpq_mat(*matrix.shape, [_fraction(value) for value in matrix.reshape(-1).tolist()])
+
+
+def _blocks(matrix: fmpq_mat, count: int) -> fmpq_mat:
+    rows, columns = matrix.nrows(), matrix.ncols()
+    found = fmpq_mat(rows * count, columns * count)
     for block in range(count):
-        for i in range(matrix.rows):
-            for j in range(matrix.cols):
-                found[block * matrix.rows + i, block * matrix.cols + j] = matrix[i, j]
+        for i in range(rows):
+            for j in range(columns):
+                found[block * rows + i, block * columns + j] = matrix[i, j]
     return found
 
 

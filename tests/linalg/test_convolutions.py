@@ -119,6 +119,7 @@ def layers() -> list[tuple[nn.Module, tuple[int, ...], float]]:
     ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("index", range(12))
 def test_brackets_of_larger_layers_close(index: int) -> None:
     layer, shape, gap = layers()[index]

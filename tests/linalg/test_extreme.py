@@ -15,7 +15,7 @@ from normscope.linalg.absolute import absolute, absolute_norm, row_norms
 from normscope.linalg.certify import below
 from normscope.linalg.convolution import Convolution
 from normscope.linalg.folding import compose
-from normscope.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix
+from normscope.linalg.linear_map import Centering, Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 from normscope.linalg.norms import bracket, upper
 
 from .extreme import drawn, exact, log10_norm
@@ -47,6 +47,7 @@ def assert_sound(linear: LinearMap) -> None:
         assert value >= sum(abs(matrix[i, j]) for j in range(matrix.cols)) * (1 - mpmath.mpf(10) ** -12)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, 60, 10)], ids=lambda s: str(s.start))
 def test_random_maps(seeds):
     for seed in seeds:
@@ -58,6 +59,24 @@ def test_random_maps(seeds):
 def test_more_random_maps(start):
     for seed in range(start, start + 100):
         assert_sound(drawn(seed))
+
+
+def row(*values: float) -> Matrix:
+    return Matrix(torch.tensor([values], dtype=DOUBLE))
+
+
+CANCELLED = {
+    "terms": Sum([row(0.1), row(0.2), row(-0.3)]),
+    "parts": Composite([Matrix(torch.tensor([[0.1], [0.3]], dtype=DOUBLE)), row(3.0, -1.0)]),
+    "terms within parts": Composite([row(1e8), Sum([row(0.1), row(0.2), row(-0.3)]), row(1e-30)]),
+    "copies": Composite([Repeated(Sum([row(0.1), row(0.2), row(-0.3)]), (2,)), Diagonal(torch.ones(2, 1), (2, 1))]),
+    "a mean": Composite([Matrix(torch.tensor([[0.1], [0.1 + 2**-55], [0.1]], dtype=DOUBLE)), Centering((3,), 1)]),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_what_cancels_is_not_attained(name):
+    assert_sound(CANCELLED[name])
 
 
 def scaled(first: float, second: float) -> Convolution:

@@ -385,3 +385,13 @@ def test_one_update_is_no_lasting_state():
         table = {q: n for q, n in one.values["weight"].items() if q != "rotation"} | rotation
         still.add(replace(one, values={**one.values, "weight": table}))
     assert "effective-lr" not in {finding.code for finding in still.findings}
+
+
+def test_figures_of_other_layers_leave_no_trace_when_a_run_goes_on_with_a_changed_model() -> None:
+    found = History()
+    found.begin(LAYERS[:1])
+    found.keep(Record(step=0, seconds=0.0, tier="full", loss=1.0, values={"weight": {"log10_norm": (0.5,)}},
+                      histograms={"weight": ((1.0, 1.0),)}))  # fmt: skip
+    assert not found.begin(LAYERS[1:3])
+    assert (found.records[0].values, found.records[0].histograms, found.records[0].loss) == ({}, {}, 1.0)
+    assert found.course("weight", "log10_norm", 0).start is None

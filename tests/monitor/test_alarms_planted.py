@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from normscope.core.finding import Severity
+from normscope.monitor.alarms.variance import FALL_COUPLED
 from normscope.monitor.watching import watch
 
 from .alarm_runs import convolutional, data, mlp, residual, sgd, train, warned
@@ -56,7 +57,7 @@ def test_coupled_l2_in_adam_collapses_variances_and_is_named():
     assert found.severity is Severity.WARNING
     assert found.numbers["coupled"] == 1
     assert found.numbers["weight_decay"] == 1e-2
-    assert found.numbers["log10_variance"] <= found.numbers["log10_variance_first"] - 1.5
+    assert found.numbers["log10_variance"] <= found.numbers["log10_variance_first"] - FALL_COUPLED
     assert found.numbers["log10_norm"] < found.numbers["log10_norm_first"]
     assert "coupled L2" in found.why
     assert "scale invariant" in found.why

@@ -5,6 +5,7 @@ The watcher has no time to spare in these runs: layers take turns, and alarms ar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,13 @@ class Net(nn.Module):
         return self.head(self.late(x if self.unused else x + torch.relu(self.branch(x))))
 
 
+def plain(depth: int, seed: int) -> nn.Module:
+    """An MLP of 64 units, as textbooks have it."""
+    torch.manual_seed(seed)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(64, 10))
+
+
 @dataclass
 class Fault:
     """What a run does otherwise than its twin, and what is to be said of it: the code, the layer, and by which step."""
@@ -56,6 +64,8 @@ class Fault:
     clears: bool = True
     scale: Callable[[int], float] = lambda step: 1.0
     classes: int = 10
+    during: Callable[[Any, int], Any] = lambda model, step: None
+    compiled: bool = False
 
 
 def set_to(**values: Any) -> Callable[[Any], None]:
@@ -76,6 +86,11 @@ def kill(model: Any) -> None:
         model.branch.bias.fill_(-50.0)
 
 
+def spoil(model: Any) -> None:
+    """Let a layer return NaN for some inputs alone, so that its weights say nothing."""
+    model.branch.register_forward_hook(lambda module, args, made: made.where(made < made.amax(), made / 0.0 * 0.0))
+
+
 ADAM_L2 = {"lr": 1e-2, "weight_decay": 1e-2}
 FAULTS = {
     "detach": Fault("no-gradient", "body.3", change=set_to(detached=True)),
@@ -90,11 +105,14 @@ FAULTS = {
         "constant-input", by=60, batch=lambda x, step: x if step < 40 else torch.ones_like(x)
     ),
     "gradients never cleared": Fault("no-zero-grad", by=30, clears=False),
-    "learning rate too high at once": Fault(
-        "lr-too-high", by=120, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=6.0),
-        model=partial(Net, depth=3),
-        other=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-    ),
+    **{
+        f"SGD with a learning rate of 3, depth {depth}, seed {seed}": Fault(
+            "lr-too-high", by=120, steps=130, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=3.0),
+            model=partial(plain, depth, seed),
+            other=None if seed else lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        )
+        for depth, seed in ((1, 2), (2, 1), (3, 0))
+    },
     "Adam with L2 and LayerNorm": Fault(
         "variance-collapse", "body.4", by=290, steps=300, model=partial(Net, nn.LayerNorm), classes=2,
         optimizer=lambda model: torch.optim.Adam(model.parameters(), **ADAM_L2),
@@ -102,6 +120,12 @@ FAULTS = {
     ),
     "a loss that spikes": Fault("loss-spike", by=140, scale=lambda step: 60.0 if step == 133 else 1.0),
     "a layer that dies": Fault("dead-layer", "branch", change=kill, by=120),
+    "a layer that dies midway": Fault("dead-layer", "branch", during=lambda model, step: step == 150 and kill(model),
+                                      by=270, steps=280),
+    "a layer that breaks": Fault("loss-not-finite", "branch", by=50,
+                                 during=lambda model, step: step == 43 and spoil(model)),
+    "all in eval mode": Fault("eval-mode", change=lambda model: model.eval(), by=10, steps=20),
+    "a compiled step around a plain model": Fault("not-seen", by=10, steps=20, compiled=True),
 }  # fmt: skip
 
 
@@ -112,13 +136,17 @@ def trained(fault: Fault, *, ill: bool) -> Watch:
     (fault.change if ill else fault.healthy)(model)
     made = fault.optimizer if ill or fault.other is None else fault.other
     optimizer, order = made(model), torch.Generator().manual_seed(0)
-    with watch(model, optimizer, every=10, panel=False) as run:
+    called = torch.compile(lambda x: model(x), backend="eager") if ill and fault.compiled else model
+    with warnings.catch_warnings(), watch(model, optimizer, every=10, panel=False) as run:
+        warnings.simplefilter("ignore")  # what the watcher says of runs that it does not see
         for step in range(fault.steps):
+            if ill:
+                fault.during(model, step)
             rows = torch.randperm(len(images), generator=order)[:64]
             if fault.clears or not ill:
                 optimizer.zero_grad()
             x = fault.batch(images[rows], step) if ill else images[rows]
-            loss = nn.functional.cross_entropy(model(x), labels[rows]) * (fault.scale(step) if ill else 1.0)
+            loss = nn.functional.cross_entropy(called(x), labels[rows]) * (fault.scale(step) if ill else 1.0)
             run.observe(loss=loss)
             loss.backward()
             optimizer.step()

@@ -145,21 +145,62 @@ class Wrapped(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-@pytest.mark.parametrize("tier", ["economy", "full"])
-def test_the_norm_of_a_layer_that_runs_no_more_ends(tier: str) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+def changed(model: nn.Module, change: Any, tier: str) -> Watch:
+    """Three steps of a network that is changed after the first."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer, every=1, tier=tier) as run, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step in range(3):
             if step == 1:
-                model[0] = Wrapped(model[0])
+                change(model)
             optimizer.zero_grad()
             model(noise(16, 4)).square().mean().backward()
             optimizer.step()
-    norms = [record.of("weight", "log10_norm") for record in run.records]
-    assert [value is not None for value in norms[0]] == [True, True]
-    assert [value is not None for value in norms[1]] == [False, True]
+    return run
+
+
+def replaced(model: nn.Sequential) -> None:
+    model[0] = nn.Linear(4, 8)
+
+
+def wrapped(model: nn.Sequential) -> None:
+    model[0] = Wrapped(model[0])
+
+
+def pushed(model: nn.Sequential) -> None:
+    model.insert(0, nn.Linear(4, 4))
+
+
+def swapped(model: nn.Sequential) -> None:
+    model[1], model[2] = model[2], model[1]
+
+
+def dropped(model: nn.Sequential) -> None:
+    del model[1]
+
+
+@pytest.mark.parametrize("tier", ["economy", "full"])
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (replaced, (False, True, True)),
+        (wrapped, (True, True, True)),
+        (pushed, (True, True, True)),
+        (swapped, (True, True, True)),
+        (dropped, (True, False, True)),
+    ],
+)
+def test_a_curve_is_that_of_one_module_wherever_it_stands(change: Any, left: tuple[bool, ...], tier: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False), nn.Linear(8, 2))
+    own = list(model)
+    run = changed(model, change, tier)
+    assert list(weights(run)) == ["0", "1", "2", "3"]
+    for quantity in ("log10_norm", "log10_size"):
+        known = [[value is not None for value in record.of("weight", quantity)] for record in run.records]
+        assert known == [[True] * 4, *[[*left, True]] * 2]
+    for layer, norm in zip(own, run.records[-1].of("weight", "log10_norm"), strict=True):
+        if norm is not None:
+            assert 10**norm == pytest.approx(float(torch.linalg.matrix_norm(layer.weight.detach(), 2)), rel=0.1)
 
 
 # ---- names

@@ -147,6 +147,7 @@ def test_what_is_no_number_is_refused_by_its_name(call: str, value: Any) -> None
             getattr(run, call)(loss_mean=1.0)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("every", [1, 10, 50])
 @pytest.mark.parametrize("at", [133, 150, 199])
 def test_a_spike_is_seen_at_whatever_step(every: int, at: int) -> None:
@@ -157,6 +158,7 @@ def test_a_spike_is_seen_at_whatever_step(every: int, at: int) -> None:
     assert at <= told.step < at + every
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("jump", [0.5, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_losses_that_often_jump_are_no_spikes(jump: float, seed: int) -> None:

@@ -106,10 +106,11 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.compiled_functions", compiled_functions)
+    monkeypatch.setattr("normscope.monitor.listening.compiled_functions", compiled_functions)
     build, shape = UNUSUAL[name]
     run = assert_unchanged(build, noise(*shape), tier=tier)
     assert all(record.total["log10_gradient"] is not None for record in run.records)
@@ -192,7 +193,8 @@ def test_a_batch_norm_that_changes_is_never_read_wrongly(change: str) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         y = self.fc(x) * 10.0**self.step
         late = self.step > 1
-        expected.append(None if late and change in ("not called", "called twice") else level(y))
+        unknown = ("another module", "not called", "called twice")
+        expected.append(None if late and change in unknown else level(y))
         if late and change == "not called":
             return y
         return self.bn(self.bn(y)) if late and change == "called twice" else self.bn(y)

@@ -145,6 +145,7 @@ def test_builders_are_reproducible_and_leave_the_random_state(name):
 # ------------------------------------------------------------------------------------------------------------ capture
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families(quick={*QUICK, "vit_dict", "convnext", "t5_encoder"}))
 def test_the_graph_is_the_model(name):
     """Not only at the batch it was captured on: constants may not hide a dependence on the input."""
@@ -531,6 +532,7 @@ class Breaks(nn.Module):
         return getattr(self.model(**batch), self.output)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "calls", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )

@@ -101,7 +101,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def open(self, path, *, width=1280, height=900, dark=False):
-        """Load a file at a window size and with the system's preference for light or dark."""
+        """Load a file, or a page of this machine, at a window size and with a preference for light or dark."""
         self.size(width, height)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", features=scheme)
@@ -110,7 +110,8 @@ class Browser:
         self.errors.clear()
         self.dialogs.clear()
         self._loaded = False
-        self._call("Page.navigate", url=Path(path).resolve().as_uri())
+        address = path if str(path).startswith("http://127.0.0.1:") else Path(path).resolve().as_uri()
+        self._call("Page.navigate", url=address)
         self._until(lambda: self._loaded, "the page did not load")
 
     def reload(self):
@@ -128,6 +129,22 @@ class Browser:
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", str(answer)))
         return answer["result"].get("value")
+
+    def until(self, expression):
+        """Wait until a JavaScript expression holds."""
+        deadline = time.monotonic() + SECONDS
+        while not self.evaluate(expression):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {SECONDS:.0f} s: {expression}")
+            time.sleep(0.02)
+
+    def drag(self, start, stop):
+        """Press the left button at one place and release it at another."""
+        self._mouse("mouseMoved", start)
+        self._mouse("mousePressed", start, button="left", clickCount=1)
+        self._mouse("mouseMoved", [(a + b) / 2 for a, b in zip(start, stop, strict=True)], button="left")
+        self._mouse("mouseMoved", stop, button="left")
+        self._mouse("mouseReleased", stop, button="left", clickCount=1)
 
     def hover(self, selector):
         """Move the pointer to the middle of the first element that matches, scrolled into view."""

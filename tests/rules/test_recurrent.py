@@ -40,6 +40,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("factor", [pytest.param(0.3, marks=pytest.mark.slow), 4.0])
 def test_no_jacobian_at_random_inputs_is_above_the_bound(name, factor):

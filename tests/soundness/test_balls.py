@@ -42,6 +42,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Patch = pytest.MonkeyPatch
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [5, 14, 28, 37])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""

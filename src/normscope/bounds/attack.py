@@ -151,16 +151,17 @@ def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf,
     length = float(l2(u - v)) * (1 + 1e-12)
     if not (math.isfinite(length) and length > 0):
         return -math.inf
-    far, _ = change(values.plain(pair))
-    if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
-        return -math.inf
+    if above > -math.inf:
+        far, _ = change(values.plain(pair))
+        if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
+            return -math.inf
     found, values.estimated = 0.0, False
     for how in CARRIED[values.start :]:
         certain = attempt(partial(values.at, pair, how=how), lambda: None)
         if certain is None:
             break
         far, least = change(certain)
-        if least > found:
+        if least > found and math.isfinite(far):
             found, values.estimated = least, how == CARRIED[-1]
         if found >= 0.99 * far:
             break

@@ -48,6 +48,10 @@ ATTACK_WORK = 1.5e10
 PAIRS_WORK = 2e9
 """Multiplications of one pass up to which pairs along directions seen are confirmed where no search is asked for."""
 
+PAIRS_POINTS, PAIRS_FEWER = 3, 1e8
+"""Points at which such pairs are tried, those with the largest Jacobians; and multiplications of one pass above which
+only the first is, where no search is asked for."""
+
 OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
 """Jacobians are taken at so many samples of the batch, each in so many steps of Lanczos; large networks take fewer."""
 
@@ -344,8 +348,9 @@ class Work:
         if observed is not None and observed.per_sample:
             points = self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
             ranked = sorted(zip(observed.per_sample, points), key=lambda pair: -pair[0].log10_lower)
+            few = PAIRS_POINTS if search or multiplications(self.graph) <= PAIRS_FEWER else 1
             promising = [
-                (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:3]
+                (point, seen.witness if seen.witness.numel() == point.numel() else None) for seen, point in ranked[:few]
             ]
         if not search and multiplications(self.graph) > PAIRS_WORK:
             return replace(bracket, notes=(*bracket.notes, TOO_LARGE))

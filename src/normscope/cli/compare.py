@@ -18,7 +18,7 @@ from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .lines import say_written
-from .saved import is_run, open_audit
+from .saved import is_run, open_audit, run_names
 from .targets import check_targets
 
 HELP = """Compare saved audits, or training runs.
@@ -70,14 +70,8 @@ def _audits(files: list[Path]) -> _Compared:
 
 def _runs(files: list[Path]) -> _Compared:
     runs = [(path, Run(path)) for path in files]
-    names = [run.name for _, run in runs]
-    found: dict[str, Run] = {}
-    for path, run in runs:
-        name = run.name if names.count(run.name) == 1 else path.as_posix()
-        while name in found:
-            name += "'"
-        found[name] = run
-    return partial(compare_runs_document, found)
+    names = run_names(runs)
+    return partial(compare_runs_document, {name: run for name, (_, run) in zip(names, runs, strict=True)})
 
 
 def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..bounds.curve.shares import ShareCurve
@@ -12,6 +13,7 @@ from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.checked import Check
 from ..diagnosis.result import Audit
+from ..geometry.symmetry import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
 
@@ -21,27 +23,44 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run | ShareCurve:
+def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run | ShareCurve | Symmetries:
     """Read a saved result, or the log of a run.
 
     Args:
-        path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json` or `lipschitz
-            --scope data --json` wrote, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can
-            be read once only.
+        path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json`, `symmetries
+            --json` or `lipschitz --scope data --json` wrote, or a folder that `ns.watch` wrote a log to. A pipe is
+            taken for an audit: it can be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket] | type[ShareCurve]] = {
+    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket] | type[ShareCurve] | type[Symmetries]] = {
         "check": Check,
         "radii": Radii,
         "data_bracket": DataBracket,
         "share_curve": ShareCurve,
+        "symmetries": Symmetries,
     }
     kind = _type(path)
     return kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+
+
+def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
+    """Return a name for each run: its folder's, or its path where several folders share a name; no name twice.
+
+    Args:
+        runs: with the paths they were given by.
+    """
+    own = [run.name for _, run in runs]
+    found: list[str] = []
+    for path, run in runs:
+        name = run.name if own.count(run.name) == 1 else path.as_posix()
+        while name in found:
+            name += "'"
+        found.append(name)
+    return found
 
 
 def open_audit(path: Path) -> Audit:

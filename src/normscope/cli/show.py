@@ -1,15 +1,19 @@
-"""`normscope show`: a saved audit, check or radii, or a training run, in the terminal or as a page."""
+"""`normscope show`: a saved audit, check or radii, or training runs, in the terminal, as a page, or live."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import InputError
+from ..monitor.live import Followed
+from ..monitor.serving import LiveServer
 from ..report.terminal import print_document
-from .lines import say_written
-from .saved import open_saved
+from .lines import one_line, say_written
+from .saved import is_run, open_saved, run_names
 from .targets import check_targets
 
 HELP = """Show a saved audit, check or certified radii, or a training run.
@@ -17,6 +21,10 @@ HELP = """Show a saved audit, check or certified radii, or a training run.
 The file is one that `normscope audit --json FILE`, `normscope check --json FILE`, `normscope radius --json FILE`,
 `normscope lipschitz --scope data --json FILE` or `to_json(path)` of such a result wrote; the folder one that
 `ns.watch(..., log=FOLDER)` writes to, also while it does. Nothing is measured again.
+
+With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
+printed. The page is served to this machine alone, under an address that nobody can guess, and asks nobody else for
+anything; Ctrl-C ends it. On another machine: `ssh -L PORT:127.0.0.1:PORT HOST` with `--port PORT`.
 """
 
 EXAMPLES = """**Examples**
@@ -27,23 +35,55 @@ normscope show audit.json --html report.html
 normscope show radii.json --html radii.html
 normscope show runs/a
 normscope show runs/a --html run.html
+normscope show runs/a --live
+normscope show runs/a runs/b --live --port 8000
 ```
 """
 
 
 def show(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="FILE", help="An audit, a check or radii as JSON, or the folder of a run.", show_default=False
+            metavar="FILE...",
+            help="An audit, a check or radii as JSON, or the folder of a run; with --live one run or several.",
+            show_default=False,
         ),
     ],
     html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve a page that updates itself while the runs go on.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Where --live serves; 0 for any port that is free.", min=0, max=65535)] = 0,
 ) -> None:
     """Show a saved result or a run (its help is HELP)."""
-    check_targets(html, inputs=[file])
-    found = open_saved(file)
+    if live:
+        if html is not None:
+            raise InputError("--live shows a page and writes none: leave --html out")
+        _serve(files, port)
+        return
+    if len(files) > 1:
+        raise InputError(
+            f"{len(files)} files given: normscope compare sets them side by side, --live shows several runs"
+        )
+    check_targets(html, inputs=files)
+    found = open_saved(files[0])
     if html is not None:
         found.to_html(html)
     print_document(found.document(brief=True))
     say_written(html)
+
+
+def _serve(files: Sequence[Path], port: int) -> None:
+    """Serve a page of some runs until somebody ends it."""
+    for file in files:
+        if not is_run(file):
+            raise InputError(f"{file} is no folder of a run: --live shows runs that ns.watch(..., log=FOLDER) writes")
+    runs = [Followed(file) for file in files]
+    names = run_names([(file, followed.run) for file, followed in zip(files, runs, strict=True)])
+    with LiveServer(runs, names, port) as server:
+        typer.echo(one_line(f"live at {server.address} (Ctrl-C ends)"))
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("ended")

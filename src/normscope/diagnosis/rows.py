@@ -277,7 +277,7 @@ def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed 
     else:
         folding = work.budget.search(FOLDING)
         gain = partial(folded_gain, seen, node, effect, feed, work.segments.effects)
-        folded = folding.attempt(gain, lambda: None)
+        folded = None if folding.late else folding.attempt(gain, lambda: None)
         if folding.cut:
             return found | {"notes": ("max_seconds left no time for its gain together with the layer before it",)}
     if feed is not None and folded is not None:

@@ -1,1 +1,1 @@
-"""The loss as a function of the weights: curvature, smoothness, gradient flow, flatness and margins."""
+"""The loss and the function as functions of the weights: symmetries, curvature, flow, flatness and margins."""

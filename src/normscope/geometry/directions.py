@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import NormscopeError, said
 from ..graph.export import capture
-from ..graph.invariance import Feed, _layer, feeds, parameter_names
+from ..graph.invariance import Feed, feeds, parameter_names, weight_layer
 from ..graph.ir import Unit
 from ..graph.memory import overlap
 from .objective import Objective
@@ -253,7 +253,7 @@ def _entries(objective: Objective, feed: Feed) -> tuple[str, Tensor, Tensor | No
 
     `[channels, entries]` for the weight, `[channels]` for the bias; None where they are no entries of parameters.
     """
-    layer = _layer(feed.weight)
+    layer = weight_layer(feed.weight)
     names = parameter_names(objective.model, feed.weight)
     if layer is None or names.get("weight") not in objective.parameters:
         return None

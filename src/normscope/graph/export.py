@@ -20,6 +20,7 @@ from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, close, drawn, prepare, run, settle
 from .exported import quiet
+from .in_place import write_out_of_place
 from .ir import Graph
 from .leaves import recognise
 from .lines import why_untraced
@@ -102,6 +103,15 @@ def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, outp
     That its values are the model's is for the caller to check.
     """
     return Traces(model, mode=mode, output=output).at(batch)
+
+
+@outside_inference_mode
+def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into the graph of the whole batch as one input, in either mode; otherwise as `capture` does."""
+    forced, mode = mode, mode_of(model, mode)
+    with untouched(model, forced):
+        call = settle(model, prepare(model, batch, output), mode)
+    return _captured(model, dataclasses.replace(call, per_sample=False), forced, mode)[0]
 
 
 class Traces:
@@ -276,6 +286,7 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     try:
         with quiet(), averages_counted(model):  # torch prints its graph when it fails
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+            write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):
                 return program
             part_twins(program)

@@ -8,15 +8,17 @@ Where there is doubt the pair is left out, so that an invariance that is claimed
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .channels import aligned, channel_numbers, once_each, parts, single_channels
 from .ir import Graph, Node, Ref, Unit, leaves
 from .memory import overlap, storage_of
-from .regions import SAME, Reader
+from .regions import Reader
 
 aten = torch.ops.aten
 
@@ -58,6 +60,10 @@ class Feed:
         bias_redundant: `"whole"` (BatchNorm, InstanceNorm: any bias is subtracted again; by the running mean in eval
             mode, which has to move along), `"common"` (LayerNorm, GroupNorm: only its mean over a normalized set is),
             `"no"` (RMSNorm, or an output or a bias that is used elsewhere).
+        sets: for every output channel of the layer, the number of the least part of the channels that no normalized
+            set leaves: one part per channel (BatchNorm), group (GroupNorm), head (a norm over heads) or for the layer.
+        pointwise: whether every normalized set lies at one position of the layer's output and holds a channel once, so
+            that a vector added to every row of the weight (W + 1 u^T) is subtracted again.
     """
 
     weight: Node
@@ -67,10 +73,12 @@ class Feed:
     exclusive: bool
     scale_invariant: bool
     bias_redundant: Redundancy
+    sets: tuple[int, ...]
+    pointwise: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class WeightLayer:
     """A weight layer's tensors and the axis of its output that counts its channels."""
 
     weight: Tensor
@@ -81,7 +89,7 @@ class _Layer:
         """Return the tensors that are scaled together."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
-    def same(self, other: _Layer) -> bool:
+    def same(self, other: WeightLayer) -> bool:
         """Whether two layers use the same tensors in the same places."""
         pairs = list(zip(self.tensors(), other.tensors()))
         return (
@@ -108,7 +116,7 @@ class _Pair:
     """A feed before it is known who else uses its tensors."""
 
     feed: Feed
-    layer: _Layer
+    layer: WeightLayer
     groups: int | None
 
 
@@ -178,10 +186,12 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
         return None
     weight, layer, moves = found
     channels = weight.shape[layer.axis]
-    numbers = _channel_numbers(weight, layer.axis, moves)
-    if normalizer.groups is not None and not _aligned(numbers, normalizer.source.shape):
+    numbers = channel_numbers(weight, layer.axis, moves)
+    if normalizer.groups is not None and not aligned(numbers, normalizer.source.shape):
         return None
-    single = normalizer.groups == channels if normalizer.groups is not None else _single(numbers, normalizer.dims)
+    single = (
+        normalizer.groups == channels if normalizer.groups is not None else single_channels(numbers, normalizer.dims)
+    )
     between = (*moves, *normalizer.inner)
     exclusive = _exclusive(graph, (weight, *between), (*between, node))
     unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
@@ -194,6 +204,8 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
         exclusive=exclusive,
         scale_invariant=exclusive and not normalizer.running,
         bias_redundant=redundancy,
+        sets=_sets(normalizer, numbers, channels),
+        pointwise=normalizer.centred and not single and _pointwise(normalizer, numbers),
     )
     return _Pair(feed=feed, layer=layer, groups=normalizer.groups)
 
@@ -234,7 +246,7 @@ def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> Feed
     return dataclasses.replace(feed, scale_invariant=False, bias_redundant="no")
 
 
-def _layer(node: Node) -> _Layer | None:
+def weight_layer(node: Node) -> WeightLayer | None:
     """Return a node's weight, bias and channel axis if it is a layer with a constant weight."""
     if len(node.operands) != 1 or node.index is not None:
         return None
@@ -263,7 +275,7 @@ def _layer(node: Node) -> _Layer | None:
         return None
     if node.op in MATRICES and weight.ndim != 2:
         return None
-    return _Layer(weight=weight, bias=bias, axis=axis)
+    return WeightLayer(weight=weight, bias=bias, axis=axis)
 
 
 def _normalizer(reader: Reader, node: Node) -> _Normalizer | None:
@@ -306,12 +318,12 @@ def _written(reader: Reader, node: Node, source: Ref) -> _Normalizer:
     return _Normalizer(source=whole, dims=dims, inner=(mean, centred))
 
 
-def _walk(reader: Reader, source: Ref) -> tuple[Node, _Layer, tuple[Node, ...]] | None:
+def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, ...]] | None:
     """Go back over moves of entries to a weight layer; return it with the moves in order."""
     moves: list[Node] = []
     node = reader.nodes.get(source.name)
     while node is not None:
-        layer = _layer(node)
+        layer = weight_layer(node)
         if layer is not None:
             return node, layer, tuple(reversed(moves))
         if not (reader.same(node) or (node.op in MOVES and len(node.refs) == 1)):
@@ -321,29 +333,18 @@ def _walk(reader: Reader, source: Ref) -> tuple[Node, _Layer, tuple[Node, ...]] 
     return None
 
 
-def _channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
-    """Return, for every entry at the end of the moves, the output channel of the weight it comes from.
-
-    Dimensions along which nothing changes have size 1: the numbers are one row behind an expanded view, and mostly
-    stay one.
-    """
-    shape = [1] * len(weight.shape)
-    shape[axis] = weight.shape[axis]
-    numbers = torch.arange(weight.shape[axis]).reshape(shape).expand(weight.shape)
-    for move in moves:
-        numbers = numbers if move.op in SAME else move.evaluate([numbers])
-    return numbers[tuple(slice(None) if stride else slice(0, 1) for stride in numbers.stride())]
+def _sets(normalizer: _Normalizer, numbers: Tensor, channels: int) -> tuple[int, ...]:
+    """Return for every channel the number of the part of the channels it is normalized with."""
+    if normalizer.groups is None:
+        return parts(numbers, normalizer.dims, channels)
+    return tuple(channel * normalizer.groups // channels for channel in range(channels))
 
 
-def _aligned(numbers: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether position k on axis 1 is always channel k."""
-    places = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
-    return bool((numbers == places).all())
-
-
-def _single(numbers: Tensor, dims: tuple[int, ...]) -> bool:
-    """Whether every set over `dims` holds entries of one channel."""
-    return bool((numbers.amin(dims) == numbers.amax(dims)).all())
+def _pointwise(normalizer: _Normalizer, numbers: Tensor) -> bool:
+    """Whether every normalized set holds a channel once."""
+    if normalizer.groups is None:
+        return once_each(numbers, normalizer.dims, normalizer.source.shape)
+    return math.prod(normalizer.source.shape[2:]) == 1
 
 
 def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]) -> bool:
@@ -354,7 +355,7 @@ def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]
 
 def _parameters(node: Node) -> dict[str, Tensor]:
     """Return a node's weight and bias by name."""
-    layer = _layer(node)
+    layer = weight_layer(node)
     given: dict[str, Any] = node.bound() if layer is None else {"weight": layer.weight, "bias": layer.bias}
     return {name: given[name] for name in ("weight", "bias") if isinstance(given.get(name), Tensor)}
 

@@ -17,12 +17,14 @@ from torch.export import ExportedProgram
 aten = torch.ops.aten
 
 
-def _operators(names: str) -> set[Any]:
+def operators(names: str) -> list[Any]:
+    """Return torch's operators of some names, in their order."""
     parts = (name.partition(".") for name in names.split())
-    return {getattr(getattr(aten, name), overload or "default") for name, _, overload in parts}
+    return [getattr(getattr(aten, name), overload or "default") for name, _, overload in parts]
 
 
-KEPT = _operators("""
+KEPT = set(
+    operators("""
     linear matmul mm bmm addmm conv1d conv2d embedding scaled_dot_product_attention softmax.int
     layer_norm rms_norm group_norm avg_pool2d adaptive_avg_pool2d max_pool2d
     add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Scalar neg abs exp log sqrt rsqrt reciprocal
@@ -37,6 +39,7 @@ KEPT = _operators("""
     unbind.int tril index.Tensor gather pad roll cumsum type_as __and__.Tensor le.Tensor
     arange linspace zeros ones full ones_like zeros_like full_like new_ones new_zeros
 """)
+)
 """Operators that torch leaves as they are."""
 VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
 CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
@@ -50,24 +53,36 @@ TRAINING = 5
 def writes_nothing(program: ExportedProgram) -> bool:
     """Whether no operator writes in place, as far as torch knows (of running statistics it does not say so)."""
     return all(
-        isinstance(target, torch._ops.OpOverload)
-        and not target._schema.is_mutable
-        and not ("batch_norm" in str(target) and args[TRAINING : TRAINING + 1] == (True,))
-        for target, args in _called(program)
+        isinstance(node.target, torch._ops.OpOverload)
+        and not node.target._schema.is_mutable
+        and not ("batch_norm" in str(node.target) and node.args[TRAINING : TRAINING + 1] == (True,))
+        for node in _calls(program)
     )
 
 
 def is_plain(program: ExportedProgram) -> bool:
-    """Whether a trace can be read as it is."""
+    """Whether a trace can be read as it is: whatever is made of values that vary must be known."""
     known = KEPT | VIEWS | CASTS | COPIES | {BATCH_NORM, DROPOUT}
-    return writes_nothing(program) and all(target in known for target, _ in _called(program))
+    varying = _varying(program)
+    return writes_nothing(program) and all(node.target in known for node in _calls(program) if node in varying)
 
 
-def _called(program: ExportedProgram) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Return the operators that were called, with their arguments; checks of metadata compute nothing."""
+def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
+    """Return what depends on a float that the caller gives, or on an embedding: the rest is evaluated once."""
+    given = set(program.graph_signature.user_inputs)
+    found: set[torch.fx.Node] = set()
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        starts = node.name in given and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+        if starts or node.target is aten.embedding.default or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _calls(program: ExportedProgram) -> list[torch.fx.Node]:
+    """Return the calls of operators; checks of metadata compute nothing."""
     passed = (operator.getitem, aten._assert_tensor_metadata.default)
-    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
-    return [(node.target, node.args) for node in nodes if node.target not in passed]
+    return [node for node in program.graph.nodes if node.op == "call_function" and node.target not in passed]
 
 
 def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
 from ..core.sizes import norm as l2
+from .cancelling import lost
 from .convolution import Convolution
+from .entries import absolute_entries, of_each
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
 from .writing import moderate, writable, write_out
@@ -101,45 +103,26 @@ def small(linear: LinearMap) -> bool:
 
 
 def _absolute(linear: LinearMap) -> LinearMap | None:
-    match linear:
-        case Identity() | Reindex() | Averaging():
-            return linear
-        case Diagonal():
-            return Diagonal(linear.scale.double().abs(), linear.in_shape)
-        case Matrix():
-            return Matrix(linear.weight.double().abs(), linear.in_shape[:-1])
-        case Convolution():
-            return linear._with_weight(linear.weight.double().abs(), 0.0)
-        case Centering():
-            return _absolute_centering(linear)
-        case Repeated():
-            inner = absolute(linear.inner)
-            return None if inner is None else Repeated(inner, linear.leading)
+    found = absolute_entries(linear)
+    if found is not None:
+        return found
+    if isinstance(linear, Repeated):
+        inner = absolute(linear.inner)
+        return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
-        return _flat(linear, write_out(linear).abs())
-    if isinstance(linear, Composite | Sum) and moderate(linear):
-        parts = [absolute(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            return Composite(known) if isinstance(linear, Composite) else Sum(known)
-    return None
+        return _flat(linear, _written_entries(linear))
+    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and moderate(linear) else None
+
+
+def _written_entries(linear: LinearMap) -> Tensor:
+    """Return the absolute entries of a map that is written out, and what they may lack where parts cancel."""
+    return write_out(linear).abs() + ceiling10(lost(linear, upper).log10)
 
 
 def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:
     """Return a written-out map between the shapes of `linear`."""
     ends = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
     return Composite((ends[0], Matrix(matrix), ends[1]))
-
-
-def _absolute_centering(linear: Centering) -> LinearMap:
-    """|1 - 1/n| on the diagonal and 1/n beside it."""
-    dims = tuple(range(-linear.dims, 0))
-    entries = math.prod(linear.in_shape[-linear.dims :])
-
-    def function(x: Tensor) -> Tensor:
-        return x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True)
-
-    return Averaging(function, linear.in_shape, linear.out_shape, linear.device)
 
 
 def _row_norms(linear: LinearMap) -> Tensor | None:
@@ -168,7 +151,7 @@ def _row_norms(linear: LinearMap) -> Tensor | None:
             inner = row_norms(linear.inner)
             return None if inner is None else inner.expand(linear.out_shape)
     if small(linear):
-        return l2(write_out(linear), 1).reshape(linear.out_shape)
+        return l2(_written_entries(linear), 1).reshape(linear.out_shape)
     if isinstance(linear, Averaging):
         return linear.apply(ones)[0]  # no negative entry: the l2 norm of a row is at most its sum
     if isinstance(linear, Composite):
@@ -187,9 +170,11 @@ def _composite_rows(linear: Composite) -> Tensor | None:
         moved = absolute(last)
         if before is None or moved is None:
             return None
-        met = isinstance(last, Diagonal) and last.scale.expand(last.in_shape) != 0
         result = moved.apply(before[None])[0]
-        return _positive(met & (before > 0), result) if isinstance(met, Tensor) else result
+        if not isinstance(last, Diagonal):
+            return result
+        met = last.scale.expand(last.in_shape) != 0
+        return _positive(met & (before > 0), torch.where(met, result, 0.0))  # zero times an overflow is zero
     rows = row_norms(last)
     if rows is None:
         return None

@@ -80,6 +80,15 @@ class Axis:
         return (read[..., None] == torch.arange(self.size, device=device)).to(torch.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class Unscaled:
+    """What a convolution was before one factor per channel was folded in; the least and largest size of a factor."""
+
+    conv: Convolution
+    least: float
+    most: float
+
+
 class Convolution(LinearMap):
     """A 1d, 2d or 3d convolution `(C_in, *spatial) -> (C_out, *spatial_out)`, or a transposed one.
 
@@ -104,6 +113,9 @@ class Convolution(LinearMap):
         >>> Convolution(torch.ones(8, 3, 5, 5), (32, 32), stride=2, padding=2)
         Convolution([3, 32, 32] -> [8, 16, 16])
     """
+
+    unscaled: Unscaled | None = None
+    """The convolution that factors were folded into, if any: where they are all alike, so are the two norms."""
 
     def __init__(
         self,
@@ -247,8 +259,10 @@ class Convolution(LinearMap):
             per_group = weight.shape[0] // self.groups
             scale = scale.reshape(self.groups, 1, -1).expand(-1, per_group, -1)
             weight = weight * scale.reshape(weight.shape[0], weight.shape[1], *ones)
-        slack = _FOLDED * self.tap_norms(weight) + self.slack * float(scale.abs().max())
-        return self._with_weight(weight, slack)
+        least, most = (float(size) for size in scale.abs().aminmax()) if scale.numel() else (0.0, 0.0)
+        scaled = self._with_weight(weight, _FOLDED * self.tap_norms(weight) + self.slack * most)
+        scaled.unscaled = Unscaled(self, least, most)
+        return scaled
 
     def plus_identity(self, scale: float | Tensor = 1.0) -> Convolution | None:
         """Return the convolution plus `scale` (a number, or one per channel) times the identity.

@@ -15,9 +15,10 @@ from ..core.budget import in_time
 from ..core.rounding import gamma
 from ..core.sizes import norm as l2
 from .convolution import Convolution
+from .entries import cancels
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .slices import repeated, slice_map
-from .writing import moderate
+from .writing import in_range
 
 _ENTRY = 4.0 * 2.0**-53
 _Map = TypeVar("_Map", bound=LinearMap)
@@ -59,9 +60,9 @@ def add(a: LinearMap, b: LinearMap) -> LinearMap:
     terms: list[LinearMap] = []
     for term in (*_terms(a), *_terms(b)):
         for index, other in enumerate(terms):
-            fit = in_time() and moderate(other) and moderate(term)
+            fit = in_time() and in_range(other) and in_range(term)
             folded = (_added(other, term) or _added(term, other)) if fit else None
-            if folded is not None:
+            if folded is not None and not cancels(Sum([other, term])):
                 terms[index] = folded
                 break
         else:
@@ -112,13 +113,17 @@ def _moved(linear: Diagonal, shape: tuple[int, ...]) -> Diagonal:
 
 
 def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
-    """Return `second` after `first` as one map, or None."""
+    """Return `second` after `first` as one map; None where there is none, or where rows of the product would cancel."""
     if isinstance(first, Identity) and first.in_shape == first.out_shape:
         return second
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
         return first
-    if not moderate(second, first):
-        return None
+    folded = _joined(second, first) if in_range(second, first) else None
+    return None if folded is None or cancels(Composite([first, second])) else folded
+
+
+def _joined(second: LinearMap, first: LinearMap) -> LinearMap | None:
+    """Return `second` after `first` as one map where their kinds allow it."""
     match second, first:
         case Identity(), Identity():
             return Identity(first.in_shape, second.out_shape)

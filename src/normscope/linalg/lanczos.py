@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,46 +88,88 @@ def lanczos(
 
     Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013), for `above`.
     """
-    count, size = start.shape
-    steps = min(steps, size)
-    basis = start.new_zeros(count, 0, size)
-    real = start.real.dtype if start.is_complex() else start.dtype
-    alpha = torch.zeros(count, steps, dtype=real, device=start.device)
-    beta = torch.zeros_like(alpha)
-    vector = start / start.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    least = torch.zeros(count, dtype=real, device=start.device)
-    for step in range(steps):
-        if step == basis.shape[1]:
-            basis = torch.cat([basis, start.new_zeros(count, min(_ROOM, steps - step), size)], dim=1)
-        basis[:, step] = vector
-        image = operator(vector)
-        known = basis[:, : step + 1]
-        inner = known.conj() @ image[:, :, None]
-        alpha[:, step] = inner[:, step, 0].real
-        image = image - (known.mT @ inner)[:, :, 0]
-        image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
-        rest = image.norm(dim=1)
-        least = torch.maximum(least, 1e-14 * alpha[:, step].abs())
-        ended = rest <= least  # an invariant subspace: stay at zero
-        beta[:, step] = rest.masked_fill(ended, 0.0)
-        vector = image / rest.masked_fill(ended, math.inf)[:, None]
+    krylov = Krylov(start)
+    steps = min(steps, krylov.size)
+    for step in range(1, steps + 1):
+        krylov.extend(operator)
         late = budget is not None and budget.late
-        if step + 1 == steps or step % _ROOM == _ROOM - 1 or late:
-            known_so_far = alpha[:, : step + 1].double().cpu(), beta[:, : step + 1].double().cpu()
-            values, coordinates, errors, above = _ritz(*known_so_far, size if sure else None)
+        if step == steps or step % _ROOM == 0 or late:
+            values, coordinates, errors, above = krylov.ritz(MISSED if sure else None)
             open_still = torch.maximum(errors, above / values.clamp(min=1e-300) - 1) if sure else errors
             if late or float(open_still.max()) <= rtol:
                 break
-    vectors = (coordinates.to(start)[:, None, :] @ basis[:, : step + 1])[:, 0]
+    vectors = (coordinates.to(start)[:, None, :] @ krylov.basis[:, :step])[:, 0]
     vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    values, errors, above = (found.to(start.device, real) for found in (values, errors, above))
-    return Ritz(values, vectors, errors, above, step + 1)
+    values, errors, above = (found.to(start.device, krylov.alpha.dtype) for found in (values, errors, above))
+    return Ritz(values, vectors, errors, above, step)
 
 
-def _ritz(alpha: Tensor, beta: Tensor, size: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+class Krylov:
+    """Krylov spaces of a batch of Hermitian operators, orthonormal bases that grow step by step.
+
+    Args:
+        start: start vectors `[b, n]`, real or complex.
+
+    Attributes:
+        steps: how far they have grown.
+        size: the order of the operators.
+        basis: `[b, steps, n]`, or longer.
+        alpha, beta: the diagonals `[b, steps]` of the tridiagonal matrices.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        count, self.size = start.shape
+        self.steps = 0
+        self.basis = start.new_zeros(count, 0, self.size)
+        real = start.real.dtype if start.is_complex() else start.dtype
+        self.alpha = torch.zeros(count, 0, dtype=real, device=start.device)
+        self.beta = torch.zeros_like(self.alpha)
+        self._vector = start / start.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        self._least = torch.zeros(count, dtype=real, device=start.device)
+
+    def extend(self, operator: Callable[[Tensor], Tensor]) -> None:
+        """Take one step, with full reorthogonalization."""
+        if self.steps == self.basis.shape[1]:
+            room = self.basis.new_zeros(len(self.basis), min(_ROOM, self.size - self.steps), self.size)
+            self.basis = torch.cat([self.basis, room], dim=1)
+        self.basis[:, self.steps] = self._vector
+        image = operator(self._vector)
+        known = self.basis[:, : self.steps + 1]
+        inner = known.conj() @ image[:, :, None]
+        alpha = inner[:, -1, 0].real
+        image = image - (known.mT @ inner)[:, :, 0]
+        image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
+        rest = image.norm(dim=1)
+        self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
+        ended = rest <= self._least  # an invariant subspace: stay at zero
+        self.alpha = torch.cat([self.alpha, alpha[:, None]], dim=1)
+        self.beta = torch.cat([self.beta, rest.masked_fill(ended, 0.0)[:, None]], dim=1)
+        self._vector = image / rest.masked_fill(ended, math.inf)[:, None]
+        self.steps += 1
+
+    def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
+
+        `above` is what the eigenvalue is not above, but for random starts with a probability of `missed`; `rows` are
+        the operators that are asked for.
+        """
+        alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
+        if rows is not None:
+            alpha, beta = alpha[rows.cpu()], beta[rows.cpu()]
+        return _ritz(alpha, beta, None if missed is None else (self.size, missed))
+
+    def only(self, rows: Tensor) -> Krylov:
+        """Return the spaces of some of the operators."""
+        other = copy.copy(self)
+        other.basis, other.alpha, other.beta = self.basis[rows], self.alpha[rows], self.beta[rows]
+        other._vector, other._least = self._vector[rows], self._least[rows]
+        return other
+
+
+def _ritz(alpha: Tensor, beta: Tensor, sure: tuple[int, float] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`.
 
-    `size`: the order of the operators; without it nothing is known above.
+    `sure`: the order of the operators and how likely `above` may fail; without it nothing is known above.
     """
     tri = torch.diag_embed(alpha)
     if alpha.shape[1] > 1:
@@ -136,19 +179,19 @@ def _ritz(alpha: Tensor, beta: Tensor, size: int | None) -> tuple[Tensor, Tensor
     residual = (beta[:, -1] * vectors[:, -1, -1]).abs()
     gap = top - values[:, -2] if alpha.shape[1] > 1 else top
     error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
-    above = torch.full_like(top, math.inf) if size is None else _above(values, beta, size)
+    above = torch.full_like(top, math.inf) if sure is None else _above(values, beta, *sure)
     return top, vectors[:, :, -1], error / top.clamp(min=1e-300), above
 
 
-def _above(values: Tensor, beta: Tensor, size: int) -> Tensor:
+def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
     """Return what the largest eigenvalue is not above, from Ritz values and the lengths of the steps.
 
     After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
     length is 1: so |p(eigenvalue)| is at most one over the share of the eigenvector in the start. That share is less
-    than MISSED sqrt(pi/2n) with probability MISSED at most. Beyond the top Ritz value p grows: its root there is found
-    by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
+    than missed sqrt(pi/2n) with probability `missed` at most. Beyond the top Ritz value p grows: its root there is
+    found by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
     """
-    wanted = -math.log(MISSED * math.sqrt(math.pi / (2 * size)))
+    wanted = -math.log(missed * math.sqrt(math.pi / (2 * size)))
     lengths = beta.clamp(min=1e-300).log().sum(dim=1)
     low = torch.zeros_like(values[:, -1])
     high = ((wanted + lengths) / beta.shape[1]).exp()  # no factor is below t - top

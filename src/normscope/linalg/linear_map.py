@@ -131,6 +131,7 @@ class Reindex(LinearMap):
         self.out_shape = tuple(index.shape)
         self.index = index.reshape(-1).to(torch.int64)
         self.device = index.device
+        self._zeros = bool((self.index < 0).any())
 
     @classmethod
     def of(cls, function: Callable[[Tensor], Tensor], in_shape: Sequence[int], device: Any = "cpu") -> LinearMap:
@@ -154,8 +155,10 @@ class Reindex(LinearMap):
     def apply(self, x: Tensor) -> Tensor:
         """Gather the named entries."""
         flat = x.reshape(x.shape[0], -1)
-        out = flat[:, self.index.clamp(min=0)]
-        out = torch.where(self.index >= 0, out, torch.zeros((), dtype=x.dtype, device=x.device))
+        index = self.index.clamp(min=0) if self._zeros else self.index
+        out = flat.gather(1, index.expand(len(flat), -1))  # several times as fast as flat[:, index]
+        if self._zeros:
+            out = torch.where(self.index >= 0, out, torch.zeros((), dtype=x.dtype, device=x.device))
         return out.reshape(x.shape[0], *self.out_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:

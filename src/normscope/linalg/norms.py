@@ -17,6 +17,7 @@ from ..core.errors import InputError
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, smallest, total
 from .attained import attained
+from .cancelling import lost
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution import Convolution
 from .gram import NARROW_RTOL
@@ -136,6 +137,10 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
 ZERO_BOUND = Bound(ZERO)
 _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
+_ALIKE = 0.1
+"""Factors of channels that differ by less than this share of the tolerance count as one factor."""
+_SETTLED, _ESTIMATED = 20.0, 4.0
+"""A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
 BOUNDING = "the search for the norm of a layer"
 """How messages name it."""
 
@@ -154,6 +159,9 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> Bound:
             check_time(bounding_cost(linear), linear.device)
             return Bound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
+            evenly = _evenly_scaled(linear, rtol)
+            if evenly is not None:
+                return evenly
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return Bound(norm.upper, norm.start, norm.tighten)
@@ -234,6 +242,18 @@ def _centering(linear: Centering) -> Bound:
     return Bound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
 
 
+def _evenly_scaled(linear: Convolution, rtol: float) -> Bound | None:
+    """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
+    before = linear.unscaled
+    if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
+        return None
+    if not remembered(before.conv, rtol):
+        return None
+    known = _known[before.conv][2]
+    scale = Upper.of(before.most, Evidence.PROVEN)
+    return Bound(known.upper.times(scale).named(known.upper.method), known.start)
+
+
 def _repeated(linear: Repeated, found: Bound) -> Bound:
     """Return the bound of one block, and its vector in the first of them."""
     if found.start is None:
@@ -261,8 +281,9 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
         return Bound(other)
     matrix = Matrix(write_out(linear))
     exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
-    evidence = min(Evidence.NUMERICAL, exact.evidence)
-    dense = Upper(exact.log10, evidence, f"{exact.method}, written out", exact.reason)
+    cancelled = lost(linear, lambda part: bound(part, rtol=rtol, budget=budget).upper)
+    dense = total([exact, cancelled]).named(f"{exact.method}, written out")
+    dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
     return Bound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
 
 
@@ -368,7 +389,7 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     found = known[2] if known is not None else Bound(Upper.infinite("not asked for"))
     if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
         found = bound(linear, rtol=rtol)  # its vector spares the search
-    return _lower(linear, found, rtol, Budget(), seed, steps)[0]
+    return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]
 
 
 def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
@@ -382,7 +403,13 @@ def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
 
 
 def _lower(
-    linear: LinearMap, found: Bound, rtol: float, budget: Budget, seed: int, steps: int
+    linear: LinearMap,
+    found: Bound,
+    rtol: float,
+    budget: Budget,
+    seed: int,
+    steps: int,
+    settled: float = _SETTLED,
 ) -> tuple[float, Tensor | None, bool]:
     """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
     if found.upper.log10 == -math.inf:
@@ -403,7 +430,7 @@ def _lower(
     search = largest_singular_vector(
         linear,
         start if precise else start.float(),
-        rtol=rtol / 20.0,
+        rtol=rtol / settled,
         steps=steps,
         enough=size / (1.0 + 0.5 * rtol),
         budget=budget,

@@ -28,8 +28,8 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid
     assert certificate.label is not None
     kernel = symbol.kernel
     group = certificate.label[1] % kernel.groups
-    vector = certificate.vector.to("cpu", torch.complex128)
-    pivot = vector[vector.abs().argmax()]
+    vector = certificate.vector.to(torch.complex128)
+    pivot = vector.gather(0, vector.abs().argmax(dim=0, keepdim=True))  # nothing is read back from a GPU
     vector = vector * (pivot.conj() / pivot.abs().clamp(min=1e-300))
     wave = torch.ones((), dtype=torch.complex128)
     phase = torch.zeros((), dtype=torch.int64)
@@ -41,18 +41,19 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid
         line, remainder = _line(axis, ring, kernel.inputs, turn, int(kernel.origin[a]), moving=a in kernel.axes)
         wave = wave[..., None] * line
         phase = phase[..., None] + remainder * weights[a]
+    wave = wave.to(kernel.device)
     if not kernel.inputs:
-        out = torch.zeros(1, *conv.out_shape, dtype=torch.float64)
+        out = torch.zeros(1, *conv.out_shape, dtype=torch.float64, device=kernel.device)
         each = conv.out_shape[0] // kernel.groups
         out[0, group * each : (group + 1) * each] = (vector.reshape(-1, *(1,) * wave.ndim) * wave).real
-        return out.to(kernel.device)
+        return out
     each = conv.in_shape[0] // kernel.groups
     codes = (kernel.phases * torch.tensor(weights)).sum(dim=1)
-    table = torch.zeros(int(max(codes.max(), phase.max())) + 1, each, dtype=torch.complex128)
-    table[codes] = vector.reshape(len(codes), each)
-    out = torch.zeros(1, *conv.in_shape, dtype=torch.float64)
-    out[0, group * each : (group + 1) * each] = (table[phase].movedim(-1, 0) * wave).real
-    return out.to(kernel.device)
+    table = torch.zeros(int(max(codes.max(), phase.max())) + 1, each, dtype=torch.complex128, device=kernel.device)
+    table[codes.to(kernel.device)] = vector.reshape(len(codes), each)
+    out = torch.zeros(1, *conv.in_shape, dtype=torch.float64, device=kernel.device)
+    out[0, group * each : (group + 1) * each] = (table[phase.to(kernel.device)].movedim(-1, 0) * wave).real
+    return out
 
 
 def _phase_weights(symbol: Symbol) -> list[int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.budget import check_time
 from .convolution import Convolution
+from .entries import cancels
 from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 
 SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
@@ -100,10 +101,15 @@ def _together(spans: Sequence[Span]) -> Span:
     return Span(*(sum(getattr(one, name) for one in spans) for name in ("tops", "high", "low", "factors")))
 
 
-def moderate(*parts: LinearMap) -> bool:
-    """Say whether parts can be multiplied out in float64: no product of their entries overflows or vanishes."""
+def in_range(*parts: LinearMap) -> bool:
+    """Say whether no product of entries of the parts overflows or vanishes in float64."""
     whole = _together([span(part) for part in parts])
     return whole.tops <= 140.0 and (whole.factors <= 1 or max(whole.low, whole.high) <= 290.0)
+
+
+def moderate(linear: LinearMap) -> bool:
+    """Say whether a map can be multiplied out in float64: no product of entries overflows, vanishes or cancels."""
+    return in_range(linear) and not cancels(linear)
 
 
 def writable(linear: LinearMap) -> bool:
@@ -138,3 +144,15 @@ def write_out(linear: LinearMap) -> Tensor:
         pieces.append((linear.apply(basis) if by_columns else linear.adjoint(basis)).reshape(rows, -1))
     matrix = torch.cat(pieces)
     return matrix.T if by_columns else matrix
+
+
+def rounded(linear: LinearMap) -> float:
+    """Return how many roundings one after another lie behind an entry of a map that is written out, at most."""
+    return 8.0 * widest(linear) * _count(linear) + 64.0
+
+
+def _count(linear: LinearMap) -> int:
+    if isinstance(linear, Repeated):
+        return _count(linear.inner)
+    inner = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else ()
+    return 1 + sum(_count(part) for part in inner)

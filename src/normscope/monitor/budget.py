@@ -40,8 +40,8 @@ class Budget:
         return self._held >= self._costs[task]
 
     @contextmanager
-    def spending(self, task: Hashable, *, more: bool = False) -> Iterator[None]:
-        """Do a task; `more` of one that has begun already."""
+    def spending(self, task: Hashable, *, more: bool = False, free: bool = False) -> Iterator[None]:
+        """Do a task; `more` of one that has begun already; one that is `free` costs nothing, and is known by now."""
         began = time.perf_counter()
         try:
             yield
@@ -51,4 +51,4 @@ class Budget:
                 self._costs[task] = 0.0
             else:
                 self._costs[task] = spent + (self._costs[task] if more else 0.0)
-                self._held -= spent
+                self._held -= 0.0 if free else spent

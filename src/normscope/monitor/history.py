@@ -82,7 +82,7 @@ class History:
         """
         same = [(layer.kind, layer.name) for layer in layers] == [(layer.kind, layer.name) for layer in self.layers]
         if not same:
-            self.records = [replace(record, values={}) for record in self.records]
+            self.records = [replace(record, values={}, histograms={}) for record in self.records]
             self._courses = {key: found for key, found in self._courses.items() if key[0] == "total"}
         self.layers = tuple(layers)
         self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import torch
 from torch import nn
@@ -35,10 +35,12 @@ class Ear:
 
     Args:
         method: of the owner; None for an ear that hears nothing.
+        module: that it is a hook of; deep copies of the module have no such hook.
     """
 
-    def __init__(self, method: Callable[..., Any] | None = None) -> None:
+    def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
         self._method = None if method is None else WeakMethod(method)
+        self._module = None if module is None else ref(module)
 
     def __call__(self, *args: Any) -> Any:
         """Call the method, if there is one left; nothing of it is compiled."""
@@ -51,7 +53,26 @@ class Ear:
         return Ear, ()
 
     def __deepcopy__(self, memo: Any) -> Ear:
+        module = None if self._module is None else self._module()
+        copied = None if module is None else memo.get(id(module))
+        if copied is not None:
+            _leave_out_ears(copied)
         return Ear()
+
+
+def _leave_out_ears(copied: nn.Module) -> None:
+    """Let a copy that is being made drop its ears once it has its state, the last thing that a copy gets."""
+
+    def finish(state: Any) -> None:
+        del copied.__dict__["__setstate__"]
+        copied.__setstate__(state)
+        for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
+            for number in [number for number, hook in hooks.items() if isinstance(hook, Ear)]:
+                del hooks[number]
+                for flags in (copied._forward_pre_hooks_with_kwargs, copied._forward_hooks_always_called):
+                    flags.pop(number, None)
+
+    copied.__dict__["__setstate__"] = finish
 
 
 class Around:

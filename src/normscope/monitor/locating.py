@@ -156,11 +156,11 @@ class Locator:
         self.batch: tuple[Any, Any] | None = None
         self._sound, self._times = True, 0
 
-    def is_asked(self, loss: Tensor | float) -> bool:
-        """Say whether to look for the place; a loss on a device is not read, and nothing is known of it."""
-        if isinstance(loss, Tensor) and loss.device.type != "cpu":
+    def is_asked(self, loss: float | None) -> bool:
+        """Say whether to look for the place; None is a loss on a device, which is not read."""
+        if loss is None:
             return False
-        if math.isfinite(loss.detach() if isinstance(loss, Tensor) else loss):
+        if math.isfinite(loss):
             self._sound = True
             return False
         return self._sound and self.batch is not None and self._times < TIMES and is_alone()

@@ -84,12 +84,14 @@ class LogWriter:
             data: plain data, or a JSON object with at least one entry as text.
 
         Raises:
-            OSError: it could not be written, or not whole; then nothing of it is left.
+            OSError: it could not be written, or not whole; then nothing of it is left. Or the file was deleted.
         """
         text = data if isinstance(data, str) else json.dumps(data, allow_nan=False, separators=(",", ":"))
         raw = f'{{"type":"{kind}",{text[1:]}\n'.encode()
         if self._handle < 0:  # closed, or of the process that this one was forked from
             return
+        if os.fstat(self._handle).st_nlink == 0:  # what is written to a file without a name is lost
+            raise OSError(errno.ENOENT, "the file was deleted", str(self.path))
         written = os.write(self._handle, raw)
         if written < len(raw):
             os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
@@ -132,14 +134,19 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 if raw.endswith(b"\n"):
-                    yield _line(raw, f"{path}, line {number}")
+                    yield read_line(raw, f"{path}, line {number}")
                 elif number == 1 and not raw.startswith(b'{"type"'[: len(raw)]):
                     raise InputError(f"{path} is no log of a run")
     except OSError as error:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}") from error
 
 
-def _line(raw: bytes, where: str) -> dict[str, Any]:
+def read_line(raw: bytes, where: str) -> dict[str, Any]:
+    """Return one line of a log.
+
+    Raises:
+        InputError: it is no JSON object, or has another `schema_version`.
+    """
     try:
         line = json.loads(raw)
     except (ValueError, RecursionError) as error:

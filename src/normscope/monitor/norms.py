@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,33 +12,43 @@ from ..diagnosis.examined import Site
 from .budget import Budget
 from .probes import normalizers
 from .probes.normalizers import Sets
-from .probes.weights import LATER, Geometry, power_norms
+from .probes.weights import TINY, Geometry, followed, settled
+from .schedule import Tier
 
-PATIENCE = 50
+PATIENCE = 20
 """Measured steps after which a place has its turn whatever it costs."""
+AFRESH = 20
+"""Turns of a layer after which its norm is searched for from the start: another direction may be the largest now."""
 
 
 class Turns:
-    """Goes round a list of places as far as the budget reaches, and goes on from there next time.
+    """Goes round a list of places as far as the budget reaches: those that are due first, then who has waited longest.
 
     Args:
         task: what is done at each.
     """
 
     def __init__(self, task: str) -> None:
-        self._task, self._next = task, 0
+        self._task = task
         self._waited: dict[Site, int] = {}
+        self._served: dict[Site, int] = {}
 
-    def affordable(self, places: Iterable[Site], budget: Budget) -> Iterator[Site]:
-        """Return places one by one while there is time for the next, or it has waited for long; each at most once."""
+    def affordable(self, places: Iterable[Site], budget: Budget, due: Collection[Site] = ()) -> Iterator[Site]:
+        """Return places one by one while there is time for the next, or it has waited for long; each at most once.
+
+        Args:
+            places: all there are.
+            budget: of the task.
+            due: those that cannot wait as long as others.
+        """
         order = list(places)
-        start = self._next % len(order) if order else 0
-        for site in order[start:] + order[:start]:
-            self._waited[site] = self._waited.get(site, 0) + 1
-        for site in order[start:] + order[:start]:
+        self._waited = {site: self._waited.get(site, 0) + 1 for site in order}
+        if budget.share is not None:  # otherwise all have their turn, in the same order in every process
+            order.sort(key=lambda site: (self._waited[site] < PATIENCE, site not in due, self._served.get(site, 0)))
+        for site in order:
             if self._waited[site] < PATIENCE and not budget.affords((self._task, site)):
                 return
-            self._next, self._waited[site] = order.index(site) + 1, 0
+            self._waited[site], self._served[site] = 0, max(self._served.values(), default=0) + 1
             yield site
 
 
@@ -47,7 +57,14 @@ class Norms:
 
     def __init__(self) -> None:
         self._warm: dict[Site, Tensor] = {}
+        self._shapes: dict[Site, tuple[int, tuple[int, ...]]] = {}
+        self._since: dict[Site, int] = {}
         self._turns = Turns("norm")
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def doubt(self, site: Site) -> None:
+        """Search for the norm of a layer from the start the next time: what was found says that it is not good."""
+        self._since.pop(site, None)
 
     def measure(
         self,
@@ -56,22 +73,32 @@ class Norms:
         *,
         tier: str,
         budget: Budget,
+        due: Collection[Site] | None = (),
     ) -> dict[Site, Tensor]:
         """Return log10 of the norm of the layers in turn, and folded with the normalizer behind if there is one.
+
+        Behind the norms stand their errors, in decades.
 
         Args:
             sites: of all layers.
             layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
-            tier: decides how many power steps are taken.
+            tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
+            due: layers whose last norm says little by now; None for all layers, whatever they cost.
         """
         found = {}
-        for site in self._turns.affordable(sites, budget):
-            with budget.spending(("norm", site)), contextlib.suppress(RuntimeError):  # one odd layer is left out
-                found[site] = self._measure(site, *layer(site), LATER[tier])
+        allowed = Budget(None) if due is None else budget
+        for site in self._turns.affordable(sites, allowed, due or ()):
+            warm = self._since.get(site, AFRESH) < AFRESH and tier != Tier.FULL
+            task = ("norm" if warm else "search", site)
+            with (
+                budget.spending(task, free=due is None),
+                contextlib.suppress(RuntimeError),
+            ):  # one odd layer is left out
+                found[site] = self._measure(site, *layer(site), warm)
         return found
 
-    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, steps: int) -> Tensor:
+    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, warm: bool) -> Tensor:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
         if sets is not None:
@@ -79,5 +106,39 @@ class Norms:
             largest = normalizers.scales(sets)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
-        found, self._warm[site] = power_norms(geometry, wide, self._warm.get(site), steps=steps, scale=scale)
-        return found.log10()
+        sizes = _least(wide.abs().amax())[None]  # squares of extreme weights would leave the range of float32
+        wide = wide / sizes
+        if scale is not None:
+            most = _least(scale.amax())
+            scale, sizes = scale / most, torch.stack([sizes[0], most.to(sizes)])
+        norms = len(sizes)
+        known = None if site not in self._warm else self._warm[site].to(wide)
+        draw = self._generator(wide.device)
+        try:
+            if warm and known is not None and self._shapes[site] == (norms, geometry.shape):
+                estimate = followed(geometry, wide, known, scale, draw)
+                self._since[site] += 1
+            else:
+                estimate = settled(geometry, wide, known, scale, draw)
+                self._since[site] = 1
+        except torch.linalg.LinAlgError:  # values that are not finite
+            nothing = sizes.new_full((1,), float("nan"))
+            if sets is None:
+                return torch.cat([nothing, nothing])
+            bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
+            return torch.cat([bare, nothing, error, nothing])
+        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they are a start alone
+        self._shapes[site] = (norms, geometry.shape)
+        return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        """Return random numbers of our own: those of the user are left alone."""
+        place = device if device.type in ("cpu", "cuda") else torch.device("cpu")
+        if place not in self._generators:
+            self._generators[place] = torch.Generator(place).manual_seed(0)
+        return self._generators[place]
+
+
+def _least(size: Tensor) -> Tensor:
+    """Return a size that can be divided by."""
+    return size.clamp(min=TINY)

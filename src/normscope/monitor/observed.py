@@ -63,10 +63,10 @@ class Observed:
         self._steps: list[int] = []
         self._values: list[float] | Tensor = []
 
-    def add(self, step: int, value: Tensor | float) -> None:
-        """Add a figure of a step."""
-        away = isinstance(value, Tensor) and value.device.type != "cpu"
-        if away and isinstance(value, Tensor):
+    def add(self, step: int, value: Tensor | float) -> float | None:
+        """Add a figure of a step; return it, unless it lies on a device, where it is not read."""
+        number = None
+        if isinstance(value, Tensor) and value.device.type != "cpu":
             room = self._values
             if not isinstance(room, Tensor) or room.device != value.device or len(self._steps) == ROOM:
                 self._seal()
@@ -77,8 +77,10 @@ class Observed:
             if isinstance(self._values, Tensor):
                 self._seal()
             assert isinstance(self._values, list), "a part that is sealed begins on the host"
-            self._values.append(float(value.detach() if isinstance(value, Tensor) else value))
+            number = float(value.item() if isinstance(value, Tensor) else value)
+            self._values.append(number)
         self._steps.append(step)
+        return number
 
     def _seal(self) -> None:
         """End a part, and send it if it lies on a device."""

@@ -208,19 +208,28 @@ def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None)
 
 def loss_curves(run: Run) -> Curves | None:
     """Return the loss over all steps; as exponents where it is positive and spans two powers of ten."""
+    return total_curves(loss_courses(run), title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
+
+
+def loss_courses(run: Run) -> dict[str, Points]:
+    """Return mean, least and largest of the losses between two records; the losses themselves if there is one each."""
     courses: dict[str, Points] = {name: run.total(f"loss_{name}") for name in ("mean", "least", "largest")}
-    if not courses["mean"] or courses["least"] == courses["largest"]:  # of one step each
+    if not courses["mean"] or courses["least"] == courses["largest"]:
         courses = {"loss": run.total("loss")}
-    return total_curves(courses, title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
+    return courses
 
 
 def metric_curves(run: Run) -> list[Curves | None]:
     """Return a picture of every figure that the loop gave beside the loss."""
-    given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    names = dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES)
     return [
-        total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in list(names)[:MOST]
+        total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in metric_names(run)
     ]
+
+
+def metric_names(run: Run) -> list[str]:
+    """Return the names of the figures that the loop gave beside the loss, as many as there is room for."""
+    given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
+    return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))[:MOST]
 
 
 def lr_curves(run: Run) -> Curves | None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..report.curves import sparkline
 from ..report.document import Cell, Column, Kind, Table
+from .probes.histograms import BINS
 from .record import Kind as LayerKind
 from .record import Layer
 from .run import Run
@@ -25,7 +27,17 @@ class Last:
 
 
 WEIGHTS = (
+    Last(
+        quantity="norm_error",
+        title="error",
+        kind="number",
+        help="Decades by which the last norm may be off; one that may be off by more than 0.02 is not shown.",
+    ),
+    Last(quantity="norm_age", title="age", kind="count", help="Steps since the last norm was measured."),
     Last(quantity="log10_folded", title="folded", help="log10 of the norm with the normalizer behind it, last."),
+    Last(
+        quantity="folded_error", title="error folded", kind="number", help="Decades by which that may be off, likewise."
+    ),
     Last(quantity="log10_size", title="size", help="log10 of the Frobenius norm, last."),
     Last(quantity="log10_gradient", title="gradient", help="log10 of the norm of the gradient, last."),
     Last(quantity="log10_effective_lr", title="effective lr", help="log10 of lr/norm² or lr/norm, last."),
@@ -49,7 +61,7 @@ COURSE = (
 
 
 def layer_tables(run: Run) -> list[Table | None]:
-    """Return a table of the weights by their operator norm and one of the normalizers by their input variance."""
+    """Return the weights by operator norm, the normalizers by input variance, and the histograms of the full tier."""
     weights: list[tuple[Column, Callable[[Layer], Cell]]] = [
         (Column(title="feeds", kind="name", help="The normalizer behind it."), lambda layer: layer.normalizer),
         (
@@ -63,7 +75,35 @@ def layer_tables(run: Run) -> list[Table | None]:
     return [
         _table(run, "weight", "log10_norm", "Weights: operator norm (log10)", weights, WEIGHTS),
         _table(run, "normalizer", "log10_variance", "Normalizers: input variance (log10)", normalizers, NORMALIZERS),
+        histogram_table(run),
     ]
+
+
+def histogram_table(run: Run) -> Table | None:
+    """Return how the entries of every weight and its gradient are spread, first and last; None without a full tier."""
+    records = [record for record in run.records if record.histograms]
+    if not records:
+        return None
+    columns: list[tuple[Column, list[Cell]]] = [
+        (Column(title="layer", kind="name"), [layer.name for layer in run.of("weight")])
+    ]
+    for what in ("weight", "gradient"):
+        for when, record in (("first", records[0]), ("last", records[-1])):
+            rows = record.histograms.get(what) or (None,) * len(run.of("weight"))
+            sizes: list[Cell] = [None if row is None else row[0] for row in rows]
+            spreads: list[Cell] = [
+                None if row is None else sparkline([n or 0.0 for n in row[1:]], BINS) for row in rows
+            ]
+            step = f"at step {record.step:,}"
+            columns.append((Column(title=f"{what}s, {when}", kind="name", help=f"Shares in 33 bins, {step}."), spreads))
+            size = Column(title="size", kind="number", help=f"Root mean square of the entries, {step}.")
+            columns.append((size, sizes))
+    return Table(
+        title="Histograms of weights and gradients",
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(zip(*(cells for _, cells in columns))),
+        caption="From -4 to 4 times the root mean square, 0 in the middle; the outermost bins hold what is beyond.",
+    )
 
 
 def _table(

@@ -40,8 +40,8 @@ NORM = View(
     title="How much each weight can stretch what it is given",
     term="operator norm",
     axis="log10 of the norm",
-    caption="One curve per layer, coloured from the first to the last: at its real input size, by power steps that go "
-    "on from one measurement to the next, an estimate from below.",
+    caption="One curve per layer, coloured from the first to the last: at its real input size, an estimate from "
+    "below. Where it may be off by more than 0.02 there is no point.",
     rules=(("norm 1", 0.0),),
 )
 FOLDED = View(

@@ -21,15 +21,16 @@ class Parcel:
         self._flat: Tensor | None = None
         kinds: dict[tuple[torch.device, torch.dtype], dict[Hashable, Tensor]] = {}
         for name, tensor in contents.items():
-            kinds.setdefault((tensor.device, tensor.dtype), {})[name] = tensor.detach().reshape(-1)
+            flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
+            kinds.setdefault((tensor.device, tensor.dtype), {})[name] = flat
         self._sizes = {name: tensor.numel() for alike in kinds.values() for name, tensor in alike.items()}
         if not contents:
             return
         with torch.no_grad():
             device = next((device for device, _ in kinds if device.type != "cpu"), torch.device("cpu"))
             dtype = torch.float32 if device.type == "mps" else torch.float64
-            parts = [torch.cat(list(alike.values())) for alike in kinds.values()]
-            flat = torch.cat([part.to(device, dtype, non_blocking=True) for part in parts])
+            parts = [torch.cat(list(alike.values())).to(device, dtype, non_blocking=True) for alike in kinds.values()]
+            flat = parts[0] if len(parts) == 1 else torch.cat(parts)
             if device.type != "cuda":
                 self._flat = flat.cpu()
                 return

@@ -54,12 +54,20 @@ class Reading:
         """
         reading = cls()
         for line in read_log(folder):
-            try:
-                reading.take(line)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                kind = f"{line['type']!s:.20}"
-                raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
+            reading.take_from(folder, line)
         return reading
+
+    def take_from(self, folder: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
+        """Read one line of the log in a folder.
+
+        Raises:
+            InputError: it is not what a run writes.
+        """
+        try:
+            self.take(line)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            kind = f"{line['type']!s:.20}"
+            raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Read one line; a type that is not known says nothing."""
@@ -113,7 +121,7 @@ def _moved(record: Record, old: Sequence[Layer], new: Sequence[Layer]) -> Record
             known = dict(zip(before, numbers))
             if any(name in known for name in after):
                 values[kind][quantity] = tuple(known.get(name) for name in after)
-    return replace(record, values=values)
+    return replace(record, values=values, histograms={})
 
 
 def check_run(metadata: Mapping[str, Any], layers: Sequence[Layer]) -> None:
@@ -136,6 +144,10 @@ def check_record(record: Record, layers: Sequence[Layer]) -> None:
         count = sum(layer.kind == kind for layer in layers)
         for quantity, numbers in table.items():
             _require(len(numbers) == count and _are_numbers(numbers), f"{kind} {quantity}")
+    count = sum(layer.kind == "weight" for layer in layers)
+    for what, rows in record.histograms.items():
+        right = all(row is None or (len(row) > 1 and None not in row and _are_numbers(row)) for row in rows)
+        _require(len(rows) == count and right, f"histogram of each {what}")
 
 
 def check_finding(finding: Finding) -> None:

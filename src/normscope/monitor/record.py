@@ -74,6 +74,8 @@ class Record:
         lr: the learning rate of every parameter group.
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
+        histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
+            square, then the share in each bin (`monitor/probes/histograms.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
@@ -90,6 +92,7 @@ class Record:
     loss: float | None = None
     lr: tuple[float, ...] = ()
     values: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
+    histograms: Mapping[str, tuple[Numbers | None, ...]] = field(default_factory=dict)
     total: Mapping[str, float | None] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -108,12 +111,18 @@ class Record:
             f'"{kind}":{{' + ",".join(f'"{name}":[{_texts(column)}]' for name, column in table.items()) + "}"
             for kind, table in self.values.items()
         )
+        spread = ",".join(
+            f'"{what}":[' + ",".join("null" if row is None else f"[{_texts(row)}]" for row in rows) + "]"
+            for what, rows in self.histograms.items()
+        )
+        spread = f'"histograms":{{{spread}}},' if spread else ""
         total = ",".join(f'"{name}":{_texts((value,))}' for name, value in self.total.items())
         named = ",".join(f"{json.dumps(name)}:{_texts((value,))}" for name, value in self.metrics.items())
         metrics = f',"metrics":{{{named}}}' if named else ""
         return (
             f'{{"step":{self.step},"seconds":{round(self.seconds, 3)},"tier":"{self.tier}",'
-            f'"loss":{_texts((self.loss,))},"lr":[{_texts(self.lr)}],"values":{{{values}}},"total":{{{total}}}{metrics}}}'
+            f'"loss":{_texts((self.loss,))},"lr":[{_texts(self.lr)}],"values":{{{values}}},{spread}'
+            f'"total":{{{total}}}{metrics}}}'
         )
 
     @classmethod
@@ -128,6 +137,10 @@ class Record:
             loss=_number(found["loss"]),
             lr=tuple(math.nan if value == "nan" else value for value in found["lr"]),
             values=values,
+            histograms={
+                what: tuple(None if row is None else tuple(map(_number, row)) for row in rows)
+                for what, rows in found.get("histograms", {}).items()
+            },
             total={key: _number(value) for key, value in found["total"].items()},
             metrics={key: math.nan if value == "nan" else value for key, value in found.get("metrics", {}).items()},
         )

@@ -75,9 +75,11 @@ class Run(Shown):
             inside = sorted(found.parent.name for found in path.glob(f"*/{FILE}"))
             hint = f"; there are runs in it: {', '.join(inside[:5])}" if inside else ""
             raise InputError(f"{path} is no run: it has no {FILE}{hint}")
-        reading = Reading.of(path)
+        self._fill(path if path.is_dir() else path.parent, Reading.of(path))
+
+    def _fill(self, path: Path, reading: Reading) -> None:
         found = {
-            "path": path if path.is_dir() else path.parent,
+            "path": path,
             "metadata": reading.metadata,
             "layers": reading.layers,
             "records": reading.records(),
@@ -88,6 +90,32 @@ class Run(Shown):
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def of_reading(cls, path: Path, reading: Reading) -> Run:
+        """Return the run of which a log has been read so far.
+
+        Args:
+            path: the folder.
+            reading: of its log.
+        """
+        run = object.__new__(cls)
+        run._fill(path, reading)
+        return run
+
+    def between(self, low: float, high: float) -> Run:
+        """Return the same run with the records and metrics of some steps alone.
+
+        Args:
+            low: the first step.
+            high: the last step.
+        """
+        run = object.__new__(Run)
+        for name in self.__dataclass_fields__:
+            object.__setattr__(run, name, getattr(self, name))
+        object.__setattr__(run, "records", tuple(record for record in self.records if low <= record.step <= high))
+        object.__setattr__(run, "metrics", tuple(pair for pair in self.metrics if low <= pair[0] <= high))
+        return run
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ class Tier(enum.StrEnum):
     STANDARD = "standard"
     """Also gains of activations and gradients by block, dead units, updates of every weight."""
     FULL = "full"
-    """The same, with twelve power steps for every norm."""
+    """Also histograms of weights and gradients, and every norm searched for from the start."""
 
     @property
     def rank(self) -> int:

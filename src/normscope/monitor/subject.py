@@ -27,8 +27,13 @@ ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta"
 """Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
 DECOUPLED = ("AdamW", "Adafactor")
 """Optimizers that rescale gradients but not the decay."""
-ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon")
+ROTATING = (*ADAPTIVE, *DECOUPLED, "Lion", "Muon", "SphereAdam")
 """Optimizers whose step does not shrink with the gradient: the effective learning rate is lr/norm."""
+SPHERES = ("SphereSGD", "SphereAdam")
+"""Optimizers that keep the weights of some groups on spheres."""
+
+UNCHAINED = ("recurrent", "embedding")
+"""Families whose norms are no factors of a product along the network: applied many times over, or to tokens."""
 
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
@@ -226,10 +231,15 @@ def _decay(model: nn.Module, optimizer: Optimizer) -> dict[str, tuple[float, boo
     return found
 
 
-def effective_power(optimizer: Optimizer) -> int | None:
-    """Return the power of the norm in the effective learning rate; None for an optimizer that is not known."""
+def effective_power(optimizer: Optimizer, group: Mapping[str, Any]) -> int | None:
+    """Return the power of the norm in the effective learning rate of a group; None for an unknown optimizer.
+
+    A weight that is kept on a sphere turns by an angle that does not depend on its norm: the power is 0.
+    """
     kinds = _kinds(optimizer)
-    return 1 if kinds & set(ROTATING) else 2 if "SGD" in kinds else None
+    if kinds & set(SPHERES) and group.get("units") is not None:
+        return 0
+    return 1 if kinds & set(ROTATING) else 2 if kinds & {"SGD", "SphereSGD"} else None
 
 
 def _kinds(optimizer: Optimizer) -> set[str]:
@@ -309,7 +319,7 @@ def is_delicate(model: nn.Module) -> bool:
     A part of the model is compiled, or attention in eval mode, whose fast path torch takes only where nobody listens.
     """
     return any(
-        hasattr(module, "_orig_mod")
+        "_orig_mod" in module._modules  # hasattr would take long to say no
         or getattr(module, "_compiled_call_impl", None) is not None
         or (isinstance(module, ATTENTION) and not module.training)
         for module in model.modules()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,18 +19,22 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ..diagnosis.calls import NORMALIZERS, PRODUCTS, RELUS, WEIGHTS, bound_arguments
+from ..diagnosis.calls import NORMALIZERS, PRODUCTS, RECURRENT, RELUS, WEIGHTS, bound_arguments
 from ..diagnosis.examined import Site
 from ..diagnosis.streaming import set_count, set_positions, unit_axis
 from ..theory.normalizers import rms_epsilon
+from .naming import Names
 from .probes.normalizers import Sets, channel_variance, row_variance
 from .probes.weights import Geometry
 from .schedule import Tier
 from .seen import NormalizerSeen, Seen, WeightSeen
+from .user_hooks import in_user_hook
 
 MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",
          "squeeze", "unsqueeze", "t", "swapaxes", "swapdims", "dropout", "to", "clone", "_to_copy")  # fmt: skip
 """Functions that only move entries, or leave them: what is scale invariant behind them is so before them."""
+EMBEDDINGS = ("embedding", "embedding_bag")
+"""Functions that look rows up."""
 
 
 class Tap(TorchFunctionMode):
@@ -38,13 +43,15 @@ class Tap(TorchFunctionMode):
     Args:
         model: whose modules give the paths.
         blocks: modules whose gains are measured in the tiers above economy.
+        names: of the modules; as they are now if not given.
     """
 
-    def __init__(self, model: nn.Module, blocks: tuple[str, ...] = ()) -> None:
+    def __init__(self, model: nn.Module, blocks: tuple[str, ...] = (), names: Names | None = None) -> None:
         super().__init__()
-        self.names = {id(module): name for name, module in model.named_modules()}
-        self.modules = dict(model.named_modules())
-        self.parameters = {id(parameter): name for name, parameter in model.named_parameters()}
+        known = names or Names(model)
+        self.modules = known.modules(model)
+        self.names = {id(module): name for name, module in self.modules.items()}
+        self.parameters = {id(parameter): name for name, parameter in known.parameters(model).items()}
         self.blocks = set(blocks)
         self.seen = Seen()
 
@@ -58,6 +65,8 @@ class Tap(TorchFunctionMode):
         """
         self._tier = tier
         self._made: dict[Any, tuple[Site, Tensor]] | None = {} if readers else None
+        self._asked: set[Site] = set()
+        self._answers: list[weakref.ref[Tensor]] = []
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
         self._inputs: list[float | Tensor | None] = []
@@ -99,6 +108,9 @@ class Tap(TorchFunctionMode):
         elif name == "multi_head_attention_forward":
             with contextlib.suppress(Exception):  # never stops the model
                 self._attention(bound_arguments(func, args, kwargs), result[0])
+        elif name in RECURRENT or name in EMBEDDINGS:
+            with contextlib.suppress(Exception):
+                self._matrices("recurrent" if name in RECURRENT else "embedding", name, (*args, *kwargs.values()))
         elif name in RELUS and self._tier is not Tier.ECONOMY and isinstance(result, Tensor) and result.ndim > 1:
             with self._measuring("relu") as site:
                 axis = unit_axis(result, self._width, last=self._last)
@@ -191,9 +203,29 @@ class Tap(TorchFunctionMode):
                     tensors = [weight] if bias is None else [weight, bias]
                     self._keep(site, geometry, tensors, 0, result.ndim - 1, result if part == "out_proj" else None)
 
+    def _matrices(self, family: str, name: str, given: tuple[Any, ...]) -> None:
+        """Note the matrices of a recurrent layer, or the table of an embedding, each once however often it runs."""
+        tensors = [leaf for leaf in tree_leaves(_held(name, given)) if isinstance(leaf, Tensor)]
+        matrices = [tensor for tensor in tensors if tensor.ndim == 2 and tensor.is_floating_point()]
+        for number, weight in enumerate(matrices if family == "recurrent" else matrices[:1]):
+            own = self._name(weight)
+            part = f"{number}" if own is None else own.rpartition(".")[2].removeprefix("weight_")
+            part = part if family == "recurrent" else ""
+            if (f"{self._path}.{part}".strip("."), family) in self._runs:  # a cell runs at every step of a sequence
+                continue
+            bias = None if own is None else own.replace("weight", "bias")
+            with self._measuring(family, part) as site:
+                geometry = Geometry(kind="linear", shape=(1, weight.shape[1]), channels=weight.shape[0])
+                beside = [t for t in tensors if bias is not None and t.ndim == 1 and self._name(t) == bias]
+                self._keep(site, geometry, [weight, *beside], 0, 1, None)
+
     def _follow(self, name: str, arguments: Any, result: Any) -> None:
         """Note where the output of a weight layer goes: entries that are only moved are still it."""
         assert self._made is not None, "asked for without readers"
+        if in_user_hook():
+            self._ask(name, arguments, result)
+            return
+        self._hear_answers()
         given = next((leaf for leaf in tree_leaves(arguments) if _key(leaf) in self._made), None)
         if given is None or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
             return
@@ -204,6 +236,28 @@ class Tap(TorchFunctionMode):
                 self.seen.moved.add(site)
         else:
             self._read(None, arguments)
+
+    def _ask(self, name: str, arguments: Any, result: Any) -> None:
+        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient.
+
+        Wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
+        same, unless it was written to.
+        """
+        assert self._made is not None, "asked for without readers"
+        self._asked |= {self._made[_key(leaf)][0] for leaf in tree_leaves(arguments) if _key(leaf) in self._made}
+        if self._asked:
+            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+            if name in ("to", "_to_copy") and len(self._asked) == 1:
+                self._made |= {_key(leaf): (next(iter(self._asked)), leaf) for leaf in leaves}
+            written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+            self._answers += [weakref.ref(leaf) for leaf in leaves if written or _key(leaf) not in self._made]
+
+    def _hear_answers(self) -> None:
+        """Count a hook as a reader if something that it made lives on: it may come back into the model or the loss."""
+        if any(answer() is not None for answer in self._answers):
+            for site in self._asked:
+                self.seen.readers[site].append(None)
+        self._asked, self._answers = set(), []
 
     def _read(self, reader: Site | None, arguments: Any) -> None:
         """Note who reads what a weight layer made."""
@@ -231,6 +285,7 @@ class Tap(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if self._made and self.names.get(id(module)) == "":
                 with contextlib.suppress(Exception):
+                    self._hear_answers()
                     self._read(None, _tensors(made))  # what the model returns is read by the loss
             self._left(made)
         self.seen.seconds += time.perf_counter() - began
@@ -298,6 +353,13 @@ def geometry_of(
         rest["groups"],
     )
     return Geometry(kind="convolution", shape=shape, channels=channels, settings=settings), tensors
+
+
+def _held(name: str, given: tuple[Any, ...]) -> Any:
+    """Return which arguments of a recurrent layer, or of an embedding, hold its parameters."""
+    if name in EMBEDDINGS:
+        return given
+    return given[2:] if name.endswith("_cell") else [held for held in given if isinstance(held, list | tuple)][-1]
 
 
 def _is_matrix(value: Any) -> bool:

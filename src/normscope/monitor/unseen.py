@@ -11,6 +11,8 @@ STUCK = 1000
 """Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
 BLIND = 3
 """Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
+REPLACED = 10
+"""Steps of another optimizer for the same parameters, without one of ours, before the watcher says so."""
 PATIENT = 30
 """Calls of `observe` without a forward or a step, before weights are looked at."""
 
@@ -66,6 +68,20 @@ def unseen_step(step: int) -> Finding:
     )
 
 
+def replaced(step: int, by: Optimizer) -> Finding:
+    """Another optimizer trains the parameters of the one that is watched."""
+    return Finding(
+        code="not-seen",
+        severity=Severity.WARNING,
+        where="",
+        seen=f"Another optimizer ({type(by).__name__}) trains the parameters of the one that is watched, which does "
+        "not step any more.",
+        why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
+        advice="Call ns.watch with the new optimizer, with the same log to go on.",
+        step=step,
+    )
+
+
 class Sight:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
@@ -75,7 +91,7 @@ class Sight:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._versions = _versions(optimizer)
-        self._waiting = self._unseen = self._evaluated = self._observed = 0
+        self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
         self._seen = False
 
     def forward(self, *, training: bool) -> str | None:
@@ -93,10 +109,19 @@ class Sight:
 
     def stepped(self, step: int) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
-        self._seen, self._waiting, self._unseen = True, 0, self._unseen + 1
+        self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
         if self._unseen != BLIND:
             return None
         return eval_mode(step) if self._evaluated else unseen_forward(step, compiled=compiled_functions())
+
+    def stepped_by(self, other: Optimizer, watched: Optimizer, step: int) -> Finding | None:
+        """Count a step of another optimizer; return what is wrong if it trains the same parameters in our place."""
+        self._others += 1
+        if self._others % REPLACED:
+            return None
+        ours = {id(p) for group in watched.param_groups for p in group["params"]}
+        shared = any(id(p) in ours for group in other.param_groups for p in group["params"])
+        return replaced(step, other) if shared else None
 
     def observed(self, optimizer: Optimizer, step: int) -> Finding | None:
         """Count a loss; return what is wrong if weights change and nothing else is seen."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, said
@@ -20,12 +19,13 @@ from ..core.finding import Finding
 from ..report.words import counted
 from .budget import Budget
 from .clock import Clock
+from .composing import Known
 from .distributed import agreed, is_sharded, rank
 from .history import History
-from .hooking import Ear, after_closure, around_forward, aside, steps_under_way
-from .light import Light
+from .hooking import Ear, after_closure, around_forward, steps_under_way
+from .listening import Listener
 from .locating import Locator
-from .measuring import Known, Measurement
+from .measuring import Measurement
 from .observed import Observed, checked
 from .probes.domains import DomainProbe
 from .probes.inputs import spread
@@ -34,9 +34,7 @@ from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
 from .seen import Seen
-from .subject import Subject, compiled_functions, describe, is_delicate, metadata, trained_by, unwrapped
-from .subject import blocks as blocks_of
-from .tap import Tap
+from .subject import Subject, describe, metadata, trained_by, unwrapped
 from .unseen import Sight
 
 SHARE = 0.0025
@@ -139,6 +137,8 @@ class Watch:
             raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
         if log is not None and not isinstance(log, str | os.PathLike):
             raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
+        if log is not None and not os.fspath(log):
+            raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
         self.schedule = schedule
         self._sharded = is_sharded(self.model.parameters())
         self._writes = rank() == 0
@@ -150,7 +150,6 @@ class Watch:
         self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
         self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
         self._subject: Subject | None = None
-        self._blocks: tuple[str, ...] = ()
         self._probe = None if domain is None else DomainProbe(domain)
         self._sharpness = None if sharpness is None else SharpnessProbe(sharpness)
         if self._sharpness is not None and (self._sharded or Tier.FULL not in schedule.every):
@@ -159,15 +158,11 @@ class Watch:
             )
         self._standing: Tensor | None = None
         self._spread: Tensor | None = None
-        self._light: Light | None = None
         self._known = Known()
         self._pending: Measurement | None = None
         self._hooks: list[Any] = []
         self._ears: list[Any] = []
-        self._listening: ExitStack | None = None
-        self._hearing: Seen | None = None
-        self._shapes: list[tuple[int, ...]] = []
-        self._apart = False
+        self._listener = Listener(self.outer, self.model)
         self._stepping = 0
         self.busy, self._entered = False, False
         self._locator, self._sight = Locator(), Sight(self.optimizer)
@@ -205,7 +200,7 @@ class Watch:
         if self._idle:
             self._hooks = [self.optimizer.register_step_post_hook(Ear(self._after_step))]
             return self
-        self._ears = around_forward(self.outer, Ear(self._before_forward), Ear(self._after_forward))
+        self._ears = self._listen_to(self.outer)
         try:
             if self._writes:
                 self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
@@ -218,8 +213,12 @@ class Watch:
         self._hooks = [
             self.optimizer.register_step_pre_hook(Ear(self._before_step)),
             self.optimizer.register_step_post_hook(Ear(self._after_step)),
+            register_optimizer_step_post_hook(Ear(self._after_any_step)),
         ]
         return self
+
+    def _listen_to(self, module: nn.Module) -> list[Any]:
+        return around_forward(module, Ear(self._before_forward, module), Ear(self._after_forward, module))
 
     def _unhook(self) -> None:
         for hook in (*self._hooks, *self._ears):
@@ -232,12 +231,12 @@ class Watch:
         if kind is None and self._hooks and not self._idle:
             self._say(self._sight.missed(self.optimizer, self.step))
         self._unhook()
-        self._stop_listening()
+        self._listener.close()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(self._clock.passed, 3)
         self._recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._light, self._probe, self._standing, self._known, self._locator = None, None, None, Known(), Locator()
+        self._probe, self._standing, self._known, self._locator = None, None, Known(), Locator()
         self.history.standing.let_go()
         for name in ("outer", "model", "optimizer"):  # who keeps the run for its findings does not keep them alive
             self.__dict__.pop(name, None)
@@ -248,7 +247,8 @@ class Watch:
             for hook in self._ears:
                 hook.remove()
             self.outer, self.model = model, unwrapped(model)
-            self._ears = around_forward(model, Ear(self._before_forward), Ear(self._after_forward))
+            self._listener = Listener(self.outer, self.model)
+            self._ears = self._listen_to(model)
             if call is not None:
                 self._before_forward(model, *call)
 
@@ -271,14 +271,12 @@ class Watch:
         """
         for name, value in figures.items():
             checked(name, value)
+        if self._pending is not None and "loss" in figures:
+            self._pending.observe(figures["loss"])
         if self._writes and self._hooks:
             self._say(self._sight.observed(self.optimizer, self.step))
-            for name, value in figures.items():
-                self._observed.setdefault(name, Observed()).add(self.step, value)
-        if "loss" in figures:
-            if self._pending is not None:
-                self._pending.observe(figures["loss"])
-            if self._writes and self._hooks and self._locator.is_asked(figures["loss"]):
+            found = {n: self._observed.setdefault(n, Observed()).add(self.step, v) for n, v in figures.items()}
+            if self._locator.is_asked(found.get("loss")):
                 self._locate()
 
     def _locate(self) -> None:
@@ -327,7 +325,7 @@ class Watch:
         if self.busy or torch.compiler.is_compiling():
             return
         stuck = self._sight.forward(training=self.model.training)
-        if not self.model.training or self._listening is not None:
+        if not self.model.training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
         if stuck is not None:
@@ -347,49 +345,35 @@ class Watch:
                 self.busy = False
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
-        """Listen to the forward that begins: the first one to all there is, later ones as cheaply as possible."""
+        """Listen to the forward that begins, in the first one as the richest tier asks for."""
         self._standing, self._spread = self._stand(args, kwargs), spread(args, kwargs)
-        if self._subject is None:
-            tier = max(self.schedule.every, key=lambda tier: tier.rank)
-        shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        light = self._light if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
-        light = light if light is not None and light.ready() else None
-        if self._subject is None:
-            self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self.model)
-        if (light is None or light.hooked) and (self._apart or is_delicate(self.outer)):
-            self.busy = True
-            with aside(self.model), self._tap(tier) as seen:
-                self.model(*args, **kwargs)
+        first = self._subject is None
+        tier = max(self.schedule.every, key=lambda tier: tier.rank) if first else tier
+        self.busy = True  # it may be run aside
+        seen = self._listener.begin(tier, args, kwargs, first=first)
+        if seen is not None:
             self._heard(seen)
-        else:
-            self._listening = ExitStack()
-            listener = self._tap(tier) if light is None else light.listening()
-            self._hearing = self._listening.enter_context(listener)
-
-    def _tap(self, tier: Tier) -> AbstractContextManager[Seen]:
-        """Return a context that listens to one forward, to modules as they are now."""
-        return Tap(self.model, self._blocks).listening(tier, readers=self._subject is None)
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
-        if self._listening is None:
+        if not self._listener.listens:
             return
+        seen = None
         with self._clock.watching():
             try:
-                self._stop_listening()
+                seen = self._listener.end()
                 raised = made is None and sys.exc_info()[0] is not None
-                if self._hearing is not None and not raised:
-                    self._heard(self._hearing)
+                if seen is not None and not raised:
+                    self._heard(seen)
             except Exception as error:
                 self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
-        self._clock.spend(0.0 if self._hearing is None else self._hearing.seconds)
-        self._hearing = None
+        self._clock.spend(0.0 if seen is None else seen.seconds)
 
     def _heard(self, seen: Seen) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe(self.model, seen, self.optimizer)
             self._subject.layers += () if self._probe is None else self._probe.layers
-            self._light = Light(self.model, seen) if Light.fits(self.model, seen) else None
+            self._listener.learn(seen)
             self._recorder.begin(
                 self._subject.layers, metadata(self._subject, self.model, self.optimizer, self.schedule, self.step)
             )
@@ -397,7 +381,7 @@ class Watch:
         if tier is not None:
             self._pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             self._pending.seen = seen
-            if not (self._apart or self._sharded or self._pending.clearing or is_delicate(self.outer)):
+            if not (self._sharded or self._pending.clearing or self._listener.apart):
                 self._pending.clearing = self.history.standing.clearing()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -420,14 +404,14 @@ class Watch:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
                     budget = self._budget if tier is Tier.ECONOMY else Budget(None)
-                    parameters = dict(self.model.named_parameters())
+                    parameters = self._listener.parameters()
                     self._pending.before(parameters, self._known, budget)
                     if tier is Tier.FULL:
                         self._look_at_curvature(optimizer)
                     if not self._sharded:
                         self.history.standing.look(parameters, optimizer, self.step)
-                    if self._pending.lost:
-                        names = ", ".join(self._pending.lost[:3])
+                    if self._pending.sent.lost:
+                        names = ", ".join(self._pending.sent.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
@@ -446,6 +430,11 @@ class Watch:
         self.step += 1
         if not self._idle:
             self._say(self._sight.stepped(self.step))
+
+    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
+            return
+        self._say(self._sight.stepped_by(optimizer, self.optimizer, self.step))
 
     # what the hooks call
 
@@ -480,11 +469,6 @@ class Watch:
             rate = max(float(group["lr"]) for group in optimizer.param_groups)
             self._observed.setdefault("sharpness", Observed()).add(self.step, value)
             self._observed.setdefault("effective_sharpness", Observed()).add(self.step, rate * value)
-
-    def _stop_listening(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
 
     def _send(self, *, wait: bool = False) -> None:
         """Send what was measured of a step on its way to the host, and hand on what has arrived."""

@@ -88,6 +88,28 @@ def to_fragment(document: Document) -> str:
     )
 
 
+def live_page(title: str) -> tuple[str, str]:
+    """Return the page of a run that goes on, and the content security policy that it is to be served with.
+
+    It is empty at first: its script asks the server for what there is to draw. The policy allows that script, requests
+    to the server that the page came from, and nothing else.
+
+    Args:
+        title: of the page.
+    """
+    environment = _environment()
+    script = _source(environment, "live.js")
+    page = environment.get_template("live.html").render(
+        title=title,
+        generator=GENERATOR,
+        words={},
+        sheet=_markup(_source(environment, "live.css")),
+        script=_markup(script),
+        **_styles(environment),
+    )
+    return page, f"{_policy(script)}; connect-src 'self'; frame-ancestors 'none'"
+
+
 def sections(document: Document) -> tuple[Section, ...]:
     """Return the blocks of a document by heading; where no text has one, tables and charts head their own sections."""
     headed = any(isinstance(block, Text) and block.heading for block in document.blocks)

@@ -15,6 +15,7 @@ from .enclosure import enclose
 from .outcome import Outcome, affine_outcome
 from .relaxation import ROWS, Relaxation
 from .sweep import Below, below
+from .tilted import tilted
 
 MOST_WORK = 2e10
 """Multiplications that one test may take: larger networks are left to the constants."""
@@ -25,10 +26,11 @@ class LinearMargins:
 
     Args:
         balls: the centres.
+        tilt: whether the lower lines of kinks are searched for (`tilted.py`).
     """
 
-    def __init__(self, balls: Balls) -> None:
-        self.balls = balls
+    def __init__(self, balls: Balls, *, tilt: bool = False) -> None:
+        self.balls, self.tilt = balls, tilt
 
     @property
     def cost(self) -> float:
@@ -76,5 +78,5 @@ class LinearMargins:
                 helpers = [Relaxation(budget)]
                 seen = enclose(balls.unrolled, values, some, work.norm, ceilings=balls.ceilings, helpers=helpers)
                 rows = (eye[label][:, None] - eye[None]).reshape(len(some), balls.outputs, *work.graph.output_shape)
-                found.append(below(seen, balls.unrolled.output, rows))
+                found.append((tilted if self.tilt else below)(seen, balls.unrolled.output, rows))
         return found

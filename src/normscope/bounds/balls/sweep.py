@@ -10,6 +10,7 @@ Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -52,13 +53,15 @@ class Below:
         return torch.where(total > -LARGEST, total * (1 + SLACK), -torch.inf)
 
 
-def below(seen: Enclosures, name: str, rows: Tensor) -> Below:
+def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor] | None = None) -> Below:
     """Bound combinations of a value's entries over the balls from below, relative to the centre.
 
     Args:
         seen: every value over the balls, up to that one.
         name: the value.
         rows: `[B, K, *shape]`, the combinations.
+        shares: where the lower lines of steps shall lie between the ends of their swing, by the steps' names: from 0 to
+            1, `[B, K, *shape]`, one for every combination.
     """
     gradients = {name: rows}
     offset = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
@@ -72,22 +75,29 @@ def below(seen: Enclosures, name: str, rows: Tensor) -> Below:
                 accumulate(gradients, operand, adjoint(linear.adjoint, found))
                 offset = offset - _rounded(found, absolute_norm(linear), seen.known[operand])
             continue
-        offset = offset + _through(step, seen.locals[step.name], seen, found, gradients)
+        share = None if shares is None else shares.get(step.name)
+        offset = offset + _through(step, seen.locals[step.name], seen, found, gradients, share)
     inputs = seen.unrolled.graph.inputs
     empty = [rows.new_zeros(*rows.shape[:2], *item.shape) for item in inputs]
     first = [flat(gradients.get(item.name, zeros), 2) for item, zeros in zip(inputs, empty, strict=True)]
     return Below(torch.cat(first, 2), torch.where(offset > -LARGEST, offset * (1 + SLACK), -torch.inf))
 
 
-def _through(step: Step, local: Local, seen: Enclosures, found: Tensor, gradients: dict[str, Tensor]) -> Tensor:
+def _through(
+    step: Step, local: Local, seen: Enclosures, found: Tensor, gradients: dict[str, Tensor], share: Tensor | None
+) -> Tensor:
     """Carry rows over a primitive to its operands; return what is lost, `[B, K]`, at most 0."""
     operands = [seen.known[operand] for operand in step.operands]
     if local.lines is not None:
-        bend = _bend(local.lines(), operands, seen.known[step.name])
-        size = found.abs()
+        lines, size = local.lines(), found.abs()
+        bend = _bend(lines, operands, seen.known[step.name])
+        if share is not None and lines.swing is not None:
+            bend = _swung(lines, lines.swing, share, operands[0], seen.known[step.name])
         for operand, middle, tilt in zip(step.operands, bend.middles, bend.tilts, strict=True):
-            accumulate(gradients, operand, torch.addcmul(found * middle[:, None], size, tilt[:, None]))
-        return _between(found, size, bend.low, bend.high)
+            accumulate(gradients, operand, torch.addcmul(found * middle, size, tilt))
+        if share is not None:
+            return _row_by_row(found, size, bend.low, bend.high)
+        return _between(found, size, bend.low[:, 0], bend.high[:, 0])
     around = None if local.around is None else local.around()
     if around is not None and (len(operands) > 1 or _known(around)):
         for operand, pull in zip(step.operands, around.pulls, strict=True):
@@ -119,6 +129,14 @@ def _between(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where((sizes @ unknown.to(sizes)[..., None])[..., 0] > 0, -torch.inf, total)
 
 
+def _row_by_row(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Bound rows of what lies in limits of their own, `[B, K, *shape]`, from below: `[B, K]`."""
+    unknown = (low <= -LARGEST) | (high >= LARGEST)
+    middle, half = torch.where(unknown, 0.0, low + high) / 2, torch.where(unknown, 0.0, high - low) / 2
+    total = flat(found * middle - size * half * (1 + 1e-12), 2).sum(2).clamp(max=0.0)
+    return torch.where(flat(unknown & (size > 0), 2).any(2), -torch.inf, total)
+
+
 def _in_sets(found: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
     """Bound rows of a rest in [low, high] whose sets are short, too: each set by whichever is less, or all together."""
     middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
@@ -130,7 +148,10 @@ def _in_sets(found: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclos
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """Lines relative to the centre: per operand the mean slope and half of low less high; limits of the offset."""
+    """Lines relative to the centre: per operand the mean slope and half of low less high; limits of the offset.
+
+    All are `[B, 1, *shape]`, or `[B, K, *shape]` where every combination has lines of its own.
+    """
 
     middles: list[Tensor]
     tilts: list[Tensor]
@@ -143,10 +164,23 @@ def _bend(lines: Lines, operands: list[Enclosure], value: Enclosure) -> _Bend:
     middles, tilts = [], []
     for x, first, second in zip(operands, lines.low_slopes, lines.high_slopes, strict=True):
         low, high = low + first * x.centre, high + second * x.centre
-        middles.append((first + second) / 2)
-        tilts.append((first - second) / 2)
+        middles.append((first + second)[:, None] / 2)
+        tilts.append((first - second)[:, None] / 2)
     low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
-    return _Bend(middles, tilts, low.clamp(max=0.0), high.clamp(min=0.0))
+    return _Bend(middles, tilts, low.clamp(max=0.0)[:, None], high.clamp(min=0.0)[:, None])
+
+
+def _swung(lines: Lines, swing: tuple[Tensor, Tensor], share: Tensor, x: Enclosure, value: Enclosure) -> _Bend:
+    """Return lines of which the lower one lies between the ends of its swing, at a share of its own for every row."""
+    (second,), centre, size = lines.high_slopes, x.centre[:, None], x.size[:, None]
+    least, most = swing[0][:, None], swing[1][:, None]
+    first = torch.minimum(torch.maximum(least + (most - least) * share, least), most)
+    turned = torch.where(most > least, 1e-13 * first.abs() * size, 0.0)  # what rounds in the slope times the centre
+    low = lines.low_offset[:, None] - value.centre[:, None] + first * centre - turned
+    high = (lines.high_offset - value.centre + second * x.centre)[:, None]
+    low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
+    second = second[:, None]
+    return _Bend([(first + second) / 2], [(first - second) / 2], low.clamp(max=0.0), high.clamp(min=0.0))
 
 
 def _rounded(found: Tensor, size: float, x: Enclosure) -> Tensor:

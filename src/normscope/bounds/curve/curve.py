@@ -232,7 +232,7 @@ class _Pass:
         held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
         used = ~held & (place < self.samples)
         if bool(used.any()):
-            figures, computed = self.watcher.figures(points[used])
+            figures, computed = self.watcher.figures(points[used], self.extremes.enough(self.watcher.conditions))
             self.feed.check(computed, expected[used])
             count("passes", int(used.sum()))
             self.extremes.add(figures, int(used.sum()))
@@ -290,8 +290,9 @@ class _Pass:
     def _coverages(self, domains: Sequence[Domain], confidence: float) -> list[Coverage | None]:
         """Return the share of the fresh samples in each domain."""
         inside, total = [0] * len(domains), 0
+        narrowest = min(domains, key=lambda domain: (-domain.quantile, domain.margin))
         for points, expected in self.fresh:
-            figures, computed = self.watcher.figures(points.double())
+            figures, computed = self.watcher.figures(points.double(), narrowest.enough)
             self.feed.check(computed, expected)
             count("passes", len(points))
             total += len(points)

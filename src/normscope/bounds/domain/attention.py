@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .conditions import Largest
+from .jacobians import Enough
 from .spectral import above_norm, above_root
 
 ENTRIES = 2**22
@@ -34,7 +35,7 @@ class AttentionGains(Largest):
 
     factor: float
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Return the gains in queries, keys, values and mask, the largest over heads."""
         query, key, weights, value = (values[name] for name in self.reads)
         batch = len(weights)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node
+from .jacobians import Enough
 from .spectral import above_norm
 
 TOLERANCE = 2.0**-20
@@ -40,8 +41,11 @@ class Condition(ABC):
     reads: tuple[str, ...]
 
     @abstractmethod
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return `[B, k]` figures from values `[B, *shape]`."""
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+        """Return `[B, k]` figures from values `[B, *shape]`.
+
+        Figures that take long may be any upper side where that is at most what `enough` says.
+        """
 
     @abstractmethod
     def widened(self, limits: Tensor, margin: float) -> Tensor:
@@ -64,10 +68,14 @@ class Condition(ABC):
         limits = self.widened(seen, margin)
         return limits + 2 * TOLERANCE * self.scale(limits)
 
+    def inner(self, limits: Tensor) -> Tensor:
+        """Return up to where computed figures are inside."""
+        return limits - TOLERANCE * self.scale(limits)
+
     def excess(self, figures: Tensor, limits: Tensor) -> Tensor:
         """Return by how much figures `[B, k]` are above their limits, relative to their size; above 0 is outside."""
         scale = self.scale(limits)
-        over = figures - (limits - TOLERANCE * scale)
+        over = figures - self.inner(limits)
         relative = over / torch.where(scale > 0, scale, 1.0)
         return torch.where(limits == torch.inf, -torch.inf, relative).nan_to_num(nan=torch.inf)
 
@@ -84,7 +92,7 @@ class Interval(Condition):
     shape: tuple[int, ...]
     axis: int | None
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Take the extremes over all dimensions but the channels'."""
         x = values[self.reads[0]]
         if self.axis is not None:
@@ -134,7 +142,7 @@ class Spread(Condition):
 
     classes: int
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Take the mean squares of `[B, sets, n]`, the least of every class."""
         y = values[self.reads[0]]
         return -y.square().mean(-1).reshape(len(y), -1, self.classes).amin(1)
@@ -170,7 +178,7 @@ class Largest(Condition):
 class Sizes(Largest):
     """The largest entry and the largest norm of a row of one operand."""
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Take both over all entries and rows."""
         x = values[self.reads[0]]
         rows = x.reshape(len(x), -1, x.shape[-1] if x.ndim > 1 else 1)
@@ -185,7 +193,7 @@ class Sizes(Largest):
 class MatrixNorm(Largest):
     """The largest spectral norm of a factor of a matrix product."""
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Bound the norm of every matrix from above."""
         x = values[self.reads[0]]
         return above_norm(x).reshape(len(x), -1).amax(1, keepdim=True)
@@ -202,7 +210,7 @@ class SoftmaxGain(Largest):
     1 - p_1 is added up from the other weights: where p_1 rounds to 1 the difference would be lost.
     """
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Read the weights off the softmax's own value `[B, sets, n]`."""
         p = values[self.reads[0]]
         if p.shape[-1] < 2:

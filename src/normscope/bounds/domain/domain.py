@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .conditions import Condition
 from .coverage import Coverage, covered
 from .feed import Feed
 from .identity import digests
+from .jacobians import Enough
 from .recording import Extremes, Watcher, prepared, samples_of, stream
 from .storage import read_domain, write_domain
 
@@ -116,12 +118,17 @@ class Domain:
         Returns:
             Truth values, one per sample.
         """
-        figures, samples = self._figures(batch)
+        figures, samples = self._figures(batch, self.enough)
         return self.excess(figures, samples) <= 0
+
+    @property
+    def enough(self) -> dict[str, Enough]:
+        """How closely figures are asked for to say whether an input is inside."""
+        return {c.key: partial(_limit, c.inner(self.limits[c.key])) for c in self.conditions}
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
-        return self.excess(self._watcher.figures(points)[0], len(points)) <= 0
+        return self.excess(self._watcher.figures(points, self.enough)[0], len(points)) <= 0
 
     @outside_inference_mode
     def violations(self, batch: Any) -> tuple[Violation, ...]:
@@ -164,20 +171,21 @@ class Domain:
             raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
         inside = total = 0
         with Progress("measuring coverage") as progress:
-            for figures, samples in stream(self._feed, self._watcher, batches_of(loader, tuples=True), progress):
+            fresh = batches_of(loader, tuples=True)
+            for figures, samples in stream(self._feed, self._watcher, fresh, self.enough, progress):
                 inside, total = inside + int((self.excess(figures, samples) <= 0).sum()), total + samples
         if total == 0:
             raise InputError("the loader gives no sample: coverage needs some")
         return covered(inside, total, confidence)
 
-    def _figures(self, batch: Any) -> tuple[dict[str, Tensor], int]:
+    def _figures(self, batch: Any, enough: Mapping[str, Enough] | None = None) -> tuple[dict[str, Tensor], int]:
         """Return the figures of a batch and how many points it has."""
         found = self._feed.points(batch)
         if found is None:
             raise InputError(
                 f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
             )
-        figures, computed = self._watcher.figures(found[0])
+        figures, computed = self._watcher.figures(found[0], enough)
         self._feed.check(computed, found[1])
         return figures, len(found[0])
 
@@ -282,6 +290,11 @@ class Domain:
         return found
 
 
+def _limit(limit: Tensor, _: Tensor) -> Tensor:
+    """Return what is enough, whatever the figures of a batch."""
+    return limit
+
+
 @outside_inference_mode
 def domain(
     model: nn.Module,
@@ -310,7 +323,7 @@ def domain(
             loader needs a length.
         record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block, the part between two
             values that everything passes through, at the ends of modules. The bound is then at most the product of the
-            blocks' largest gains; it costs some 150 passes per sample.
+            blocks' largest gains; it costs up to some 150 passes per sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. In train mode an input is a whole batch.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path, the same as for `normscope.lipschitz`.
@@ -345,7 +358,8 @@ def domain(
     extremes = Extremes(quantile * samples_of(loader, feed, first) if quantile > 0 else 0)
     skipped = 0
     with Progress("recording the domain") as progress:
-        for figures, samples in stream(feed, watcher, itertools.chain([first], batches), progress):
+        asked = extremes.enough(watcher.conditions)
+        for figures, samples in stream(feed, watcher, itertools.chain([first], batches), asked, progress):
             skipped += samples == 0
             extremes.add(figures, samples)
     limits = extremes.settled(watcher.conditions, margin, quantile)

@@ -4,9 +4,8 @@ A block is the part of a network between two values that everything passes throu
 least one nonlinear operator in it. The Jacobian of the network is the product of those of its blocks, so the product of
 their largest norms bounds it.
 
-Norms come from k Lanczos steps from a random start: the largest Ritz value is at least (1 - e) times the largest
-eigenvalue but for a probability of 1.648 sqrt(n) exp(-sqrt(e) (2 k - 1)) (Kuczynski and Wozniakowski 1992, theorem
-4.2); with e for a probability of `RISK` the quotient is an upper side. Few outputs are differentiated one by one.
+Norms come from Lanczos steps (`jacobians.py`), as closely as somebody asks: a sample that cannot raise the largest gain
+seen so far, or is surely inside, needs few of them. Few outputs are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...core.rounding import Upper, numerical
 from ...graph.ir import Graph, Node
-from ...linalg.lanczos import lanczos
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import Step
 from ..balls.unrolled import Steps, evaluate
-from ..products import Tangents
 from .conditions import Condition, Largest
+from .jacobians import Enough, norms_above, norms_by_rows
 
 VANISHED = 1e-12
 """Added to a gain: derivatives of saturated units (1 - tanh^2, p - p^2) are lost in float64 below about this."""
-STEPS, RISK = 48, 1e-6
-"""Lanczos steps for the gain of a block, and the probability with which one norm may be missed."""
+STEPS = 48
+"""Lanczos steps for the gain of a block, at most."""
 FEW_OUTPUTS = 32
 BLOCK = "block"
 ENTRIES = 2**24
@@ -53,60 +52,43 @@ class LocalGain(Largest):
     name: str
     iterations: int = STEPS
 
-    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
         """Bound the norm at every sample from above."""
-        entry = [values[name].detach() for name in self.reads]
-        width = sum(value[0].numel() for value in entry)
-        group = max(1, ENTRIES // (self.iterations * max(width, 1)))
-        parts = [self._norms(part) for part in zip(*(value.split(group) for value in entry), strict=True)]
-        return torch.cat(parts)[:, None] + VANISHED
+        shapes = [values[name].shape[1:] for name in self.reads]
+        rows = torch.cat([values[name].detach().flatten(1) for name in self.reads], 1)
+        group = max(1, ENTRIES // (self.iterations * max(rows.shape[1], 1)))
+        found = rows.new_zeros(0, 1)
+        for part in rows.split(group):
+            asked = None if enough is None else partial(_beside, enough, found)
+            found = torch.cat([found, self._norms(part, shapes, asked)[:, None] + VANISHED])
+        return found
 
     def said(self, index: int) -> str:
         """Name the quantity."""
         return self.name
 
-    def _norms(self, entry: Sequence[Tensor]) -> Tensor:
+    def _norms(self, rows: Tensor, shapes: Sequence[torch.Size], enough: Enough | None) -> Tensor:
+        function = partial(self._run, shapes=shapes)
         with torch.enable_grad():
-            rows = torch.cat([value.reshape(len(value), -1) for value in entry], 1).requires_grad_(True)
-            output = self._run(rows, entry)
-            if not output.requires_grad:
-                return torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-            if output.shape[1] <= FEW_OUTPUTS:
-                return _exact(output, rows)
+            if math.prod(self.steps[-1].shape) <= FEW_OUTPUTS:
+                return norms_by_rows(function, rows)
             try:
-                return _iterated(output, rows, self.iterations)
+                return norms_above(function, rows, self.iterations, enough)
             except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
-                return _exact(output, rows)
+                return norms_by_rows(function, rows)
 
-    def _run(self, rows: Tensor, entry: Sequence[Tensor]) -> Tensor:
-        parts = rows.split([value[0].numel() for value in entry], dim=1)
-        known = {name: part.reshape(value.shape) for name, part, value in zip(self.reads, parts, entry, strict=True)}
+    def _run(self, rows: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
+        parts = rows.split([shape.numel() for shape in shapes], dim=1)
+        named = zip(self.reads, parts, shapes, strict=True)
+        known = {name: part.reshape(len(rows), *shape) for name, part, shape in named}
         for step in self.steps:
             known[step.name] = evaluate(step, [known[name] for name in step.operands], len(rows))
         return known[self.output].reshape(len(rows), -1)
 
 
-def _exact(output: Tensor, rows: Tensor) -> Tensor:
-    """Take the Jacobian row by row."""
-    grads = [torch.autograd.grad(output[:, i].sum(), rows, retain_graph=True)[0] for i in range(output.shape[1])]
-    return torch.linalg.matrix_norm(torch.stack(grads, 1), ord=2) * (1 + 1e-9)
-
-
-def _iterated(output: Tensor, rows: Tensor, most: int) -> Tensor:
-    """Iterate on J^T J, all samples at once."""
-    push = Tangents(output, rows)
-
-    def normal(vectors: Tensor) -> Tensor:
-        (back,) = torch.autograd.grad(output, rows, push(vectors), retain_graph=True)
-        return back
-
-    size = rows.shape[1]
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(1, size, dtype=torch.float64, generator=generator).to(rows).expand_as(rows).contiguous()
-    steps = min(most, size)
-    values = lanczos(normal, start, steps=steps, rtol=0.0).values
-    missed = 0.0 if steps == size else math.log(1.648 * math.sqrt(size) / RISK) / (2 * steps - 1)
-    return (values.clamp(min=0.0) / (1.0 - min(missed, 0.99) ** 2)).sqrt() * (1 + 1e-9)
+def _beside(enough: Enough, earlier: Tensor, least: Tensor) -> Tensor:
+    """Ask what is enough for the norms of some samples where the figures of earlier ones are known."""
+    return enough(torch.cat([earlier, least])) - VANISHED
 
 
 def blocks(graph: Graph, effects: Mapping[str, Effect]) -> list[list[int]]:

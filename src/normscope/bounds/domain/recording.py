@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..segments import segment
 from .conditions import Condition
 from .feed import Feed, chunks, walk
 from .gains import block_gains
+from .jacobians import Enough
 from .treatments import treatments
 
 
@@ -34,8 +36,11 @@ class Watcher:
             self.by_step.setdefault(condition.at, []).append(condition)
         self.reads = {at: [name for c in group for name in c.reads] for at, group in self.by_step.items()}
 
-    def figures(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the figures `[B, k]` of every condition at flat points, by key, and the network's output there."""
+    def figures(self, points: Tensor, enough: Mapping[str, Enough] | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the figures `[B, k]` of every condition at flat points, by key, and the network's output there.
+
+        `enough`: how closely they are asked for, by key; without it as closely as they can be had.
+        """
         parts: list[dict[str, Tensor]] = []
         outputs = []
         for chunk in chunks(self.steps, points):
@@ -43,12 +48,19 @@ class Watcher:
 
             def visit(name: str, values: Mapping[str, Tensor], found: dict[str, Tensor] = found) -> None:
                 for condition in self.by_step.get(name, ()):
-                    figures = condition.figures(values)
+                    asked = None if enough is None else enough.get(condition.key)
+                    earlier = [part[condition.key] for part in parts]
+                    figures = condition.figures(values, asked and partial(_beside, asked, earlier))
                     found[condition.key] = figures.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
             outputs.append(walk(self.steps, chunk, visit, self.reads))
             parts.append(found)
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, torch.cat(outputs)
+
+
+def _beside(enough: Enough, earlier: Sequence[Tensor], least: Tensor) -> Tensor:
+    """Ask what is enough for some figures where those of earlier samples of the batch are known."""
+    return enough(torch.cat([*earlier, least]))
 
 
 class Extremes:
@@ -69,6 +81,17 @@ class Extremes:
         for key, rows in figures.items():
             known = torch.cat([self.seen[key], rows]) if key in self.seen else rows
             self.seen[key] = known.topk(min(self.kept, len(known)), dim=0).values
+
+    def enough(self, conditions: Sequence[Condition]) -> dict[str, Enough]:
+        """Return how closely the next figures are asked for: one that cannot be among the largest needs no more."""
+        return {condition.key: partial(self._least, condition.key) for condition in conditions}
+
+    def _least(self, key: str, figures: Tensor) -> Tensor:
+        """Return the least of the figures that would be kept if these were added."""
+        known = torch.cat([self.seen[key], figures]) if key in self.seen else figures
+        if len(known) < self.kept:
+            return known.new_full((known.shape[1],), -torch.inf)
+        return known.topk(self.kept, dim=0).values[-1]
 
     def settled(self, conditions: Sequence[Condition], margin: float, quantile: float) -> dict[str, Tensor]:
         """Return the limits of every condition, widened, each of which leaves out a share of the samples."""
@@ -118,9 +141,12 @@ def samples_of(loader: Any, feed: Feed, first: Any) -> int:
 
 
 def stream(
-    feed: Feed, watcher: Watcher, batches: Iterable[Any], progress: Progress
+    feed: Feed, watcher: Watcher, batches: Iterable[Any], enough: Mapping[str, Enough], progress: Progress
 ) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Yield the figures of every batch and how many points it has: none of a batch of another size."""
+    """Yield the figures of every batch, as closely as `enough` asks, and how many points it has.
+
+    A batch of another size has none.
+    """
     for number, batch in enumerate(batches, 1):
         progress.step(f"batch {number}")
         found = feed.points(batch)
@@ -128,6 +154,6 @@ def stream(
             yield {}, 0
             continue
         points, expected = found
-        figures, computed = watcher.figures(points)
+        figures, computed = watcher.figures(points, enough)
         feed.check(computed, expected)
         yield figures, len(points)

@@ -23,7 +23,7 @@ from .differences import difference_constants
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
 from .search import LEAST, MOST, widest
-from .stages import ConstantStage, LinearStage, Stage
+from .stages import ConstantStage, LinearStage, Stage, TiltedStage
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
@@ -249,6 +249,8 @@ class Certifier:
         balls = Balls(self.work, rows)
         linear = LinearStage(balls, rows, top, gaps, budget, progress)
         stages: list[Stage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
+        if stages and self.effort == "tight":
+            stages.append(TiltedStage(balls, rows, top, gaps, budget, progress))
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
         return stages + [ConstantStage(balls, rows, top, gaps, budget, progress, effort=effort) for effort in efforts]
 

@@ -10,7 +10,7 @@ from statistics import median
 from ...report.cells import format_cell
 from ...report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from ...report.glossary import glossary
-from ...report.scale import tick_text
+from ...report.scale import tick_text, ticks
 from ...report.words import counted, listed, shape
 from .radii import COLUMNS, Radii
 
@@ -20,9 +20,6 @@ LISTED = 2000
 """Samples in the table of a page; more are in the JSON file alone."""
 FEW = 16
 """Up to this many samples are listed on a terminal."""
-COMPARED = 4
-"""Radii at which networks are compared, about."""
-
 FRAME = (("none", 0.0), ("all", 1.0))
 """What a share of samples lies between."""
 
@@ -112,9 +109,9 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
 
     Args:
         radii: by the name of the network, for the same samples.
-        at: the radii; four round numbers if not given.
+        at: the radii; if not given, round numbers just below the median of what is certified, and of what attacks find.
     """
-    at = _widest(radii).reach(COMPARED)[1 : COMPARED + 1] if at is None else at
+    at = _telling(radii) if at is None else at
     columns = [Column(title="network")]
     labelled = all(found.labelled for found in radii.values())
     if labelled:
@@ -133,6 +130,16 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     hurried = [name for name, found in radii.items() if not found.converged]
     more = f" The budget ran out for {listed(hurried)}: more may be certified there." if hurried else ""
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(_widest(radii)) + more)
+
+
+def _telling(radii: Mapping[str, Radii]) -> list[float]:
+    """Return radii at which the networks differ: within reach of certificates, and within reach of attacks."""
+    sides = (
+        [value for found in radii.values() for value in found.radius],
+        [value for found in radii.values() for value in found.attacked if value is not None],
+    )
+    finite = [[value for value in side if 0 < value < math.inf] for side in sides]
+    return sorted({ticks(0.0, median(side), about=2)[-1] for side in finite if side}) or [1.0]
 
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:

@@ -65,7 +65,8 @@ def certified_radius(
         model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
         x: a batch, as the model takes it; or, without `y`, an iterable of batches `(x, y)` such as a `DataLoader`.
         y: the class of each sample; the predicted class if None and the loader gives none.
-        effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls and optimised constants too.
+        effort: `"fast"`, or `"tight"` for lines below ReLUs and ellipsoids that are searched for over the balls, and
+            optimised constants too.
         attack: whether to attack the samples too; without it `attacked` is None.
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.

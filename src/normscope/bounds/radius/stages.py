@@ -97,6 +97,15 @@ class LinearStage(Stage):
         return LinearMargins(balls).over(radius, top, gaps, self.budget)
 
 
+class TiltedStage(LinearStage):
+    """Linear bounds of the margins whose lines below kinks are searched for."""
+
+    effort = "tight"
+
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> Outcome:  # noqa: D102
+        return LinearMargins(balls, tilt=True).over(radius, top, gaps, self.budget)
+
+
 class ConstantStage(Stage):
     """Limits of the outputs and constants of their differences over the balls."""
 

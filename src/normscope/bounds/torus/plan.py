@@ -21,6 +21,7 @@ import torch
 from ...core.rounding import Upper
 from ...graph.ir import Graph, Input, Node
 from ...linalg.convolution import Convolution
+from ...linalg.entries import cancels
 from ...linalg.linear_map import Repeated
 from ...linalg.norms import upper
 from ...linalg.writing import span
@@ -52,6 +53,8 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
     if max(span(linear).tops for linear in maps) > _LARGEST:
         return None
     if not all(effect.moderate for effect in segments.effects.values() if isinstance(effect, Elementwise)):
+        return None
+    if any(cancels(linear) for form in segments.forms.values() for linear in form.values()):
         return None
     try:
         return _Planner(segments, values, axes.pop(), widest).run()

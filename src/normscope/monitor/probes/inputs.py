@@ -29,8 +29,11 @@ def spread(args: Any, kwargs: Any) -> Tensor | None:
     for leaf in leaves:
         if len(leaf) == len(leaves[0]):
             low, high = torch.aminmax(leaf, dim=0) if len(leaf) > 1 else torch.aminmax(leaf)
-            found.append((high.double() - low.double()).amax())
-    return torch.stack([one.to(found[0].device) for one in found]).amax() if found else None
+            apart = high - low if leaf.dtype in (torch.float32, torch.float64) else high.double() - low.double()
+            found.append(apart.amax())
+    if len(found) < 2:
+        return found[0] if found else None
+    return torch.stack([one.to(found[0].device, torch.float64) for one in found]).amax()
 
 
 def _is_compared(leaf: Any) -> bool:

@@ -55,13 +55,13 @@ class BatchNorms:
             before: what `now` returned before it.
         """
         running, count = self.now()
-        scales = [torch.ones_like(m.running_var) if m.weight is None else m.weight.detach() for m in self._modules]
+        scales = [torch.ones_like(m.running_var) if m.weight is None else m.weight for m in self._modules]
         return Moved(
             norms=self,
             before=before[0],
             after=running,
             calls=count - before[1],
-            gamma=torch.cat(scales),
+            gamma=torch.cat(scales).detach(),
             momenta=[module.momentum for module in self._modules],
         )
 

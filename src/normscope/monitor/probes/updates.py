@@ -23,7 +23,8 @@ QUANTITIES = (
 - `log10_group`: mean of log10 of the groups' norms, bias included; `log10_group_min`, `log10_group_max`: the extremes.
 - `rotation`, `rotation_max`: mean and largest angle between a group before and after the step, in radians.
 - `radial`, `tangential`: means of the parts of the update along the group (signed) and across it, over its norm.
-- `log10_effective_lr`: mean of log10 of lr/norm^2 (SGD) or lr/norm (optimizers that rescale gradients).
+- `log10_effective_lr`: mean of log10 of lr/norm^2 (SGD), lr/norm (optimizers that rescale gradients) or lr
+  (`normscope.optim`, on a sphere).
 - `zero`: share of the groups that are exactly zero.
 """
 OPTIONAL = ("log10_effective_lr",)
@@ -54,13 +55,14 @@ def parts(before: Tensor, moved: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vector_norm(before, dim=1), torch.linalg.vector_norm(moved, dim=1), products])
 
 
-def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], power: int | None) -> np.ndarray:
+def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequence[int | None]) -> np.ndarray:
     """Return `QUANTITIES` of several weights, one row each.
 
     Args:
         many: what `parts` returned for each.
         lr: the learning rate of each.
-        power: of the norm in the effective learning rate: 2 for SGD, 1 for Adam and its like, None where unknown.
+        powers: of the norm in the effective learning rate of each: 2 for SGD, 1 for Adam and its like, 0 on a sphere,
+            None where unknown.
     """
     if not many:
         return np.zeros((0, len(QUANTITIES)))
@@ -76,7 +78,8 @@ def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], power: int |
         logs = np.log10(norm)
         size = groups.mean(np.where(alive, logs, 0.0)) / living
         size[living == 0] = -math.inf
-        rate = np.log10(np.array(lr)) - (math.nan if power is None else power) * size
+        taken = np.array([math.nan if power is None else power for power in powers], dtype=float)
+        rate = np.log10(np.array(lr)) - np.where(taken == 0.0, 0.0, taken * size)
         rate[~np.isfinite(rate)] = math.nan
 
         def mean(values: np.ndarray) -> np.ndarray:

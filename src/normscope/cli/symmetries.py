@@ -1,0 +1,88 @@
+"""`normscope symmetries`: which changes of its weights leave a model's function as it is, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..core.errors import InputError
+from ..geometry.symmetries import symmetries as measured
+from ..report.terminal import print_document
+from .data_forms import open_data
+from .lines import say_written
+from .model_forms import FORMS, open_model, placed
+from .objects import staying
+from .options import Seed
+from .targets import check_targets, read_from
+
+SAMPLES = 8
+"""Of a batch, if the user does not say."""
+HELP = """Find the changes of the weights that leave the function as it is.
+
+A normalizer undoes the scale of the weights in front of it, a ReLU lets two layers trade a factor, queries and keys can
+be mixed against each other. Each such symmetry is found in the graph and then checked in float64, at random: the output
+stays, the gradient has no part along it, the Hessian and the Fisher information are what they must be. What does not
+stand the check is shown and not claimed.
+
+MODEL and DATA are what `normscope audit` takes, but for weights alone. A BatchNorm has its symmetry in train mode.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope symmetries net.py:build --data digits --mode train
+normscope symmetries mypackage.models:vit --data cifar10:~/data --html symmetries.html
+```
+"""
+
+
+def symmetries(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
+        ),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    mode: Annotated[
+        Literal["train", "eval"] | None,
+        typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which output to look at, by name or number, if the model returns several."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = SAMPLES,
+    seed: Seed = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
+    ] = False,
+) -> None:
+    """Find symmetries (its help is HELP)."""
+    check_targets(html, json, inputs=read_from(model, data))
+    with staying():
+        given = open_model(model, trust=trust)
+        if given.model is None:
+            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
+        found = measured(
+            given.module,
+            opened.first,
+            mode=mode,
+            output=int(output) if output is not None and output.isdecimal() else output,
+            seed=seed,
+        )
+    print_document(found.document(brief=True))
+    if html is not None:
+        found.to_html(html)
+    if json is not None:
+        found.to_json(json)
+    say_written(html, json)

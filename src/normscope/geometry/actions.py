@@ -1,0 +1,285 @@
+"""Group actions on the parameters of a model: scalings, shifts, and mixings of rows.
+
+A state is a dict of tensors by parameter name, each laid out in memory as its parameter is. An action moves a state by
+a group element, and has at every state a direction for every element of its Lie algebra. All three kinds are linear or
+affine, so <X w, grad> = 0 everywhere gives H (X w) = -X^T grad, and for a shift d: <d, grad> = 0 and H d = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.memory import overlap
+
+State = Mapping[str, Tensor]
+SPREAD = 0.5
+"""Standard deviation of the logarithms of random factors, and of random mixings about the identity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The part of a parameter that an operator reads: its name, and how the part lies in its memory."""
+
+    name: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, state: State) -> Tensor:
+        """Return the part of a state's tensor, as a view."""
+        whole = state[self.name]
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
+
+
+def piece_of(model: nn.Module, tensor: Tensor | None) -> Piece | None:
+    """Return where a tensor lies in the parameters of a model; None if it is no part of one."""
+    if tensor is None:
+        return None
+    for name, parameter in model.named_parameters():
+        if overlap(tensor, parameter) and tensor.dtype == parameter.dtype:
+            offset = (tensor.data_ptr() - parameter.data_ptr()) // parameter.element_size()
+            last = offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+            dense = parameter.numel() == 1 + sum((n - 1) * s for n, s in zip(parameter.shape, parameter.stride()))
+            if dense and offset >= 0 and last < parameter.numel():
+                return Piece(name=name, size=tuple(tensor.shape), stride=tensor.stride(), offset=offset)
+    return None
+
+
+def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a float64 copy of a tensor that lies in memory as another of its shape does."""
+    made = torch.empty_strided(like.shape, like.stride(), dtype=torch.float64, device=like.device)
+    return made.copy_(tensor)
+
+
+def blank(state: State, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return zeros laid out as the tensors of those names."""
+    return {name: torch.zeros_like(state[name]) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Term:
+    """A part of a parameter, and which unit each of its entries belongs to (numbers that broadcast to its shape)."""
+
+    piece: Piece
+    units: Tensor
+    power: int = 1
+
+    def pick(self, element: Tensor) -> Tensor:
+        """Return the entries of an element, one per unit, where they act."""
+        return element[self.units.to(element.device)]
+
+    def total(self, values: Tensor, count: int) -> Tensor:
+        """Return the sum of values of the part's shape over each unit."""
+        same = [dim for dim in range(values.ndim) if self.units.shape[dim] == 1 and values.shape[dim] > 1]
+        reduced = values.sum(same, keepdim=True) if same else values
+        units = self.units.to(values.device).expand(reduced.shape)
+        return values.new_zeros(count).index_add(0, units.reshape(-1), reduced.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scaling:
+    """w -> c^power w, one factor c > 0 per unit."""
+
+    terms: tuple[Term, ...]
+    units: int
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.units
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(term.piece.name for term in self.terms))
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random element of the Lie algebra: the logarithm of a factor per unit."""
+        return _normal((self.units,), state, self.names, generator)
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the state moved by the group element whose logarithm is given."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        for term in self.terms:
+            term.piece.of(moved).mul_(term.pick((SPREAD * term.power * element).exp()))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the tangent X w."""
+        made = blank(state, self.names)
+        for term in self.terms:
+            term.piece.of(made).add_(term.piece.of(state) * term.pick(element), alpha=term.power)
+        return made
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return X^T g: X is diagonal."""
+        return self.direction(gradient, element)
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return <X_k w, g> for every unit k."""
+        found = torch.stack(
+            [term.power * term.total(term.piece.of(state) * term.piece.of(gradient), self.units) for term in self.terms]
+        )
+        return found.sum(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shift:
+    """w -> w + u, one number u per unit; `size` is the scale of the weights it is drawn at."""
+
+    terms: tuple[Term, ...]
+    units: int
+    size: float = 1.0
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.units
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(term.piece.name for term in self.terms))
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random shift per unit."""
+        return self.size * _normal((self.units,), state, self.names, generator)
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the shifted state."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        for term in self.terms:
+            term.piece.of(moved).add_(term.pick(element))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the shift as a direction."""
+        made = blank(state, self.names)
+        for term in self.terms:
+            term.piece.of(made).add_(term.pick(element))
+        return made
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return zero: a shift has no linear part."""
+        return {}
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return the derivative along the shift of every unit."""
+        return torch.stack([term.total(term.piece.of(gradient), self.units) for term in self.terms]).sum(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Rows of a part of a parameter that are mixed: `channels[g, r]` are the d rows of the r-th block of group g.
+
+    Attributes:
+        piece: the part.
+        axis: of the part, that counts the rows.
+        channels: which rows, `[groups, blocks, d]`.
+        inverse: whether the block is multiplied by A^-T instead of A.
+    """
+
+    piece: Piece
+    axis: int
+    channels: Tensor
+    inverse: bool
+
+    def read(self, state: State) -> Tensor:
+        """Return the blocks, `[groups, blocks, d, entries]`."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        return part[self.channels.to(part.device)].flatten(3) if part.ndim > 1 else part[self.channels].unsqueeze(-1)
+
+    def write(self, state: State, blocks: Tensor) -> None:
+        """Put blocks in place."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        part[self.channels.to(part.device)] = blocks.reshape(*self.channels.shape, *part.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixing:
+    """Blocks of rows by an invertible matrix per group: W -> A W and, on the other side, V -> A^-T V.
+
+    Attributes:
+        rows: what is mixed on both sides.
+        groups, width: how many matrices, and of which size.
+        turn: None, or a matrix J with J^2 = -1 that A must commute with, A = diag(s) + diag(t) J: what rotary
+            embeddings leave of the symmetry (a scaling and a rotation of each plane).
+    """
+
+    rows: tuple[Rows, ...]
+    groups: int
+    width: int
+    turn: Tensor | None = field(default=None)
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.groups * (self.width**2 if self.turn is None else self.width)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(row.piece.name for row in self.rows))
+
+    @property
+    def units(self) -> int:
+        """How many matrices there are."""
+        return self.groups
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random matrix per group."""
+        if self.turn is None:
+            drawn = _normal((self.groups, self.width, self.width), state, self.names, generator)
+            return drawn / self.width**0.5
+        turn = self.turn.to(state[self.names[0]])
+        pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # averages over each plane
+        scale, angle = _normal((2, self.groups, self.width), state, self.names, generator) @ pair
+        return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the mixed state."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        matrix = torch.matrix_exp(SPREAD * element)
+        other = torch.linalg.inv(matrix).mT
+        for row in self.rows:
+            row.write(moved, (other if row.inverse else matrix).unsqueeze(1) @ row.read(moved))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return M W on one side and -M^T V on the other."""
+        return self._acted(state, element, -element.mT)
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return X^T g: M^T on one side and -M on the other."""
+        return self._acted(gradient, element.mT, -element)
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return the derivative along every entry of the matrices that may move, as one vector."""
+        found = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
+        for row in self.rows:
+            product = (row.read(gradient) @ row.read(state).mT).sum(1)
+            found = found - product.mT if row.inverse else found + product
+        if self.turn is None:
+            return found.reshape(-1)
+        turn = self.turn.to(found)
+        pair = turn.abs() + torch.eye(self.width).to(turn)
+        return torch.cat([found.diagonal(dim1=-2, dim2=-1) @ pair, (found * turn).sum(-1) @ pair]).reshape(-1)
+
+    def _acted(self, state: State, forward: Tensor, backward: Tensor) -> dict[str, Tensor]:
+        made = blank(state, self.names)
+        for row in self.rows:
+            matrix = (backward if row.inverse else forward).unsqueeze(1)
+            row.write(made, row.read(made) + matrix @ row.read(state))
+        return made
+
+
+Action = Scaling | Shift | Mixing
+
+
+def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+    return drawn.to(state[names[0]].device)

@@ -1,0 +1,89 @@
+"""Symmetries of weights that are made from others: `weight_norm` (v -> a v, g fixed) and `spectral_norm` (W -> a W)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from ..graph.ir import Node
+from .actions import Piece, Scaling, Term, piece_of
+from .candidate import Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Normed:
+    """A weight g v/norm(v), or W/sigma(W), with the names of what it is made from; `g` is None for the latter."""
+
+    path: str
+    argument: str
+    direction: Tensor
+    g: Tensor | None
+
+
+def reparametrised(model: nn.Module) -> list[Candidate]:
+    """Return the symmetries of the reparametrised weights of a model."""
+    found = []
+    for normed in _weights(model):
+        piece = piece_of(model, normed.direction)
+        if piece is None:
+            continue
+        shape = (1,) * normed.direction.ndim if normed.g is None else tuple(normed.g.shape)
+        shape = shape if len(shape) == normed.direction.ndim else (1,) * normed.direction.ndim
+        units = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        found.append(
+            Candidate(
+                kind="spectral norm" if normed.g is None else "weight norm",
+                path=normed.path,
+                form="W -> a W" if normed.g is None else "v -> a v, g fixed",
+                action=Scaling(terms=(Term(piece=piece, units=units),), units=units.numel()),
+                weights=(piece,),
+            )
+        )
+    return found
+
+
+def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[Term], tuple[Piece, ...]] | None:
+    """Return how the output channels of a layer with `weight_norm` are scaled: by g, and the bias along.
+
+    Args:
+        model: the user's model.
+        node: the weight layer in the graph.
+        parts: which unit each output channel belongs to.
+    """
+    normed = next((one for one in _weights(model) if one.path == node.path and one.argument == "weight"), None)
+    if normed is None or normed.g is None or normed.g.shape[:1] != parts.shape or normed.g.numel() != len(parts):
+        return None
+    piece, direction = piece_of(model, normed.g), piece_of(model, normed.direction)
+    if piece is None or direction is None:
+        return None
+    terms = [Term(piece=piece, units=parts.reshape(normed.g.shape))]
+    bias = getattr(model.get_submodule(node.path), "bias", None)
+    if bias is not None:
+        held = piece_of(model, bias)
+        if held is None:
+            return None
+        terms.append(Term(piece=held, units=parts))
+    return terms, (direction,)
+
+
+def _weights(model: nn.Module) -> Iterator[_Normed]:
+    for path, module in model.named_modules():
+        if parametrize.is_parametrized(module):
+            for argument, chain in module.parametrizations.items():
+                if len(chain) != 1:
+                    continue
+                if isinstance(chain[0], parametrizations._WeightNorm):
+                    yield _Normed(path=path, argument=argument, direction=chain.original1, g=chain.original0)
+                elif isinstance(chain[0], parametrizations._SpectralNorm):
+                    yield _Normed(path=path, argument=argument, direction=chain.original, g=None)
+        for hook in module._forward_pre_hooks.values():  # the older form of both
+            argument, kind = getattr(hook, "name", None), type(hook).__name__
+            if kind == "WeightNorm":
+                g, v = getattr(module, f"{argument}_g"), getattr(module, f"{argument}_v")
+                yield _Normed(path=path, argument=str(argument), direction=v, g=g)
+            elif kind == "SpectralNorm":
+                yield _Normed(path=path, argument=str(argument), direction=getattr(module, f"{argument}_orig"), g=None)

@@ -1,0 +1,245 @@
+"""`Symmetries`: which changes of a model's parameters leave its function as it is, as one frozen object."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from ..core.errors import InputError, said
+from ..core.files import read_json, write_text
+from ..core.plain import plain, revived
+from ..core.untouched import unwrapped
+from ..report.shown import Shown
+from .candidate import KINDS, SPHERICAL, Kind
+from .verification import Evidence
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ..report.document import Document
+    from .candidate import Candidate
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; a change that breaks readers raises it."""
+Status = Literal["verified", "failed", "unseen"]
+ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetry:
+    """One group action on some parameters, and what the numbers say of it.
+
+    Attributes:
+        kind: one of `channel scale`, `group scale`, `layer scale`, `row shift`, `redundant bias`, `weight norm`,
+            `spectral norm`, `relu pair`, `linear pair`, `query-key pair`, `value-output pair`.
+        path: the module whose parameters move; for pairs all of them.
+        normalizer: the module that undoes the change; empty where none does.
+        parameters: the names of the parameters that move.
+        form: the action as a formula.
+        units: how many independent factors, shifts or matrices there are (channels, groups, heads).
+        dof: the degrees of freedom that the symmetry removes.
+        exact: whether it holds at any eps; scales in front of normalizers hold up to eps.
+        status: `verified`; `failed`: the numbers contradict it, so that it is not claimed; `unseen`: the output does
+            not depend on these weights at this batch, so that nothing is shown either way.
+        fault: why it is not verified; empty if it is.
+        evidence: what was measured.
+    """
+
+    kind: Kind
+    path: str
+    normalizer: str
+    parameters: tuple[str, ...]
+    form: str
+    units: int
+    dof: int
+    exact: bool
+    status: Status
+    fault: str
+    evidence: Evidence
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Symmetry:
+        """Return the symmetry that `Symmetries.to_json` wrote."""
+        given = {item.name: data[item.name] for item in fields(cls)}
+        if given["kind"] not in KINDS or given["status"] not in ("verified", "failed", "unseen"):
+            raise ValueError(f"no symmetry is called {given['kind']!r}, {given['status']!r}")
+        numbers = {item.name: given["evidence"][item.name] for item in fields(Evidence)}
+        given |= {"parameters": tuple(map(str, given["parameters"])), "evidence": Evidence(**numbers)}
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetries(Shown):
+    """What `normscope.symmetries` found. Prints as a table; in a notebook it shows itself as HTML.
+
+    Attributes:
+        rows: one per layer, or pair of layers, and kind, in the order of `normscope.geometry.candidate.KINDS`.
+        mode: `"train"` or `"eval"`: which of the model's two functions was looked at.
+        num_parameters: of the model.
+        withheld: layers in front of normalizers whose scale matters nevertheless, and why.
+        canonical_change, canonical_change_eval: by how much the output of the canonical copy differs at the batch, over
+            its largest entry, in the mode that was looked at and in eval mode: what eps leaves, and the rounding of the
+            weights; None where nothing can be made canonical.
+        notes: what the reader must know.
+    """
+
+    rows: tuple[Symmetry, ...]
+    mode: str
+    num_parameters: int
+    withheld: tuple[tuple[str, str], ...] = ()
+    canonical_change: float | None = None
+    canonical_change_eval: float | None = None
+    notes: tuple[str, ...] = ()
+    _model: nn.Module | None = field(default=None, repr=False, compare=False)
+    _candidates: tuple[Candidate, ...] = field(default=(), repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Symmetry]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def verified(self) -> tuple[Symmetry, ...]:
+        """The symmetries that the numbers confirm: the only ones that are claimed."""
+        return tuple(row for row in self.rows if row.status == "verified")
+
+    @property
+    def dof(self) -> int:
+        """The degrees of freedom that the verified symmetries remove."""
+        return sum(row.dof for row in self.verified)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return by kind how many verified symmetries there are and how many degrees of freedom they remove."""
+        made: dict[str, tuple[int, int]] = {}
+        for row in self.verified:
+            number, dof = made.get(row.kind, (0, 0))
+            made[row.kind] = (number + 1, dof + row.dof)
+        return made
+
+    def canonicalize(self, model: nn.Module | None = None) -> nn.Module:
+        """Return a copy of the model with the same function whose scale-invariant weights have norm 1.
+
+        Every channel (group, layer) that a normalizer divides by its size is divided by the norm of its weight, its
+        bias along. Running statistics are rescaled such that eval mode stays as it is: the mean over the norm, the
+        variance such that var + eps shrinks by the norm squared. Where a normalizer serves one such unit its eps is
+        divided by the norm squared, so that nothing changes at all. Otherwise eps stays, and train mode changes by
+        what eps weighs beside the variance: `canonical_change` says by how much at the batch.
+
+        Args:
+            model: the model that was measured, or another with the same parameters; left as it is.
+
+        Returns:
+            A copy on the same device, in the same mode.
+
+        Raises:
+            InputError: the symmetries come from a file and no model is given, or it has other parameters.
+        """
+        from .canonical import canonical_copy
+
+        return canonical_copy(self._owner(model), self._scales())
+
+    def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
+        """Return parameter groups for `normscope.optim`: spheres for scale-invariant weights, the rest plain.
+
+        A group of spheres has `units` (`"channel"`, or how many equal blocks of channels) and `axis` (of the tensor,
+        that counts channels), and a weight decay of zero: on a sphere there is nothing to decay.
+
+        Args:
+            model: the model that was measured, or another with the same parameters.
+
+        Returns:
+            Dicts for any `torch.optim.Optimizer`; those that do not know `units` ignore it.
+
+        Raises:
+            InputError: the symmetries come from a file and no model is given, or it has other parameters.
+        """
+        from .spheres import sphere_groups
+
+        return sphere_groups(self._owner(model), self._scales())
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data = {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}
+        data |= {"schema_version": SCHEMA_VERSION, "type": "symmetries", "rows": [asdict(row) for row in self.rows]}
+        data = plain(data | {"dof": self.dof})
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Symmetries:
+        """Return the symmetries that `to_json` wrote; they know no model.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no symmetries of this version.
+        """
+        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
+        given = revived(dict(source) if isinstance(source, Mapping) else read_json(source))
+        try:
+            if given["type"] != "symmetries" or given["schema_version"] != SCHEMA_VERSION:
+                raise ValueError("it is of another type or version")
+            changes = (given["canonical_change"], given["canonical_change_eval"])
+            return cls(
+                rows=tuple(map(Symmetry.from_json, given["rows"])),
+                mode=str(given["mode"]),
+                num_parameters=int(given["num_parameters"]),
+                withheld=tuple((str(where), str(why)) for where, why in given["withheld"]),
+                canonical_change=None if changes[0] is None else float(changes[0]),
+                canonical_change_eval=None if changes[1] is None else float(changes[1]),
+                notes=tuple(map(str, given["notes"])),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{name} holds no symmetries ({said(error)}): write them with symmetries.to_json(path)"
+            ) from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per symmetry, its evidence in columns of its own.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        lines = [{**asdict(row), **asdict(row.evidence)} for row in self.rows]
+        return pandas.DataFrame([{k: v for k, v in line.items() if k != "evidence"} for line in lines])
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        from .symmetry_page import symmetries_document
+
+        return symmetries_document(self, brief=brief)
+
+    def _owner(self, model: nn.Module | None) -> nn.Module:
+        owner = self._model if model is None else unwrapped(model) if isinstance(model, nn.Module) else model
+        if owner is None or self._model is None:
+            raise InputError(ELSEWHERE)
+        named = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
+        if not isinstance(owner, nn.Module) or {n: tuple(p.shape) for n, p in owner.named_parameters()} != named:
+            raise InputError(
+                "the model's parameters are not those that were measured: measure the symmetries of this model"
+            )
+        return owner
+
+    def _scales(self) -> tuple[Candidate, ...]:
+        """Return the verified scalings under which one tensor alone is scale invariant."""
+        pairs = zip(self.rows, self._candidates, strict=True)
+        return tuple(one for row, one in pairs if row.status == "verified" and one.kind in SPHERICAL)

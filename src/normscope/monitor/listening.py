@@ -1,0 +1,97 @@
+"""Which way a forward is listened to: the first one to all there is, later ones as cheaply as possible."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from .hooking import aside
+from .light import Light
+from .naming import Names
+from .schedule import Tier
+from .seen import Seen
+from .subject import blocks as blocks_of
+from .subject import compiled_functions, is_delicate
+from .tap import Tap
+
+
+class Listener:
+    """Listens to forwards of a model, one at a time.
+
+    Args:
+        outer: the model as it is called in the loop.
+        model: the one inside.
+    """
+
+    def __init__(self, outer: nn.Module, model: nn.Module) -> None:
+        self._outer, self._model = outer, model
+        self._names: Names | None = None
+        self._blocks: tuple[str, ...] = ()
+        self._light: Light | None = None
+        self._shapes: list[tuple[int, ...]] = []
+        self._apart = False
+        self._stack: ExitStack | None = None
+        self._hearing: Seen | None = None
+
+    @property
+    def listens(self) -> bool:
+        """Whether it listens to a forward just now."""
+        return self._stack is not None
+
+    @property
+    def apart(self) -> bool:
+        """Whether to listen inside of a forward would change it, or hear nothing: it is run once more, aside."""
+        return self._apart or is_delicate(self._outer)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that the model has now; each keeps the name that it had at the first forward."""
+        return (self._names or Names(self._model)).parameters(self._model)
+
+    def begin(self, tier: Tier, args: Any, kwargs: Any, *, first: bool) -> Seen | None:
+        """Listen to the forward that begins; return what was seen if it was run aside instead.
+
+        Args:
+            tier: how much is measured.
+            args: of the forward.
+            kwargs: of the forward.
+            first: whether it says what there is to watch.
+        """
+        shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        light = self._light if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
+        light = light if light is not None and light.ready() else None
+        if first:
+            self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self._model)
+            self._names = Names(self._model)
+        if light is None:  # to modules as they are now
+            listening = Tap(self._model, self._blocks, self._names).listening(tier, readers=first)
+        else:
+            listening = light.listening()
+        if (light is None or light.hooked) and self.apart:
+            with aside(self._model), listening as seen:
+                self._model(*args, **kwargs)
+            return seen
+        self._stack = ExitStack()
+        self._hearing = self._stack.enter_context(listening)
+        return None
+
+    def end(self) -> Seen | None:
+        """Stop listening, and return what was seen."""
+        heard, self._hearing = self._hearing, None
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+        return heard
+
+    def learn(self, seen: Seen) -> None:
+        """Listen to later forwards as cheaply as the first one allows."""
+        self._light = Light(self._model, seen) if Light.fits(self._model, seen) else None
+
+    def close(self) -> None:
+        """Stop listening, and keep no model alive."""
+        self.end()
+        self._light = self._names = None
+        for name in ("_outer", "_model"):
+            self.__dict__.pop(name, None)

@@ -1,0 +1,218 @@
+"""Runs that go on, as data for a page that draws itself: the log is read on from where it was left."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..report.cells import visible
+from ..report.document import Curve, Curves
+from .log import FILE, read_line
+from .page import (
+    PRODUCTS,
+    READING_THE_PRODUCTS,
+    Points,
+    headline,
+    loss_courses,
+    marks,
+    metric_names,
+    total_curves,
+    verdict_of,
+    view_curves,
+)
+from .page_views import PARTS, View
+from .reading import Reading
+from .run import Run
+
+HISTOGRAMS = "Histograms"
+TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...]] = {
+    "Loss": (("loss", "Loss by step", loss_courses),),
+    "Rates and products": (
+        ("lr", "Learning rate", lambda run: {"lr": run.total("lr")}),
+        ("products", "Product of what all layers can do", lambda run: {n: run.total(q) for q, n in PRODUCTS}),
+        ("gradient", "Size of the whole gradient", lambda run: {"gradient": run.total("log10_gradient")}),
+    ),
+}
+"""Pictures of the whole network by part: what each is called, its title, and its curves."""
+AXES = {
+    "loss": "loss",
+    "lr": "learning rate",
+    "products": "log10 of the product",
+    "gradient": "log10 of the norm",
+}
+
+
+class Followed:
+    """The log of a run, read on at every look.
+
+    Args:
+        folder: of the run, or the log in it.
+
+    Attributes:
+        run: as far as it has been read.
+        broken: why it cannot be read any further; None as a rule.
+        version: grows with every change.
+
+    Raises:
+        InputError: there is no log, or it is damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(folder)
+        self.run = Run(path)
+        self._folder, self._file = self.run.path, path / FILE if path.is_dir() else path
+        self._reading, self._read, self._inode = Reading(), 0, -1
+        self.broken: str | None = None
+        self.version = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what has been written since; a log that was begun anew is read from the start."""
+        try:
+            with self._file.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._inode or found.st_size < self._read:
+                    self._reading, self._read, self._inode, self.broken = Reading(), 0, found.st_ino, None
+                if self.broken is not None or found.st_size == self._read:
+                    return
+                file.seek(self._read)
+                whole = file.read(found.st_size - self._read).rpartition(b"\n")[0]
+            for raw in whole.splitlines():
+                self._reading.take_from(self._folder, read_line(raw, str(self._file)))
+            self._read += len(whole) + 1 if whole else 0
+            self.version += bool(whole)
+        except (OSError, InputError) as error:
+            self.version += self.broken is None
+            self.broken = str(error)
+        self.run = Run.of_reading(self._folder, self._reading)
+
+
+def live_data(
+    runs: Sequence[Followed], names: Sequence[str], parts: Collection[str], low: float, high: float
+) -> dict[str, Any]:
+    """Return what the page shows, as plain data.
+
+    Args:
+        runs: what is followed.
+        names: what each is called.
+        parts: headings under which pictures are wanted.
+        low: the first step that is shown.
+        high: the last one.
+    """
+    shown = [followed.run.between(low, high) for followed in runs]
+    return {
+        "version": version(runs),
+        "runs": [
+            {"name": visible(name), "state": visible(f.broken or _state(f.run)), "verdict": visible(verdict_of(f.run))}
+            for f, name in zip(runs, names, strict=True)
+        ],
+        "alarms": [
+            {
+                "run": index, "step": finding.step, "level": finding.severity.value, "code": visible(finding.code),
+                "where": visible(finding.where), "seen": visible(finding.seen),
+            }
+            for index, followed in enumerate(runs)
+            for finding in followed.run.findings
+        ],
+        "parts": [*TOTALS, *(heading for heading, _, views in PARTS if _any(runs, views)), *_spread_part(runs)],
+        "charts": [chart for part in parts for chart in _charts(shown, part)],
+        "histograms": list(_histograms(shown)) if HISTOGRAMS in parts else [],
+    }  # fmt: skip
+
+
+def version(runs: Sequence[Followed]) -> int:
+    """Return a number that grows with every change of any run."""
+    return sum(followed.version for followed in runs)
+
+
+def _state(run: Run) -> str:
+    said = headline(run)
+    where = f"Step {run.records[-1].step:,}." if run.records else ""
+    return " ".join([where, *said[1:]]).strip()
+
+
+def _any(runs: Sequence[Followed], views: Sequence[View]) -> bool:
+    """Whether any of these quantities was measured in any run, as far as its last records tell."""
+    return any(f.run.records and any(r.of(v.kind, v.quantity) for r in f.run.records) for f in runs for v in views)
+
+
+def _spread_part(runs: Sequence[Followed]) -> list[str]:
+    return [HISTOGRAMS] if any(record.histograms for f in runs for record in f.run.records) else []
+
+
+def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable[[Run], dict[str, Points]]]]:
+    """Yield the pictures of the whole network under a heading; figures that the loop gave stand beside the loss."""
+    yield from TOTALS.get(part, ())
+    if part == "Loss":
+        for name in dict.fromkeys(name for run in runs for name in metric_names(run)):
+            yield f"metric {visible(name)}", visible(name), lambda run, name=name: {name: run.total(name)}  # type: ignore[misc]
+
+
+def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
+    for key, title, courses in _totals(runs, part):
+        found = {(index, name): points for index, run in enumerate(runs) for name, points in courses(run).items()}
+        joined = total_curves(
+            {f"{index} {name}": points for (index, name), points in found.items()},
+            title=title,
+            axis=AXES.get(key, title),
+            caption=READING_THE_PRODUCTS if key == "products" else "",
+            logarithmic=key in ("loss", "lr"),
+        )
+        if joined is not None:
+            kept = [place for place, points in found.items() if points]
+            owned = [(index, name, curve) for (index, name), curve in zip(kept, joined.curves, strict=True)]
+            yield _chart(key, part, joined, owned, runs)
+    for view in (view for heading, _, views in PARTS if heading == part for view in views):
+        drawn = [(index, view_curves(run, view)) for index, run in enumerate(runs)]
+        known = [(index, curves) for index, curves in drawn if curves is not None]
+        if known:
+            owned = [(index, curve.name, curve) for index, curves in known for curve in curves.curves]
+            yield _chart(f"{view.kind}-{view.quantity}", part, known[0][1], owned, runs)
+
+
+def _chart(
+    key: str, part: str, like: Curves, owned: Sequence[tuple[int, str, Curve]], runs: Sequence[Run]
+) -> dict[str, Any]:
+    return {
+        "id": key,
+        "part": part,
+        "title": like.title,
+        "axis": like.axis,
+        "caption": like.caption,
+        "rules": [[name, value] for name, value in like.rules],
+        "curves": [
+            {
+                "run": index,
+                "name": visible(name),
+                "depth": curve.depth,
+                "points": [[x, _plain(value)] for x, value in curve.points],
+            }
+            for index, name, curve in owned
+        ],
+        "marks": [
+            {"run": index, "x": mark.x, "level": mark.level, "name": visible(mark.name)}
+            for index, run in enumerate(runs)
+            for mark in marks(run)
+        ],
+    }
+
+
+def _histograms(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Yield the last histogram of every weight and gradient."""
+    for index, run in enumerate(runs):
+        record = next((record for record in reversed(run.records) if record.histograms), None)
+        for what, rows in ({} if record is None else record.histograms).items():
+            for layer, row in zip(run.of("weight"), rows):
+                if record is not None and row is not None:
+                    shares = [_plain(value) for value in row if value is not None]
+                    place = {"run": index, "layer": visible(layer.name), "step": record.step}
+                    yield place | {"what": f"{what}s", "shares": shares}
+
+
+def _plain(value: float) -> float | str | None:
+    """Return a number as JSON has it: NaN is a gap, infinities are words."""
+    return None if math.isnan(value) else value if math.isfinite(value) else "inf" if value > 0 else "-inf"

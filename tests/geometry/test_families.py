@@ -1,0 +1,100 @@
+"""Symmetries of real architectures: found, verified, and written to docs/results/symmetries.md; none claimed fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import normscope as ns
+from normscope.core.errors import NormscopeError
+from normscope.geometry.candidate import KINDS
+
+from ..real_models.families import FAMILIES
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+def measured(name: str, mode: str) -> dict:
+    model, batch, output = FAMILIES[name]()
+    try:
+        found = ns.symmetries(model, batch, mode=mode, output=output)
+    except NormscopeError as error:
+        return {"error": str(error).splitlines()[0]}
+    worst = max((row.evidence.output_change_no_eps for row in found.verified), default=0.0)
+    return {
+        "parameters": found.num_parameters,
+        "degrees_of_freedom": found.dof,
+        "verified": {kind: list(found.counts()[kind]) for kind in KINDS if kind in found.counts()},
+        "failed": sum(row.status == "failed" for row in found),
+        "unseen": sum(row.status == "unseen" for row in found),
+        "largest_change_no_eps": float(f"{worst:.1e}"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "expected"),
+    [
+        ("resnet_basic", "train", {"channel scale": (10, 240), "relu pair": (4, 96)}),
+        (
+            "vit",
+            "eval",
+            {
+                "redundant bias": (2, 64), "linear pair": (5, 160), "query-key pair": (2, 512),
+                "value-output pair": (2, 512),
+            },
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_counts_of_a_family(name: str, mode: str, expected: dict[str, tuple[int, int]]) -> None:
+    found = measured(name, mode)
+    assert {kind: tuple(pair) for kind, pair in found["verified"].items()} == expected
+    assert found["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_and_write_the_results(name: str) -> None:
+    """Run in one process: each family puts its own line into the files."""
+    found = {mode: measured(name, mode) for mode in ("train", "eval")}
+    file = RESULTS / "symmetries.json"
+    data = (json.loads(file.read_text()) if file.exists() else {}) | {name: found}
+    data = {family: data[family] for family in FAMILIES if family in data}
+    file.write_text(json.dumps(data, indent=1) + "\n")
+    RESULTS.joinpath("symmetries.md").write_text(page(data))
+    assert "error" not in found["eval"]
+    for mode in found.values():
+        assert mode.get("failed", 0) == 0
+        assert mode.get("largest_change_no_eps", 0.0) < 1e-9
+
+
+def page(data: dict) -> str:
+    """Return the table of all families."""
+    shown = [kind for kind in KINDS if any(kind in m.get("verified", {}) for f in data.values() for m in f.values())]
+    lines = [
+        "# Symmetries of real architectures",
+        "",
+        "Tiny random configurations (`tests/real_models/families.py`), measured by",
+        "`pytest -m slow tests/geometry/test_families.py`. By kind: how many verified symmetries, and the degrees of",
+        "freedom they remove. A symmetry that does not stand the check in float64 is counted as failed and claimed",
+        "nowhere; one whose weights have no effect on the output at the batch is unseen. The largest change is that of",
+        "the output, relative to its size, under random group elements, where eps plays no part. Details:",
+        "`symmetries.json`.",
+        "",
+        f"| family | mode | parameters | degrees of freedom | {' | '.join(shown)} | failed | unseen | largest change |",
+        f"|---|---|---|---|{'---|' * len(shown)}---|---|---|",
+    ]
+    for name, modes in data.items():
+        for mode, found in modes.items():
+            if "error" in found:
+                lines.append(f"| {name} | {mode} | not measured: {found['error'][:150]} |" + " |" * (len(shown) + 4))
+                continue
+            cells = [f"{p[0]} ({p[1]})" if (p := found["verified"].get(kind)) else "" for kind in shown]
+            numbers = [f"{found['parameters']:,}", f"{found['degrees_of_freedom']:,}", *cells]
+            numbers += [str(found["failed"]), str(found["unseen"]), f"{found['largest_change_no_eps']:.1e}"]
+            lines.append(f"| {name} | {mode} | {' | '.join(numbers)} |")
+    missing = [name for name in FAMILIES if name not in data]
+    lines += ["", f"Not measured yet: {', '.join(missing)}."] if missing else []
+    return "\n".join(lines) + "\n"

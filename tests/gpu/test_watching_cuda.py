@@ -1,0 +1,62 @@
+"""Watching on a GPU: norms are right, and following them does not wait for the device."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.monitor.probes import weights
+from normscope.monitor.watching import watch
+
+pytestmark = pytest.mark.gpu
+
+
+def test_following_a_norm_does_not_wait_for_the_device():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 8, 3, padding=1, groups=2).cuda()
+    settings = ([1, 1], [1, 1], [1, 1], False, [0, 0], 2)
+    geometry = weights.Geometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
+    draw = torch.Generator("cuda").manual_seed(0)
+    scale = torch.rand(8, device="cuda") + 0.5
+    found = weights.settled(geometry, layer.weight.detach(), None, scale, draw)
+    weights.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)  # what is loaded at first
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = weights.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    eye = torch.eye(8 * 81, device="cuda").reshape(-1, 8, 9, 9)
+    matrix = nn.functional.conv2d(eye, layer.weight.detach(), None, padding=1, groups=2)
+    exact = [
+        math.log10(float(torch.linalg.matrix_norm((matrix * s).flatten(1), 2)))
+        for s in (1.0, scale.reshape(1, -1, 1, 1))
+    ]
+    for estimate in (found, again):
+        for norm, error, true in zip(estimate.norms.tolist(), estimate.errors.tolist(), exact, strict=True):
+            assert true - error - 1e-4 <= math.log10(norm) <= true + 1e-3
+            assert error <= 0.02
+
+
+def test_norms_of_a_run_are_those_of_dense_decompositions():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    x, y = torch.randn(64, 32, device="cuda"), torch.randint(4, (64,), device="cuda")
+    exact = {}
+    with watch(model, optimizer, every={"economy": 3, "full": 30}) as run:
+        for step in range(61):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            exact[step] = [
+                math.log10(float(torch.linalg.matrix_norm(p.detach(), 2))) for p in model.parameters() if p.ndim > 1
+            ]
+            optimizer.step()
+    shown = 0
+    for record in run.records:
+        for norm, true in zip(record.of("weight", "log10_norm") or (None,) * 3, exact[record.step], strict=True):
+            if norm is not None:
+                shown += 1
+                assert norm == pytest.approx(true, abs=0.02), record.step
+    assert shown >= 20
+    assert run.records[-1].histograms

@@ -1,0 +1,348 @@
+"""Optimisers on spheres: against the exponential map and parallel transport by hand, and as torch's conventions ask."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import InputError
+from normscope.optim import SphereAdam, SphereSGD
+
+RICH = {"standard": 1}
+
+
+def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+# ---- the mathematics, row by row, as any book on the sphere has it
+
+
+def project(u: Tensor, v: Tensor) -> Tensor:
+    return v - (u @ v) * u
+
+
+def expmap(u: Tensor, d: Tensor) -> Tensor:
+    angle = d.norm()
+    return u if angle == 0 else u * angle.cos() + d / angle * angle.sin()
+
+
+def transport(u: Tensor, d: Tensor, v: Tensor) -> Tensor:
+    """Parallel transport of a tangent v along the geodesic from u in direction d: it turns in the plane of u and d."""
+    angle = d.norm()
+    if angle == 0:
+        return v
+    e = d / angle
+    return v + (e @ v) * ((angle.cos() - 1) * e - angle.sin() * u)
+
+
+def clipped(h: Tensor, clip: float | None) -> Tensor:
+    return h if clip is None or h.norm() <= clip else h * (clip / h.norm())
+
+
+def by_hand_sgd(y: Tensor, gradients: list[Tensor], lr: float, momentum: float, clip: float | None) -> Tensor:
+    length, u, d = y.norm(), y / y.norm(), torch.zeros_like(y)
+    for g in gradients:
+        d = momentum * d - lr * clipped(project(u, length * g), clip)
+        u, d = expmap(u, d), transport(u, d, d)
+    return length * u
+
+
+def by_hand_adam(y: Tensor, gradients: list[Tensor], lr: float, clip: float | None) -> Tensor:
+    length, u, m, v = y.norm(), y / y.norm(), torch.zeros_like(y), 0.0
+    for t, g in enumerate(gradients, 1):
+        h = clipped(project(u, length * g), clip)
+        m, v = 0.9 * m + 0.1 * h, 0.99 * v + 0.01 * float(h @ h)
+        d = -lr * m / (1 - 0.9**t) / (math.sqrt(v / (1 - 0.99**t)) + 1e-8)
+        u, m = expmap(u, d), transport(u, d, m)
+    return length * u
+
+
+def run(optimizer_of, start: Tensor, gradients: list[Tensor]) -> Tensor:
+    weight = nn.Parameter(start.clone())
+    optimizer = optimizer_of([weight])
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    return weight.detach()
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("shape", [(5, 7), (4, 3, 2, 2), (6, 2, 1, 1)])
+def test_against_the_mathematics(shape: tuple[int, ...], clip: float | None) -> None:
+    start, gradients = 3.0 * noise(*shape), [0.3 * noise(*shape, seed=k) for k in range(1, 9)]
+    found = run(lambda p: SphereSGD(p, lr=0.3, momentum=0.9, clip=clip, units="channel"), start, gradients)
+    adam = run(lambda p: SphereAdam(p, lr=0.1, clip=clip, units="channel"), start, gradients)
+    for row in range(shape[0]):
+        each = [g[row].reshape(-1) for g in gradients]
+        expected = by_hand_sgd(start[row].reshape(-1), each, 0.3, 0.9, clip)
+        torch.testing.assert_close(found[row].reshape(-1), expected, rtol=1e-10, atol=1e-10)
+        expected = by_hand_adam(start[row].reshape(-1), each, 0.1, clip)
+        torch.testing.assert_close(adam[row].reshape(-1), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_step_against_geoopt() -> None:
+    geoopt = pytest.importorskip("geoopt")
+    start, gradient, sphere = noise(4, 6), 0.2 * noise(4, 6, seed=1), geoopt.Sphere()
+    start /= start.norm(dim=1, keepdim=True)
+    expected = sphere.expmap(start, -0.1 * sphere.egrad2rgrad(start, gradient))
+    found = run(lambda p: SphereSGD(p, lr=0.1, clip=None, units="channel"), start, [gradient])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_blocks_share_a_sphere(units: int) -> None:
+    start, gradients = noise(6, 5), [noise(6, 5, seed=k) for k in (1, 2, 3)]
+    found = run(lambda p: SphereSGD(p, lr=0.1, clip=None, units=units), start, gradients)
+    for block in range(units):
+        rows = slice(block * 6 // units, (block + 1) * 6 // units)
+        expected = by_hand_sgd(start[rows].reshape(-1), [g[rows].reshape(-1) for g in gradients], 0.1, 0.9, None)
+        torch.testing.assert_close(found[rows].reshape(-1), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_another_axis_and_other_layouts_in_memory(optimizer: type) -> None:
+    start, gradients = noise(3, 4, 2, 2), [noise(3, 4, 2, 2, seed=k) for k in (1, 2, 3)]
+    turned = [t.transpose(0, 1) for t in (start, *gradients)]
+    plain = run(lambda p: optimizer(p, lr=0.1, units="channel"), start, gradients)
+    along = run(lambda p: optimizer(p, lr=0.1, units="channel", axis=1), turned[0].contiguous(), turned[1:])
+    torch.testing.assert_close(along.transpose(0, 1), plain, rtol=1e-12, atol=1e-12)
+    laid = run(lambda p: optimizer(p, lr=0.1, units="channel"), start.to(memory_format=torch.channels_last), gradients)
+    torch.testing.assert_close(laid, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_the_step_does_not_depend_on_the_length(optimizer: type) -> None:
+    """A loss of the direction has the gradient 1/c at c w: the angle of a step is the same."""
+    start, gradients = noise(4, 6), [noise(4, 6, seed=k) for k in (1, 2, 3)]
+    short = run(lambda p: optimizer(p, lr=0.1, units="channel"), start, gradients)
+    long = run(lambda p: optimizer(p, lr=0.1, units="channel"), 100.0 * start, [g / 100.0 for g in gradients])
+    torch.testing.assert_close(long / 100.0, short, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_lengths_stay_over_many_steps_in_float32(optimizer: type) -> None:
+    weight = nn.Parameter(3.0 * noise(8, 20, dtype=torch.float32))
+    lengths = weight.detach().norm(dim=1)
+    stepper = optimizer([weight], lr=0.05, clip=None, units="channel")
+    for k in range(300):
+        weight.grad = noise(8, 20, seed=k, dtype=torch.float32)
+        stepper.step()
+    torch.testing.assert_close(weight.detach().norm(dim=1), lengths, rtol=1e-4, atol=0.0)
+
+
+def test_an_angle_beyond_a_right_one() -> None:
+    start, gradients = noise(3, 5), [20.0 * noise(3, 5, seed=1), noise(3, 5, seed=2)]
+    found = run(lambda p: SphereSGD(p, lr=0.1, clip=None, units="channel"), start, gradients)
+    for row in range(3):
+        expected = by_hand_sgd(start[row], [g[row] for g in gradients], 0.1, 0.9, None)
+        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_rows_of_zeros_and_zero_gradients_stay(optimizer: type) -> None:
+    start = noise(3, 5)
+    start[1] = 0.0
+    gradient = noise(3, 5, seed=1)
+    gradient[2] = 0.0
+    found = run(lambda p: optimizer(p, lr=0.1, units="channel"), start, [gradient, gradient])
+    assert torch.equal(found[1], start[1])
+    assert torch.equal(found[2], start[2])
+    assert bool(torch.isfinite(found).all())
+    assert not torch.equal(found[0], start[0])
+
+
+# ---- the conventions of torch.optim
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def groups_of(model: nn.Module) -> list[dict]:
+    spheres = {"params": [model[0].weight], "units": "channel", "weight_decay": 0.0}
+    return [spheres, {"params": [*model[1].parameters(), *model[3].parameters()]}]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, start: int = 0) -> list[float]:
+    losses = []
+    for k in range(start, start + steps):
+        x = noise(16, 4, seed=k, dtype=torch.float32)
+        loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            lambda p: SphereSGD(p, lr=0.1, weight_decay=0.01),
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        ),
+        (
+            lambda p: SphereSGD(p, lr=0.1, nesterov=True, maximize=True),
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, maximize=True),
+        ),
+        (
+            lambda p: SphereAdam(p, lr=0.01, weight_decay=0.1),
+            lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.9, 0.99), weight_decay=0.1),
+        ),
+    ],
+)  # fmt: skip
+def test_plain_groups_are_those_of_torch(ours, theirs) -> None:
+    one, other = model_of(), model_of()
+    train(one, ours(one.parameters()), 5)
+    train(other, theirs(other.parameters()), 5)
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_a_stored_state_goes_on_to_the_bit(optimizer: type) -> None:
+    whole = model_of()
+    first = optimizer(groups_of(whole), lr=0.05)
+    train(whole, first, 4)
+    parted = model_of(1)
+    parted.load_state_dict(copy.deepcopy(whole.state_dict()))
+    again = optimizer(groups_of(parted), lr=0.9)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert again.param_groups[0]["lr"] == 0.05
+    train(whole, first, 3, start=4)
+    train(parted, again, 3, start=4)
+    for a, b in zip(whole.parameters(), parted.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_closures_schedulers_and_copies(optimizer: type) -> None:
+    model = model_of()
+    stepper = optimizer(groups_of(model), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(stepper, step_size=1, gamma=0.5)
+
+    def closure() -> Tensor:
+        stepper.zero_grad()
+        loss = model(noise(16, 4, dtype=torch.float32)).square().mean()
+        loss.backward()
+        return loss
+
+    first = float(stepper.step(closure))
+    scheduler.step()
+    assert [group["lr"] for group in stepper.param_groups] == [0.05, 0.05]
+    assert float(stepper.step(closure)) < first
+    assert len(copy.deepcopy(stepper).state_dict()["state"]) == len(stepper.state_dict()["state"])
+
+
+def test_a_scaler_skips_steps_that_overflow() -> None:
+    model = model_of()
+    stepper = SphereSGD(groups_of(model), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = model[0].weight.detach().clone()
+    model(noise(16, 4, dtype=torch.float32)).square().mean().backward()
+    model[0].weight.grad[0, 0] = math.inf
+    scaler.scale(torch.zeros(()))
+    scaler.step(stepper)
+    scaler.update()
+    assert torch.equal(model[0].weight, before)
+    stepper.zero_grad()
+    scaler.scale(model(noise(16, 4, dtype=torch.float32)).square().mean()).backward()
+    scaler.step(stepper)
+    assert not torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+def test_half_precision_and_missing_gradients(optimizer: type) -> None:
+    weight, idle = nn.Parameter(noise(4, 6, dtype=torch.bfloat16)), nn.Parameter(noise(4, 6, dtype=torch.float32))
+    stepper = optimizer([weight, idle], lr=0.1, units="channel")
+    weight.grad = noise(4, 6, seed=1, dtype=torch.bfloat16)
+    before = idle.detach().clone()
+    stepper.step()
+    assert bool(torch.isfinite(weight).all())
+    assert torch.equal(idle, before)
+
+
+BAD = [
+    ({"weight_decay": 1e-4, "units": "channel"}, "weight decay on a sphere does nothing"),
+    ({"units": "rows"}, "units is None"),
+    ({"units": True}, "units is None"),
+    ({"units": 3}, "do not divide axis 0"),
+    ({"units": "channel", "axis": 2}, "axis is 2"),
+    ({"lr": -1.0}, "lr is -1.0"),
+    ({"clip": 0.0}, "clip is 0.0"),
+]
+
+
+@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_input_is_one_sentence(optimizer: type, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        optimizer([nn.Parameter(noise(4, 6))], **options)
+
+
+def test_more_bad_input() -> None:
+    with pytest.raises(InputError, match="betas"):
+        SphereAdam([nn.Parameter(noise(4, 6))], betas=(0.9, 1.0))
+    with pytest.raises(InputError, match="nesterov"):
+        SphereSGD([nn.Parameter(noise(4, 6))], momentum=0.0, nesterov=True)
+    with pytest.raises(InputError, match="real numbers"):
+        SphereSGD([nn.Parameter(noise(4, 6).to(torch.complex64))], units="channel")
+    stepper = SphereSGD([nn.Parameter(noise(4, 6))], units="channel")
+    stepper.param_groups[0]["weight_decay"] = 0.1
+    stepper.param_groups[0]["params"][0].grad = noise(4, 6)
+    with pytest.raises(InputError, match="weight decay on a sphere"):
+        stepper.step()
+    table = nn.Embedding(4, 3, sparse=True)
+    stepper = SphereSGD(table.parameters(), units="channel")
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(InputError, match="sparse"):
+        stepper.step()
+
+
+def test_symmetries_feed_the_optimizer_and_training_works() -> None:
+    model = model_of()
+    found = ns.symmetries(model, noise(8, 4, dtype=torch.float32), mode="train")
+    stepper = ns.optim.SphereSGD(found.param_groups(), lr=0.1, weight_decay=1e-4)
+    lengths = model[0].weight.detach().norm(dim=1)
+    losses = train(model, stepper, 60)
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    torch.testing.assert_close(model[0].weight.detach().norm(dim=1), lengths, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize(("optimizer", "rate", "power"), [(SphereSGD, 0.1, 2), (SphereAdam, 0.02, 1)])
+def test_watched_like_any_optimizer(optimizer: type, rate: float, power: int) -> None:
+    """On a sphere the effective learning rate is the learning rate itself; in a plain group the norm counts."""
+    for spheres in (True, False):
+        model = model_of()
+        with torch.no_grad():
+            model[0].weight.mul_(7.0)
+        stepper = optimizer(groups_of(model) if spheres else model.parameters(), lr=rate)
+        with ns.watch(model, stepper, every=RICH) as run:
+            train(model, stepper, 3)
+        norm = float(model[0].weight.detach().norm(dim=1).log10().mean())
+        record = run.records[-1]
+        assert list(record.lr) == [rate] * len(stepper.param_groups)
+        expected = math.log10(rate) - (0.0 if spheres else power * norm)
+        assert record.of("weight", "log10_effective_lr")[0] == pytest.approx(expected, abs=0.02)
+        if spheres:
+            assert abs(record.of("weight", "radial")[0]) < 1e-2
+
+
+def test_without_a_gradient_along_the_sphere_nothing_moves() -> None:
+    """A gradient along the weight itself leaves rounding alone, which must not be blown up by the second moment."""
+    start = noise(8, 20, dtype=torch.float32)
+    found = run(lambda p: SphereAdam(p, lr=0.1, units="channel"), start, [start, start])
+    torch.testing.assert_close(found, start)
