@@ -51,10 +51,12 @@ def main() -> None:
                 print(
                     f"{name} {mode} {metric}: {values}; smallest {found.bottom_eigenvalues[0]:.4g}; "
                     f"{found.num_products} products, {seconds:.1f} s, converged {found.converged}, loss "
-                    f"{found.loss:.4g}, {found.directions:,} of {found.parameters:,} dimensions projected out, "
-                    f"safe rate {found.safe_learning_rate:.3g}",
+                    f"{found.loss:.4g}, {found.directions:,} of {found.directions_found} directions that the graph "
+                    f"shows projected out of {found.parameters:,} dimensions, safe rate {found.safe_learning_rate:.3g}",
                     flush=True,
                 )
+                for note in found.notes:
+                    print(f"  {note}")
 
 
 if __name__ == "__main__":

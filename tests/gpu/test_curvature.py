@@ -43,6 +43,24 @@ def test_the_eigenvalues_are_those_of_the_cpu(mode: str) -> None:
     assert all(torch.equal(value, state[name]) for name, value in there.state_dict().items())
 
 
+def test_channel_scales_are_projected_out_whatever_the_user_allows_convolutions_to_round_to() -> None:
+    torch.manual_seed(0)
+    block = [layer for _ in range(6) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *block, nn.Flatten(), nn.Linear(512, 3))
+    x, y = torch.randn(16, 3, 10, 10), torch.randint(3, (16,))
+    options = {"k": 1, "mode": "train", "products": 1}
+    here = ns.hessian(model, "cross_entropy", (x, y), **options)
+    held = torch.backends.cudnn.allow_tf32
+    try:
+        torch.backends.cudnn.allow_tf32 = True
+        there = ns.hessian(model.cuda(), "cross_entropy", (x, y), **options)
+        assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.backends.cudnn.allow_tf32 = held
+    assert there.directions == there.directions_found == here.directions == 6 * (8 + 8)
+    assert there.gradient_norm == pytest.approx(here.gradient_norm, rel=1e-4)
+
+
 def test_recurrent_layers_are_differentiated_twice() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Directions along which the loss cannot change: scalings and shifts that a normalizer takes back.
 
-They are read off the captured graph (`graph/invariance.py`) and checked at the gradient before anything is projected
-out. Shifts (a bias before a BatchNorm, one vector added to every row before a LayerNorm) leave the function as it is
-wherever they start: gradient and Hessian vanish along them. Scalings leave it along rays: the gradient is orthogonal to
-the weight, and the Hessian takes the weight to minus the gradient.
+They are read off the captured graph (`graph/invariance.py`) and checked, at the outputs (`moves.py`) and at the
+gradient, before anything is projected out. Shifts (a bias before a BatchNorm, one vector added to every row before a
+LayerNorm) leave the function as it is wherever they start: gradient and Hessian vanish along them. Scalings leave it
+along rays: the gradient is orthogonal to the weight, and the Hessian takes the weight to minus the gradient.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from ..graph.export import capture
 from ..graph.invariance import Feed, feeds, parameter_names, weight_layer
 from ..graph.ir import Unit
 from ..graph.memory import overlap
+from .moves import with_moves
 from .objective import Objective
 
 aten = torch.ops.aten
 SLACK = 1e-2
 """How large <w, grad> may be, relative to the product of the norms: eps in a normalizer leaves a little."""
+STILL = 0.1
+"""How far scalings or shifts may move the outputs, relative to a change by chance: eps leaves a little."""
 TRANSPOSED = {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
 COLUMNS = {aten.mm.default, aten.matmul.default, aten.addmm.default}
 """Products whose weight may stand on the right, with an output channel in each column."""
@@ -40,7 +43,9 @@ class Invariant:
         groups: how many can be scaled on their own.
         kept: how many of them are taken out.
         defect: the largest of their <w, grad> / (norm(w) norm(grad)).
-        verified: whether that is as small as it must be.
+        verified: whether the outputs and the gradient agree for all of them.
+        moves: how far scaling the groups moves the outputs, over how far a change by chance does; that of all layers
+            together where it is below 0.01.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Invariant:
     kept: int
     defect: float
     verified: bool
+    moves: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,8 @@ class Directions:
         radial: `[n]`, the unit vector of each group's scaling.
         norms: `[count]`, the length of each group's weight.
         layers: what the groups come from.
+        shift_moves: how far the shifts move the outputs, over how far a change by chance does.
+        shown: how many dimensions the graph shows, before any check; None where nobody looked.
         notes: what the reader must know.
     """
 
@@ -73,6 +81,8 @@ class Directions:
     radial: Tensor
     norms: Tensor
     layers: tuple[Invariant, ...] = ()
+    shift_moves: float = 0.0
+    shown: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -184,7 +194,7 @@ def directions(objective: Objective) -> Directions:
             Invariant(name=name, unit=feed.unit, groups=len(sets), kept=len(sets), defect=0.0, verified=False)
         )
     device = objective.device
-    return replace(
+    made = replace(
         known,
         group=group.to(device),
         count=count,
@@ -193,52 +203,74 @@ def directions(objective: Objective) -> Directions:
         layers=tuple(layers),
         notes=tuple(notes),
     ).settled(objective.vector())
+    return replace(made, shown=made.dimensions)
 
 
-def verified(found: Directions, gradient: Tensor) -> Directions:
-    """Return the directions that the gradient is orthogonal to; those that fail are left in, with a note.
+def verified(objective: Objective, found: Directions, gradient: Tensor) -> Directions:
+    """Return the directions that move neither the loss nor the outputs; the others are left in, with a note.
+
+    The gradient is looked at first, group by group; then the model is run with the groups that are left scaled.
 
     Args:
+        objective: the model and its batches, being measured.
         found: what the graph shows.
-        gradient: of the loss, at the same parameters.
+        gradient: of the loss, at the parameters as they stand.
     """
     if not found.dimensions:
         return found
+    found = with_moves(objective, _orthogonal(found, gradient))
+    notes = list(found.notes)
+    moving = [not layer.moves <= STILL for layer in found.layers]
+    for layer in (one for one, moves in zip(found.layers, moving) if moves):
+        notes.append(
+            f"scaling {layer.kept} of {layer.groups} groups of `{layer.name}` moves the outputs, by {layer.moves:.2g} "
+            "of what a change by chance does (large eps, or no invariance): they are not taken out"
+        )
+    wrong = [moves for layer, moves in zip(found.layers, moving) for _ in range(layer.kept)]
+    layers = [replace(layer, kept=0, verified=False) if moves else layer for layer, moves in zip(found.layers, moving)]
+    shifts = _shift_defect(found, gradient)
+    kept = ~torch.tensor(wrong, dtype=torch.bool, device=gradient.device)
+    found = replace(_only(found, kept), layers=tuple(layers))
+    if not (shifts <= SLACK and found.shift_moves <= STILL):
+        number = len(found.dead) + sum(index.shape[1] for index in found.centred)
+        notes.append(
+            f"the gradient has a share of {shifts:.2g} along {number} shifts that should have no effect, and the "
+            f"outputs move by {found.shift_moves:.2g} of what a change by chance does: none of these is taken out"
+        )
+        found = replace(found, centred=(), dead=found.dead[:0])
+    return replace(found, notes=tuple(notes))
+
+
+def _orthogonal(found: Directions, gradient: Tensor) -> Directions:
+    """Return the directions without the groups whose weight the gradient is not orthogonal to."""
     inner = found.along(gradient).double().abs()
     limit = torch.finfo(gradient.dtype).eps ** 0.5 * float(gradient.double().norm())
     share = inner / found.lengths(gradient).clamp(min=max(limit, 1e-300))
-    layers, notes, wrong = [], list(found.notes), torch.zeros(found.count + 1, dtype=torch.bool, device=gradient.device)
-    start = 0
+    layers, notes, start = [], list(found.notes), 0
     for layer in found.layers:
         own = share[start : start + layer.groups]
         defect = float(own.max()) if len(own) else 0.0
-        failed = own > SLACK
-        wrong[start + 1 : start + layer.groups + 1] = failed
-        layers.append(replace(layer, kept=int((~failed).sum()), defect=defect, verified=not bool(failed.any())))
-        if bool(failed.any()):
+        failed = int((~(own <= SLACK)).sum())
+        layers.append(replace(layer, kept=layer.groups - failed, defect=defect, verified=not failed))
+        if failed:
             notes.append(
-                f"the gradient is not orthogonal to {int(failed.sum())} of {layer.groups} groups of `{layer.name}` "
+                f"the gradient is not orthogonal to {failed} of {layer.groups} groups of `{layer.name}` "
                 f"(a cosine of {defect:.2g}; eps counts there): they are not taken out"
             )
         start += layer.groups
-    kept = ~wrong
-    number = torch.cumsum(kept[1:], 0) - 1
-    renumbered = torch.cat([torch.full((1,), -1, device=gradient.device), torch.where(kept[1:], number, -1)])
-    group = renumbered[found.group + 1]
-    shifts = _shift_defect(found, gradient)
-    if shifts > SLACK:
-        notes.append(
-            f"the gradient has a share of {shifts:.2g} along shifts that should have no effect: none is taken out"
-        )
-        found = replace(found, centred=(), dead=found.dead[:0])
+    return replace(_only(found, share <= SLACK), layers=tuple(layers), notes=tuple(notes))
+
+
+def _only(found: Directions, kept: Tensor) -> Directions:
+    """Return the directions with the scalings of some groups alone."""
+    number = torch.where(kept, torch.cumsum(kept, 0) - 1, -1)
+    group = torch.cat([torch.full((1,), -1, device=kept.device), number])[found.group + 1]
     return replace(
         found,
         group=group,
-        count=int(kept[1:].sum()),
+        count=int(kept.sum()),
         radial=torch.where(group >= 0, found.radial, 0.0),
-        norms=found.norms[kept[1:]],
-        layers=tuple(layers),
-        notes=tuple(notes),
+        norms=found.norms[kept],
     )
 
 

@@ -256,7 +256,7 @@ class _Paths:
         self.objective, self.budget, self.progress = objective, budget, progress
         self.start = objective.vector()
         self.loss, self.gradient = objective.gradient()
-        self.directions = verified(found, self.gradient)
+        self.directions = verified(objective, found, self.gradient)
         self.squares = self.directions.lengths(self.start).square()
         self.defect: float | None = 0.0 if self.directions.count else None
         self.member, self.name = self._shown()

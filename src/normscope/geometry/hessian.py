@@ -32,6 +32,10 @@ MEMORY = 8e9
 """Bytes that the vectors of a search may take, about."""
 OTHERS = 0.05
 """How much of other directions a warm start has."""
+DRAWN = (
+    "the model draws random numbers in its forward, beside dropout, which is off: these are figures of the loss for "
+    "one draw, the same in every pass"
+)
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
 
@@ -64,8 +68,10 @@ def hessian(
     The loss is the mean over the batches, each counted with its samples; in train mode every batch has its own
     statistics, and buffers stay as they are. Weights in front of a normalizer can be scaled (in train mode before a
     BatchNorm, always before a LayerNorm or GroupNorm) and shifted without effect: these directions are read off the
-    graph, checked at the gradient, and projected out, as what the Hessian does along them is known already (H w is
-    minus the gradient) and no step along them changes the function.
+    graph, checked at outputs and gradient, and projected out, as what the Hessian does along them is known already (H w
+    is minus the gradient) and no step along them changes the function. Dropout is off in both modes, whether a module
+    or a function drops; other random numbers of a forward are the same in every pass. Products of float32 run in
+    float32, never in TF32.
 
     Args:
         model: any `torch.nn.Module`.
@@ -196,7 +202,7 @@ class _Search:
         self.loss, self.gradient = objective.gradient()
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
-        self.directions = verified(found, self.gradient)
+        self.directions = verified(objective, found, self.gradient)
         if matrix == "hessian":
             drawn = torch.randn(objective.size, generator=self.generator).to(self.gradient)
             objective.check_custom(drawn / drawn.norm())
@@ -244,6 +250,7 @@ class _Search:
             metric=self.metric,
             parameters=objective.size,
             directions=found.dimensions,
+            directions_found=found.shown,
             invariants=found.layers,
             loss=self.loss,
             gradient_norm=float(self.gradient.double().norm()),
@@ -266,7 +273,7 @@ class _Search:
             batches=len(objective.batches),
             samples=objective.samples,
             advice=advice,
-            notes=found.notes,
+            notes=(*found.notes, *([DRAWN] if objective.draws else [])),
             provenance=provenance(objective.device),
             vectors=ends.vectors[: len(ends.top)],
         )

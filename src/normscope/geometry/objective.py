@@ -14,7 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
+from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
+from ..core.precision import full_precision
 from ..core.untouched import Weights, mode_of, on_copies, untouched
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
@@ -53,6 +55,7 @@ class Objective:
         parameters: those that need gradients, by name.
         products: how many products with a curvature matrix were made; one is a pass over all batches.
         gradients: how many gradients were taken.
+        draws: whether a forward drew random numbers with dropout off: every one draws the same.
 
     Raises:
         InputError: there is no parameter, no batch, or no loss.
@@ -79,6 +82,7 @@ class Objective:
         self.batches = kept_batches(model, loader, batches, own_loss=loss_fn is None)
         self.samples = sum(batch.samples for batch in self.batches)
         self.products = self.gradients = 0
+        self.draws = False
         [self.device] = devices
         wide = any(p.dtype == torch.float64 for p in self.parameters.values())
         self.dtype = torch.float64 if wide else torch.float32
@@ -94,10 +98,12 @@ class Objective:
         recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
         with ExitStack() as stack:
             stack.enter_context(untouched(self.model, self.mode, traced=True))
+            stack.enter_context(dropping_nothing(self.model))
+            stack.enter_context(full_precision())
             stack.enter_context(torch.enable_grad())
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others have no second derivative
             if recurrent:
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                stack.enter_context(_without_cudnn())
             found = self.vector()
             self._moved = False
             try:
@@ -312,14 +318,18 @@ class Objective:
         )
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._weights, on_copies(self.model):
+            before = torch.random.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
             try:
-                return self.model(*args, **kwargs)
+                output = self.model(*args, **kwargs)
             except Exception as error:
                 shapes = [tuple(leaf.shape) for leaf in batch.call.leaves if isinstance(leaf, Tensor)]
                 raise InputError(
                     f"the model raises {said(error)}, on a batch with inputs of shapes {shapes}: batches are pairs "
                     "(input, target), or dicts whose targets are called labels"
                 ) from error
+            after = torch.random.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
+            self.draws |= not all(map(torch.equal, before, after))
+            return output
 
     def _differentiable(self, loss: Tensor) -> Tensor:
         if not loss.requires_grad:
@@ -338,6 +348,17 @@ class Objective:
             if named is None:
                 raise
             raise InputError(TWICE.format(named[1])) from error
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Run a block without cuDNN, whose recurrent layers have no second derivative."""
+    held = torch.backends.cudnn.enabled
+    try:
+        torch.backends.cudnn.enabled = False
+        yield
+    finally:
+        torch.backends.cudnn.enabled = held
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:

@@ -63,12 +63,17 @@ class Spectrum(Measured):
             no effect; the figures then do not change when such a group is rescaled.
         parameters: how many.
         directions: how many dimensions of directions without effect were projected out.
+        directions_found: how many the graph shows; `notes` say why the others were refused. None where it was not
+            asked, or the model could not be traced.
         invariants: the layers these come from, each with how well it was verified.
         loss, gradient_norm: at the parameters.
         eigenvalues: the largest, falling.
         residuals: norm(H v - value v) of their unit vectors.
         errors: how far each is off, estimated from the residuals.
-        converged: whether every asked eigenvalue is within `rtol`.
+        converged: whether every eigenvalue of the list has an estimated error within `rtol`. It does not say that none
+            is missing: of two that lie within about 1e-4 of each other, or of equal ones, Lanczos from one vector may
+            find one alone, list the next smaller ones in its place, and count as converged. A smaller `rtol`, or
+            another `seed`, shows the other.
         bottom_eigenvalues, bottom_residuals, bottom_errors: the same at the other end, as many as were asked for.
         undeflated: the largest eigenvalues with the symmetry directions left in; empty where that was not asked for.
         trace: with its standard error; None where it was not asked for.
@@ -115,6 +120,7 @@ class Spectrum(Measured):
     batches: int = 1
     samples: int = 0
     advice: str | None = None
+    directions_found: int | None = None
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     vectors: Tensor | None = field(default=None, repr=False, compare=False)

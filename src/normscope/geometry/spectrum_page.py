@@ -70,11 +70,6 @@ def headline(found: Spectrum) -> str:
 def definition(found: Spectrum) -> str:
     """Say what the figures speak of."""
     data = f"{counted(found.samples, 'sample')} in {counted(found.batches, 'batch', 'batches')}"
-    projected = (
-        f" Of its {found.parameters:,} dimensions {found.directions:,} along which nothing changes were projected out."
-        if found.directions
-        else ""
-    )
     quotient = (
         " In the metric of the quotient: on the unit spheres of weights whose scale has no effect."
         if found.metric == "quotient"
@@ -84,7 +79,22 @@ def definition(found: Spectrum) -> str:
     return (
         f"These are eigenvalues of {MATRIX[found.matrix]} of the mean loss ({found.loss:.4g}) over {data}, in "
         f"{found.mode} mode (batch norm by {statistics}; dropout off), from "
-        f"{counted(found.num_products, 'product')}.{projected}{quotient}"
+        f"{counted(found.num_products, 'product')}.{projected(found)}{quotient}"
+    )
+
+
+def projected(found: Spectrum) -> str:
+    """Say how many directions without effect there are, and how many of them were projected out."""
+    shown = found.directions_found
+    if shown is None:
+        return ""
+    if not shown:
+        return " The graph shows no direction without effect, so that nothing was projected out."
+    if found.directions == shown:
+        return f" Of its {found.parameters:,} dimensions {shown:,} along which nothing changes were projected out."
+    return (
+        f" Of its {found.parameters:,} dimensions {found.directions:,} along which nothing changes were projected out; "
+        f"{shown - found.directions:,} more that the graph shows were refused (see the notes)."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.dropout import dropping_nothing
 from ..core.errors import InputError
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
@@ -19,7 +20,7 @@ from .pairs import pairs
 from .reparametrised import reparametrised
 from .symmetry import Symmetries, Symmetry
 from .verification import Evidence, verify
-from .wide import Function, dropping_nothing
+from .wide import Function
 
 
 @outside_inference_mode
@@ -78,7 +79,7 @@ def symmetries(
         rows = tuple(map(_row, candidates, evidence))
         scales = tuple(one for row, one in zip(rows, candidates) if row.status == "verified" and one.kind in SPHERICAL)
         change = _canonical_change(function, scales) if scales else None
-    with untouched(model, "eval"):
+    with untouched(model, "eval"), dropping_nothing(model):
         eval_change = _canonical_change(function, scales) if scales and chosen == "train" else change
     return Symmetries(
         rows=rows,

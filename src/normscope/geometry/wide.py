@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +14,6 @@ from torch.utils._pytree import tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, said
-from ..core.untouched import drops
 from ..graph.call import Call, select
 from .actions import State, laid_out
 
@@ -55,24 +52,6 @@ class Wide(TorchFunctionMode):
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     return v * (g / torch.norm_except_dim(v, 2, dim))
-
-
-@contextmanager
-def dropping_nothing(model: nn.Module) -> Iterator[None]:
-    """Run a block with every number that a module keeps for dropout (`dropout`, `attention_dropout`, ...) at zero."""
-    held = [
-        (module, name, value)
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if ("drop" in name or (name == "p" and drops(module))) and isinstance(value, float)
-    ]
-    try:
-        for module, name, _ in held:
-            setattr(module, name, 0.0)
-        yield
-    finally:
-        for module, name, value in held:
-            setattr(module, name, value)
 
 
 def _widened(leaf: Any) -> Any:

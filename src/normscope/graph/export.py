@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
+from ..core.precision import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, close, drawn, prepare, run, settle
 from .exported import quiet
@@ -73,6 +74,7 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
 
 @outside_inference_mode
+@full_precision()
 def capture_within(
     budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
 ) -> Graph:
@@ -106,6 +108,7 @@ def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, outp
 
 
 @outside_inference_mode
+@full_precision()
 def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into the graph of the whole batch as one input, in either mode; otherwise as `capture` does."""
     forced, mode = mode, mode_of(model, mode)

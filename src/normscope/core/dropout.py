@@ -1,0 +1,72 @@
+"""Dropout counts as off, in modules and in functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from .untouched import drops
+
+DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
+            "feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_")  # fmt: skip
+"""Functions that return their first argument where they drop nothing."""
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+SHARE = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+"""Which argument `dropout_p` is."""
+KEPT = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
+"""How modules call the share that they drop: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
+
+
+class _Undropped(TorchFunctionMode):
+    """Runs functions with dropout in them as if it were off."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function, or return what it returns where nothing is dropped."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").split(".")[0]  # operators are called dropout.default
+        if name in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if name == "native_dropout":  # it returns its mask, too
+            whole = args[0] if args else kwargs["input"]
+            return whole, torch.ones_like(whole, dtype=torch.bool)
+        if name in RECURRENT:  # the share is the one float among the arguments, whatever the overload
+            args = tuple(0.0 if isinstance(value, float) else value for value in args)
+            kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
+        elif (place := _share(func, name)) is not None:
+            args = (*args[:place], *((0.0,) if len(args) > place else ()), *args[place + 1 :])
+            kwargs = kwargs if len(args) > place else {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def dropping_nothing(model: nn.Module) -> Iterator[None]:
+    """Run a block with dropout off: in torch's functions, and where a module keeps a share to drop (`drop_prob`, ...).
+
+    What draws random numbers in other ways still does.
+    """
+    held = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if (KEPT.fullmatch(name) or (name == "p" and drops(module))) and isinstance(value, float) and 0 <= value <= 1
+    ]
+    try:
+        for module, name, _ in held:
+            setattr(module, name, 0.0)
+        with _Undropped():
+            yield
+    finally:
+        for module, name, value in held:
+            setattr(module, name, value)
+
+
+def _share(func: Any, name: str) -> int | None:
+    """Return which argument of an attention is the share that it drops."""
+    return SHARE[F.scaled_dot_product_attention] if name == "scaled_dot_product_attention" else SHARE.get(func)
