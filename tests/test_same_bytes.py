@@ -131,7 +131,7 @@ def jumping(step: float = 1e5) -> Callable[[], float]:
     return tick
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("call", "name"), PAIRS)
 def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
     first = written(call, name)
@@ -140,6 +140,7 @@ def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str)
     assert "max_seconds" not in first
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("call", ["lipschitz", "radii", "audit"])
 def test_a_clock_that_stands_still_ends_nothing_and_keeps_nothing_going(call: str) -> None:
     with clock(lambda: 7.0):
@@ -377,6 +378,7 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(work, "passes", measured)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
 def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -319,6 +319,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.usefixtures("few")
 class TestFrontDoor:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("mode", ["eval", "train"])
     def test_the_ladder_has_a_rung(self, mode: str) -> None:
         torch.manual_seed(0)

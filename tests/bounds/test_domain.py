@@ -155,6 +155,7 @@ def test_channels_with_narrow_ranges() -> None:
     assert max(jacobian_norm(model, row) for row in x) <= bracket.upper < full.upper
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("build", [Gate, Bare, Crossed])
 def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
     model = drawn(build())
@@ -166,7 +167,7 @@ def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
     assert max(jacobian_norm(model, row) for row in x) <= rungs["best"].upper
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "function",
     [

@@ -104,6 +104,7 @@ def test_on_a_line_the_nearest_root_of_the_margin_is_found():
 # ---- nothing succeeds inside a certified radius
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "family", [pytest.param(f, marks=[] if f in ("relu", "batch norm", "attention") else SLOW) for f in FAMILIES]
 )

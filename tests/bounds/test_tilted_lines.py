@@ -119,6 +119,7 @@ def searched(seen: Enclosures, rows: Tensor) -> Below:
     return tilted(seen, seen.unrolled.output, rows)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("net", ["kinks", "blocks", "relu", "windows"])
 def test_every_choice_of_lines_is_a_bound(net: str) -> None:
     for radius in (0.1, 0.6):

@@ -59,6 +59,7 @@ def once_per_mode():
             yield pytest.param(kind, conv, mode, marks=[] if quick else pytest.mark.slow)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "conv", "mode"), list(once_per_mode()))
 def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mode):
     model = network(NORMALIZERS[kind][conv], conv=conv)
@@ -78,7 +79,7 @@ def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mod
     assert second.variance.log10_median == pytest.approx(first.variance.log10_median + 2 * math.log10(7), abs=0.02)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("kind", "conv"), CASES)
 def test_the_folded_gain_against_the_dense_jacobian(kind, conv):
     """In train mode the Jacobian of weight and normalizer at the data has at most the folded gain."""

@@ -32,6 +32,7 @@ class Sequence(nn.Module):
         return self.last(output[:, -1] + (state[-1] if self.both else 0.0))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_layer_has_a_row_and_one_for_each_matrix(kind, both):

@@ -35,6 +35,7 @@ def two_blocks(norm: type[nn.Module] | None) -> nn.Sequential:
     return settled(*first, nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize(("norm", "position"), [(nn.BatchNorm1d, 1), (nn.LayerNorm, 1), (None, 0)])
 def test_a_bias_that_holds_a_relu_off_is_named_and_nothing_behind_it(norm, position, mode):
@@ -136,6 +137,7 @@ def test_an_exploding_residual_network_is_told_to_scale_its_branches(kind, block
     assert "times per residual block" in finding.seen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [Block, After])
 def test_its_healthy_twin_scales_them_and_is_left_alone(kind):
     model = started(nn.Sequential(*[kind(32, 8**-0.5) for _ in range(8)], nn.Linear(32, 4)), 1.0)

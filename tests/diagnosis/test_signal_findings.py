@@ -346,7 +346,7 @@ class TestSaturated:
 LONG = {"trained_vit", "trained_gpt2", "trained_group_cnn", "trained_plain_mlp"}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else []) for name in HEALTHY]
 )

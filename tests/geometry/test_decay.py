@@ -91,6 +91,7 @@ def rotations(lr: float, decay: float, momentum: float, steps: int) -> tuple[lis
     return angles, norms
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("lr", "decay", "momentum"), [(0.5, 0.02, 0.0), (0.1, 0.05, 0.0), (0.1, 0.01, 0.9)])
 def test_wan_rotation_at_equilibrium(lr: float, decay: float, momentum: float) -> None:
     """Rotation settles at sqrt(2 lr wd/(1 + momentum)) a step, whatever the norm at the start (Wan et al. 2021)."""

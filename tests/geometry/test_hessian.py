@@ -23,6 +23,7 @@ def projected(dense: torch.Tensor, *directions: torch.Tensor) -> torch.Tensor:
     return keep @ dense @ keep
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_ends_of_the_spectrum_are_those_of_the_dense_hessian(name: str, mode: str) -> None:

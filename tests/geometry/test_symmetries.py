@@ -170,6 +170,7 @@ CASES = {  # layers, input shape, what is verified
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_a_layer_has_the_symmetries_it_should(name: str) -> None:

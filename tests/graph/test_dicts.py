@@ -73,6 +73,7 @@ def pair(kind: type[Body]) -> tuple[nn.Module, nn.Module]:
     return model.eval(), other.eval()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [One, Optional, Catching])
 @pytest.mark.parametrize("scope", ["global", "point", pytest.param("ball", marks=pytest.mark.slow)])
 def test_figures_are_those_of_named_arguments(kind, scope, batch):

@@ -106,7 +106,7 @@ CASES = [(name, training, None) for name in CALLS for training in (True, False)]
 ]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("name", "training", "trouble"), CASES)
 def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> None:
     model = used(trouble, training=training)

@@ -61,6 +61,7 @@ def test_a_healthy_training_is_silent(network, optimizer, tier):
     assert not run.findings, "not even an info"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("network", ["convolutions, BatchNorm", "mlp, LayerNorm"])
 def test_a_schedule_that_begins_and_ends_at_zero_is_silent(network):
     run = train(NETWORKS[network](), OPTIMIZERS["SGD, high"], steps=200, warmed=True)

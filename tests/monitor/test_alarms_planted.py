@@ -193,6 +193,7 @@ def test_a_loss_that_training_makes_worse():
     assert warned(run)["loss-rising"] == [""]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("end", ["exit", "flush"])
 def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
     """Without any time for alarms: at the latest after ten records, and whatever is left at a flush or at the end."""
@@ -241,6 +242,7 @@ class Branches(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("skip", [True, False])
 def test_branches_beside_a_skip_are_no_chain(skip):
     run = train(Branches(skip=skip), sgd(1e-9), steps=60)

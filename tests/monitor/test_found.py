@@ -179,6 +179,7 @@ def dropped(model: nn.Sequential) -> None:
     del model[1]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize(
     ("change", "left"),

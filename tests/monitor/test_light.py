@@ -41,6 +41,7 @@ def records(affine: bool, momentum: float, *, constant: bool = False) -> list[Re
     return list(run.records)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, 0.02, 1.0])
 def test_figures_are_those_of_the_thorough_way(affine: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +63,7 @@ def test_figures_are_those_of_the_thorough_way(affine: bool, momentum: float, mo
                     assert close, (one.step, kind, quantity, index, a, b)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("momentum", [0.1, 0.02])
 def test_a_constant_channel_is_seen_down_to_the_resolution(momentum: float) -> None:
     first, *later = records(True, momentum, constant=True)

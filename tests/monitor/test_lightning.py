@@ -112,6 +112,7 @@ def assert_same(found: tuple[Record, ...], expected: tuple[Record, ...]) -> None
                 assert one.of(kind, quantity) == table[quantity], (kind, quantity)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("manual", [False, True])
 @pytest.mark.parametrize("calls", ["itself", "part"])
 def test_a_fit_is_the_same_and_measured_like_a_loop(calls: str, manual: bool, tmp_path: Path) -> None:
@@ -145,6 +146,7 @@ def test_manual_optimization_that_returns_nothing_has_a_loss(tmp_path: Path) -> 
     assert [record.loss for record in callback.records] == pytest.approx(module.losses, rel=1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("manual", [False, True])
 def test_a_fit_goes_on_from_a_checkpoint_in_the_same_log(manual: bool, tmp_path: Path) -> None:
     log, saved = tmp_path / "log", tmp_path / "saved.ckpt"

@@ -81,6 +81,7 @@ def broken(model: nn.Module, breaking: Callable[[Tensor], Tensor | None], *, eve
     return told
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", ["0", "1.14", "1.20", "2"])
 def test_the_layer_whose_output_breaks_is_named(place: str) -> None:
     model = deep()
@@ -94,6 +95,7 @@ def test_the_layer_whose_output_breaks_is_named(place: str) -> None:
     assert "at step 23" in told.seen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", ["0", "1.14", "2"])
 def test_weights_that_are_broken_are_named(place: str) -> None:
     model = deep()

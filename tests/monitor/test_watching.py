@@ -34,6 +34,7 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
     return [*found, len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["conv", "mlp", "transformer"])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_training_is_the_same_to_the_last_bit(kind: str, optimizer: Any) -> None:

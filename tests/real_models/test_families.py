@@ -192,6 +192,7 @@ def test_every_node_knows_where_it_comes_from(name):
 # ------------------------------------------------------------------------------------------------------------- global
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families())
 def test_global_outcome(name):
     outcome = global_bracket(name)
@@ -245,6 +246,7 @@ def test_the_infinite_ones_really_grow(name):
 # -------------------------------------------------------------------------------------------------------------- point
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families())
 def test_point_figure_is_finite_and_right(name):
     bracket = point_bracket(name)
@@ -548,6 +550,7 @@ def test_untouched_when_the_model_raises_halfway(what, calls, mode):
     assert_same(before, snapshot(model))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", ["global", "ladder"])
 def test_untouched_when_an_operator_has_no_rule(what):
     model, batch = odd()

@@ -82,6 +82,7 @@ def enclosure(centre: Tensor, low: Tensor, high: Tensor) -> Enclosure:
     return Enclosure(centre, low, high, constant, ones, radius)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SCALARS)
 def test_slopes_limits_and_lines_of_a_function(name: str) -> None:
     """No secant is steeper, no value outside, no line crossed; and slopes are those that the interval really has."""

@@ -40,7 +40,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("factor", [pytest.param(0.3, marks=pytest.mark.slow), 4.0])
 def test_no_jacobian_at_random_inputs_is_above_the_bound(name, factor):
@@ -68,6 +68,7 @@ def test_a_linear_recurrence_is_met_up_to_the_schur_test():
     assert found.lower == pytest.approx(exact, rel=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_more_steps_are_a_larger_bound(kind):
     layer = kind(2, 2)
@@ -105,6 +106,7 @@ class Decoder(nn.Module):
         return self.layer(x, (start, start) if isinstance(self.layer, nn.LSTM) else start)[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_a_first_state_that_depends_on_the_input_must_be_bounded(kind):
     x = torch.randn(3, 1, 2).double()
@@ -142,6 +144,7 @@ def test_a_ball_is_bounded_too():
     assert point.lower <= ball.upper < math.inf
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "bug"),
     [

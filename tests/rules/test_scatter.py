@@ -49,7 +49,7 @@ def linear_cases():
 LINEAR = dict(linear_cases())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_bound_of_a_linear_case_is_the_norm_of_its_matrix(name):
     model, x = Function(LINEAR[name]), torch.randn(5, 3)
@@ -59,7 +59,7 @@ def test_the_bound_of_a_linear_case_is_the_norm_of_its_matrix(name):
     assert found.lower <= found.upper
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "function",
     [
@@ -79,7 +79,7 @@ def test_places_that_depend_on_the_input_have_no_bound_and_a_reason(function):
     assert "depend on the input" in found.reason
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "function",
     [

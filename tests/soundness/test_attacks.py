@@ -40,7 +40,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "CLIMB", 5)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(("kind", "seed"), QUICK)
 def test_no_attack_gets_above(kind: str, seed: int) -> None:
@@ -146,6 +146,7 @@ BUGS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(
     "bug", [pytest.param(b, marks=[pytest.mark.slow] * (b == "the gain of attention")) for b in BUGS]

@@ -42,7 +42,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", [5, 14, 28, 37])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
@@ -364,6 +364,7 @@ def fresh() -> Any:
     clear()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=[] if b.quick else [pytest.mark.slow]) for b in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, fresh, monkeypatch) -> None:
     network, work = planted(bug.net)

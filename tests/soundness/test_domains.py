@@ -33,6 +33,7 @@ def test_forty_networks(block: int) -> None:
         try_domain(network(1000 + seed), effort="fast", proposals=6, samples=6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [3, 11, 26])
 def test_gains(seed: int) -> None:
     try_domain(network(seed), effort="fast", record="gains", proposals=6, samples=6)

@@ -140,6 +140,7 @@ def test_centred_gain_is_tight_and_never_below(values):
     assert bound <= float(gamma.abs().max())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [2, 3, 50, 700])
 @pytest.mark.parametrize("exponent", [-140, 0, 140])
 def test_centred_gain_in_all_sizes(n, exponent):
@@ -204,7 +205,7 @@ def modules():
     yield "batch of 2, train", batch, (2, 6), nz.batch_norm_train_global(gamma, 2, EPS)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("function", "shape", "upper"), [pytest.param(*row[1:], id=row[0]) for row in modules()])
 def test_global_constants_resist_and_are_reached(function, shape, upper):
     bound = value(upper)

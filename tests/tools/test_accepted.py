@@ -87,7 +87,7 @@ def verdicts(bracket, path):
     return checker.check(str(path))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LATER)) for n in NETWORKS])
 def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     build, shape = NETWORKS[name]

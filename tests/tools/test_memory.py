@@ -219,7 +219,7 @@ SLOW = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in BOMBS])
 def test_small_files_take_little_memory(name, tmp_path):
     path = BOMBS[name]().write(tmp_path / "bomb.npz", compress=True)

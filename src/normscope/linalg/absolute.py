@@ -15,7 +15,7 @@ from .convolution import Convolution
 from .entries import absolute_entries, of_each
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .norms import upper
-from .writing import moderate, writable, write_out
+from .writing import in_range, writable, write_out
 
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
@@ -111,7 +111,7 @@ def _absolute(linear: LinearMap) -> LinearMap | None:
         return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
         return _flat(linear, _written_entries(linear))
-    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and moderate(linear) else None
+    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
 def _written_entries(linear: LinearMap) -> Tensor:

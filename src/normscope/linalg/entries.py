@@ -28,7 +28,7 @@ def absolute_entries(linear: LinearMap) -> LinearMap | None:
     Example:
         >>> import torch
         >>> absolute_entries(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
-        tensor([[3.]], dtype=torch.float64)
+        tensor([[3.]])
     """
     match linear:
         case Identity() | Reindex() | Averaging():

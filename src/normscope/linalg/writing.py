@@ -113,8 +113,8 @@ def moderate(linear: LinearMap) -> bool:
 
 
 def writable(linear: LinearMap) -> bool:
-    """Say whether a map is small enough, and its numbers moderate enough, to be written out without being asked."""
-    if not moderate(linear):
+    """Say whether a map is small enough to be written out without being asked, and its products stay in float64."""
+    if not in_range(linear):
         return False
     short, long = sorted((linear.in_size, linear.out_size))
     return short <= SIDE and short * long <= ENTRIES and short * (cost(linear) + float(short) * long) <= OPERATIONS

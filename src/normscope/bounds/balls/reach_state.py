@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.budget import Budget
 from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
-from ...linalg.writing import writable
+from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, Local, Step
 from ..ellipsoids.ellipsoid import image
 from ..segments import Form
@@ -232,7 +232,9 @@ def _finite(found: Local) -> bool:
 
 
 def _writable(linear: LinearMap) -> bool:
-    return isinstance(linear, Identity) or (linear.in_size * linear.out_size <= WRITTEN and writable(linear))
+    if isinstance(linear, Identity):
+        return True
+    return linear.in_size * linear.out_size <= WRITTEN and writable(linear) and moderate(linear)
 
 
 def _root(value: Tensor) -> Tensor:
