@@ -37,6 +37,11 @@ def test_networks_are_compared_at_radii_that_are_certified_and_at_radii_that_att
         "certified 0.01", "certified 0.5", "attacked 0.01", "attacked 0.5",
     ]  # fmt: skip
     assert table.rows[0][2:] == pytest.approx((2 / 3, 0, 2 / 3, 2 / 3))
+    for scale in (1.0, 1.3, 1.7, 2.1, 2.4, 3.3, 4.2, 4.9, 6.0, 8.4, 9.9):  # round numbers above 0, whatever the scale
+        one = result(radius=(0.01 * scale, 0.01 * scale, 0.0), attacked=(0.2 * scale, 0.2 * scale, 0.0))
+        at = [float(column.title.split()[1]) for column in compared_radii({"a": one}).columns[2:4]]
+        assert 0.005 * scale <= at[0] <= 0.01 * scale
+        assert 0.1 * scale <= at[1] <= 0.2 * scale
     nothing = result(radius=(0.0,) * 3, attacked=(math.inf, math.inf, 0.0))
     assert [column.title for column in compared_radii({"a": nothing}).columns][2:] == ["certified 1", "attacked 1"]
 

@@ -139,7 +139,7 @@ def _telling(radii: Mapping[str, Radii]) -> list[float]:
         [value for found in radii.values() for value in found.attacked if value is not None],
     )
     finite = [[value for value in side if 0 < value < math.inf] for side in sides]
-    return sorted({ticks(0.0, median(side), about=2)[-1] for side in finite if side}) or [1.0]
+    return sorted({ticks(0.0, median(side), about=3)[-1] for side in finite if side}) or [1.0]
 
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
