@@ -22,7 +22,7 @@ from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .lines import say_written
 from .model_forms import FORMS, Given, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Html, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Audit a model: what each layer and normalizer does, how far the network can amplify its input, what is wrong.
@@ -71,7 +71,7 @@ def audit(
             "out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    html: Html = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, for normscope compare.")] = None,
     fail_on: Annotated[
         Severity | None,
@@ -102,12 +102,8 @@ def audit(
         ),
     ] = None,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Audit a model (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,7 +16,7 @@ from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .lines import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Html, Json, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
@@ -56,8 +55,8 @@ def check(
             "out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    html: Html = None,
+    json: Json = None,
     fail_on: Annotated[
         Severity | None,
         typer.Option(help="Exit with code 1 if a finding is this serious or more; reports call an info a note."),
@@ -74,12 +73,8 @@ def check(
         int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")
     ] = None,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Check a model (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -15,7 +14,7 @@ from .data_forms import BATCH_SIZE, open_data
 from .lines import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Measure how much a small change of the input grows, by the share of the data.
@@ -52,25 +51,18 @@ def curve(
         typer.Option(help="gains: also the gain of each block at the data; some 100 passes a sample."),
     ] = "ranges",
     effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
-    mode: Annotated[
-        Literal["train", "eval"] | None,
-        typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),
-    ] = None,
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(min=0.0, help="Budget; what it cut short is said.")] = None,
+    max_seconds: MaxSeconds = None,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Measure a curve (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

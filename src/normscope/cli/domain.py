@@ -22,6 +22,7 @@ from .data_forms import BATCH_SIZE, open_data
 from .lines import say_written
 from .model_forms import FORMS, Given, open_model, placed
 from .objects import staying
+from .options import Device, Mode, Trust
 from .targets import check_targets, read_from
 
 HELD_OUT = 5
@@ -67,21 +68,14 @@ def domain(
     effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
     save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here.")] = None,
-    mode: Annotated[
-        Literal["train", "eval"] | None,
-        typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),
-    ] = None,
+    mode: Mode = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Record a domain (its help is HELP)."""
     check_targets(save, json, inputs=read_from(model, data))

@@ -24,7 +24,7 @@ from .labelled import open_labelled
 from .lines import say_written
 from .model_forms import FORMS, Given, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Json, MaxSeconds, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Measure how much a network can amplify a small change of its input.
@@ -79,19 +79,15 @@ def lipschitz(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file (--scope data).")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Json = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Which output to take, by name or number, if the model returns several."),
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(min=0.0, help="Budget; what it cut short is said.")] = None,
+    max_seconds: MaxSeconds = None,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Measure a Lipschitz constant (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,7 +16,7 @@ from .labelled import open_labelled
 from .lines import say_written
 from .model_forms import FORMS, Given, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Html, Json, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Certify how far samples can be changed before their class can, next to a strong attack.
@@ -65,8 +64,8 @@ def radius(
         list[float] | None, typer.Option(min=0.0, help="A radius to show the accuracy at; may be given several times.")
     ] = None,
     attack: Annotated[bool, typer.Option(help="Attack the samples too.")] = True,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    html: Html = None,
+    json: Json = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Which output to take, by name or number, if the model returns several."),
@@ -75,12 +74,8 @@ def radius(
         float | None, typer.Option(min=0.0, help="Budget; when it is spent radii stay certified but are smaller.")
     ] = None,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Certify radii (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

@@ -13,6 +13,7 @@ from ..monitor.live import Followed
 from ..monitor.serving import LiveServer
 from ..report.terminal import print_document
 from .lines import one_line, say_written
+from .options import Html
 from .saved import is_run, open_saved, run_names
 from .targets import check_targets
 
@@ -50,7 +51,7 @@ def show(
             show_default=False,
         ),
     ],
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    html: Html = None,
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that updates itself while the runs go on.")
     ] = False,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,7 +13,7 @@ from .data_forms import open_data
 from .lines import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
-from .options import Seed
+from .options import Device, Html, Json, Mode, Seed, Trust
 from .targets import check_targets, read_from
 
 SAMPLES = 8
@@ -47,24 +46,17 @@ def symmetries(
             help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
-    mode: Annotated[
-        Literal["train", "eval"] | None,
-        typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),
-    ] = None,
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Which output to look at, by name or number, if the model returns several."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = SAMPLES,
     seed: Seed = 0,
-    device: Annotated[
-        str | None, typer.Option(help="Where to run the model, e.g. cuda; left out, where it is built.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Load a .pt2 file although that can run code it holds.")
-    ] = False,
+    device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Find symmetries (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))

@@ -13,7 +13,7 @@ from .convolution import Convolution
 from .entries import absolute_entries
 from .linear_map import Composite, LinearMap, Matrix, Repeated, Sum
 
-SMALLEST = 2.0**-1074
+SPACING = 2.0**-1074
 """The spacing of the smallest floats: what a product or a sum may lose where its value vanishes."""
 
 
@@ -80,7 +80,7 @@ def _through(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, T
         return None
     count = 2.0 * linear.in_size + 64.0
     moved = spread.apply(error + gamma(count) * value.abs()) * (1.0 + 2.0 * gamma(count))
-    return linear.apply(value), moved + 4.0 * count * SMALLEST
+    return linear.apply(value), moved + 4.0 * count * SPACING
 
 
 def _apply_error(linear: Convolution | Matrix) -> float:
@@ -91,5 +91,5 @@ def _apply_error(linear: Convolution | Matrix) -> float:
         return 0.0
     copies = linear.copies() if isinstance(linear, Convolution) else 1.0
     taps = float((weight / largest).norm(dim=(0, 1)).sum()) * copies
-    vanished = SMALLEST * weight.shape[2] * max(weight.shape[:2]) * math.sqrt(linear.out_size)
+    vanished = SPACING * weight.shape[2] * max(weight.shape[:2]) * math.sqrt(linear.out_size)
     return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest + vanished
