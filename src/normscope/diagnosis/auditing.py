@@ -52,8 +52,8 @@ DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN), which also '
-    "needs loader=."
+    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN), which '
+    "also needs loader=."
 )
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
