@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -201,11 +201,15 @@ def variants(folder: Path) -> Iterator[tuple[str, Any]]:
     yield "TensorBoard histograms, every 50", tensorboard(50, folder)
 
 
-def compare(title: str, build: Callable[[], nn.Module], batch: int, device: str, turns: int) -> None:
+def compare(
+    title: str, build: Callable[[], nn.Module], batch: int, device: str, turns: int, only: Sequence[str]
+) -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         loops: dict[str, Loop] = {}
         for name, attach in variants(Path(temporary)):
+            if only and not any(word in name for word in ("alone", *only)):
+                continue
             try:
                 loops[name] = Loop(build, batch, device, attach)
                 stack.callback(loops[name].stack.close)
@@ -248,14 +252,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true", help="ResNet18 on a GPU instead")
     parser.add_argument("--turns", type=int, default=16, help="of 50 steps for every variant")
+    parser.add_argument("--only", nargs="*", default=(), help="words of the variants to compare; all without it")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="wandb")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     if arguments.cuda:
-        compare(f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns)
+        compare(f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns, arguments.only)
         return
-    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns)
-    compare("MLP", mlp, 128, "cpu", arguments.turns)
+    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns, arguments.only)
+    compare("MLP", mlp, 128, "cpu", arguments.turns, arguments.only)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ READABLE = 0.02
 """Decades by which a norm that is shown may be off."""
 CAUTION = 3.0
 """Times as fast as it last did a norm may move away from what is carried on."""
-FORGOTTEN = 0.25
-"""Of the drift that was known before: what was seen last counts most."""
+FORGOTTEN = 0.7
+"""What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

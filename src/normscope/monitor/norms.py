@@ -17,9 +17,9 @@ from .schedule import Tier
 
 PATIENCE = 20
 """Measured steps after which a place has its turn whatever it costs."""
-AFRESH = 4
-"""Turns of a layer after which its norm is searched for from the start: another direction may be the largest now, and
-steps from those that were known are slow to meet it."""
+AFRESH, LATEST = 4, 20
+"""Turns of a layer after which its norm is searched for from the start, where there is time for it, and at the latest:
+another direction may be the largest now, and steps from those that were known are slow to meet it."""
 
 
 class Turns:
@@ -90,7 +90,7 @@ class Norms:
         found = {}
         allowed = Budget(None) if due is None else budget
         for site in self._turns.affordable(sites, allowed, due or ()):
-            warm = self._since.get(site, AFRESH) < AFRESH and tier != Tier.FULL
+            warm = self._is_warm(site, allowed) and tier != Tier.FULL
             task = ("norm" if warm else "search", site)
             with (
                 budget.spending(task, free=due is None),
@@ -98,6 +98,11 @@ class Norms:
             ):  # one odd layer is left out
                 found[site] = self._measure(site, *layer(site), warm)
         return found
+
+    def _is_warm(self, site: Site, budget: Budget) -> bool:
+        """Say whether a layer is followed: it was searched for a few turns ago, or there is no time to do it again."""
+        since = self._since.get(site, LATEST)
+        return since < AFRESH or (since < LATEST and not budget.affords(("search", site)))
 
     def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, warm: bool) -> Tensor:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
