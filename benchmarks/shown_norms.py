@@ -161,10 +161,11 @@ def compared(name: str, tier: str, steps: int, every: int) -> Iterator[tuple[flo
         if record.step not in truth:
             continue
         shown, errors = record.of("weight", "log10_norm"), record.of("weight", "norm_error")
-        for row, value, error in zip(rows, shown, errors, strict=False):
+        for index, row in enumerate(rows):
             known = truth[record.step].get(row.parameters[0])
             if known is not None:
-                yield (None, None) if value is None else (abs(value - known), error)
+                value = shown[index] if index < len(shown) else None
+                yield (None, None) if value is None else (abs(value - known), errors[index])
 
 
 def main() -> None:

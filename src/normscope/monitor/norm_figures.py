@@ -9,7 +9,7 @@ READABLE = 0.02
 """Decades by which a norm that is shown may be off."""
 CAUTION = 3.0
 """Times as fast as it last did a norm may move away from what is carried on."""
-FORGOTTEN = 0.7
+FORGOTTEN = 0.4
 """What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 
 
