@@ -40,7 +40,7 @@ def open_saved(path: Path) -> Shown:
     """
     if is_run(path):
         return Run(path)
-    kinds: dict[object, Any] = {
+    kinds: dict[str, Any] = {
         "check": Check,
         "radii": Radii,
         "data_bracket": DataBracket,

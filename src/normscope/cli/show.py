@@ -19,9 +19,9 @@ from .targets import check_targets
 
 HELP = """Show a saved result, or a training run.
 
-The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope data`
-wrote with `--json FILE`, or `to_json(path)` of such a result; the folder one that `ns.watch(..., log=FOLDER)` writes to,
-also while it does. Nothing is measured again.
+The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope
+data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder one that `ns.watch(..., log=FOLDER)`
+writes to, also while it does. Nothing is measured again.
 
 With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
 printed. The page is served to this machine alone, under an address that nobody can guess, and asks nobody else for

@@ -65,7 +65,8 @@ class Measured(Shown):
             made.document()  # what cannot be shown is damaged
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise InputError(
-                f"{name} holds no result of normscope.{VERBS.get(kind, kind)} ({said(error)}): write one with to_json(path)"
+                f"{name} holds no result of normscope.{VERBS.get(kind, kind)} ({said(error)}): write one with "
+                "to_json(path)"
             ) from error
         return made
 
