@@ -163,6 +163,34 @@ class TestDirections:
         flat = [ns.hessian(m, CROSS_ENTROPY, (x, y), rtol=1e-9).sharpness for m in (model, scaled)]
         assert flat[1] > 1.5 * flat[0]
 
+    def test_the_quotient_is_the_riemannian_hessian_where_eps_leaves_a_slope(self) -> None:
+        """P S (H - D) S P by hand, D = <w, grad>/norm(w)^2: eps makes D count, and its sign."""
+        model, x, y = made("batch", samples=64)
+        model[1].eps = 2e-3
+        dense = written_out(model, [(x, y)], "train")
+        gradient = torch.cat(
+            [g.reshape(-1) for g in torch.autograd.grad(CROSS_ENTROPY(model(x), y), model.parameters())]
+        )
+        rows, slopes = model[0].weight.detach(), gradient[:24].reshape(6, 4)
+        lengths = rows.norm(dim=1)
+        by_row = torch.linalg.vecdot(rows, slopes) / lengths.square()
+        scale, bent = torch.ones(len(dense)).double(), torch.zeros(len(dense)).double()
+        scale[:24], bent[:24] = lengths.repeat_interleave(4), by_row.repeat_interleave(4)
+        left = torch.eye(len(dense)).double()
+        left[24:30, 24:30] = 0.0  # the bias has no effect
+        for row in range(6):
+            unit = rows[row] / lengths[row]
+            left[4 * row : 4 * row + 4, 4 * row : 4 * row + 4] -= torch.outer(unit, unit)
+
+        def largest(sign: float) -> list[float]:
+            matrix = left @ (scale[:, None] * (dense - sign * torch.diag(bent)) * scale) @ left
+            return torch.linalg.eigvalsh(matrix).flip(0)[:5].tolist()
+
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), metric="quotient", rtol=1e-9)
+        assert found.directions == 12
+        assert found.eigenvalues == pytest.approx(largest(1.0), rel=1e-6)
+        assert largest(1.0) != pytest.approx(largest(-1.0), rel=1e-5)
+
     def test_a_model_that_cannot_be_traced_is_measured_whole(self) -> None:
         class Branching(nn.Module):
             def __init__(self) -> None:
