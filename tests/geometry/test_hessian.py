@@ -237,6 +237,18 @@ class TestMore:
         assert float(small) <= near.value + near.error
         assert abs(near.value - float(small)) < 0.25
 
+    def test_known_eigenvectors_are_counted_once_in_trace_and_density(self) -> None:
+        """One large eigenvalue and eleven equal ones: with the large one taken out random vectors agree exactly."""
+        x = torch.diag(torch.tensor([100.0, *(1.0,) * 11], dtype=torch.float64))
+        model = nn.Linear(12, 1, bias=False).double()
+        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(12, 1).double()), k=1, probes=3, rtol=1e-9)
+        assert found.trace.value == pytest.approx(2 / 12 * (1e4 + 11), rel=1e-9)
+        assert found.trace.error < 1e-6
+        step = found.density.places[1] - found.density.places[0]
+        middle = (found.density.places[0] + found.density.places[-1]) / 2
+        upper = sum(v for place, v in zip(found.density.places, found.density.values) if place > middle) * step
+        assert upper == pytest.approx(1 / 12, rel=0.02)
+
     def test_what_a_few_nodes_do_not_see_near_zero_is_left_open(self) -> None:
         """Twenty nodes for hundreds of eigenvalues have none within a thousandth of zero: that is no share of 0."""
         generator = torch.Generator().manual_seed(0)
