@@ -300,6 +300,9 @@ def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
     for path, points in zip(circle.paths, (found.flow, found.descent), strict=True):
         assert path.points[0] == (points[0].angle, points[0].radius)
         assert path.points[-1] == (points[-1].angle, points[-1].radius)
+    slopes = torch.autograd.grad(CROSS_ENTROPY(model.train()(x), y), model[0].weight)[0].norm(dim=1)
+    fastest = float((slopes / model[0].weight.detach().norm(dim=1)).max())
+    assert found.descent[1].angle == pytest.approx(math.atan(0.1 * fastest), rel=1e-3)
     ends = {path.name: path.points[-1][1] for path in circle.paths}
     assert ends["flow"] == pytest.approx(1.0, abs=1e-3)
     assert ends["descent"] > 1.0 + 1e-4
