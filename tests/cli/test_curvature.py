@@ -30,6 +30,14 @@ def test_the_curvature_of_digits_is_printed_and_written(work, run):
     assert len(data["spectrum"]["eigenvalues"]) == 2
     assert (data["spectrum"]["mode"], data["spectrum"]["directions"]) == ("train", 32)
     assert (work / "c.html").read_text().count("<svg") >= 4
+    shown = run("show", "c.json", "--html", "again.html")
+    assert (shown.code, shown.err) == (0, "")
+    assert done.out == shown.out.replace("wrote again.html", "wrote c.html") + "wrote c.json\n"
+    assert (work / "again.html").read_text() == (work / "c.html").read_text()
+    (work / "one.json").write_text(json.dumps(data["smoothness"]))
+    assert "Effective beta" in run("show", "one.json").out
+    (work / "damaged.json").write_text(json.dumps(data | {"spectrum": data["smoothness"]}))
+    assert "holds no result of normscope.hessian" in run("show", "damaged.json").err
 
 
 def test_a_loss_of_ones_own(work, run):

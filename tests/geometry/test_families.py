@@ -11,13 +11,24 @@ import normscope as ns
 from normscope.core.errors import NormscopeError
 from normscope.geometry.candidate import KINDS
 
-from ..real_models.families import FAMILIES
+from ..real_models.families import FAMILIES, pixels
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
+SAMPLES = {"mobilenet_v2": 8}
+"""Where the batch of the family is too small: its last BatchNorms see one pixel a sample, and of two values they make 1
+and -1 whatever the weights are, so that there is no gradient to check."""
+
+UNCONFIRMED = {("mobilenet_v2", "train"): 3}
+"""Symmetries that the graph shows and the check does not confirm: shown as failed and claimed nowhere. Three depthwise
+convolutions see one pixel, of which they use one weight a channel: all of their gradient is what eps leaves."""
+
+
 def measured(name: str, mode: str) -> dict:
     model, batch, output = FAMILIES[name]()
+    if name in SAMPLES:
+        batch = pixels(batch=SAMPLES[name])
     try:
         found = ns.symmetries(model, batch, mode=mode, output=output)
     except NormscopeError as error:
@@ -65,9 +76,9 @@ def test_a_family_and_write_the_results(name: str) -> None:
     file.write_text(json.dumps(data, indent=1) + "\n")
     RESULTS.joinpath("symmetries.md").write_text(page(data))
     assert "error" not in found["eval"]
-    for mode in found.values():
-        assert mode.get("failed", 0) == 0
-        assert mode.get("largest_change_no_eps", 0.0) < 1e-9
+    for mode, counts in found.items():
+        assert counts.get("failed", 0) == UNCONFIRMED.get((name, mode), 0)
+        assert counts.get("largest_change_no_eps", 0.0) < 1e-9
 
 
 def page(data: dict) -> str:
@@ -76,7 +87,7 @@ def page(data: dict) -> str:
     lines = [
         "# Symmetries of real architectures",
         "",
-        "Tiny random configurations (`tests/real_models/families.py`), measured by",
+        "Tiny random configurations (`tests/real_models/families.py`), two samples (mobilenet_v2: eight), measured by",
         "`pytest -m slow tests/geometry/test_families.py`. By kind: how many verified symmetries, and the degrees of",
         "freedom they remove. A symmetry that does not stand the check in float64 is counted as failed and claimed",
         "nowhere; one whose weights have no effect on the output at the batch is unseen. The largest change is that of",

@@ -163,6 +163,34 @@ class TestDirections:
         flat = [ns.hessian(m, CROSS_ENTROPY, (x, y), rtol=1e-9).sharpness for m in (model, scaled)]
         assert flat[1] > 1.5 * flat[0]
 
+    def test_the_quotient_is_the_riemannian_hessian_where_eps_leaves_a_slope(self) -> None:
+        """P S (H - D) S P by hand, D = <w, grad>/norm(w)^2: eps makes D count, and its sign."""
+        model, x, y = made("batch", samples=64)
+        model[1].eps = 2e-3
+        dense = written_out(model, [(x, y)], "train")
+        gradient = torch.cat(
+            [g.reshape(-1) for g in torch.autograd.grad(CROSS_ENTROPY(model(x), y), model.parameters())]
+        )
+        rows, slopes = model[0].weight.detach(), gradient[:24].reshape(6, 4)
+        lengths = rows.norm(dim=1)
+        by_row = torch.linalg.vecdot(rows, slopes) / lengths.square()
+        scale, bent = torch.ones(len(dense)).double(), torch.zeros(len(dense)).double()
+        scale[:24], bent[:24] = lengths.repeat_interleave(4), by_row.repeat_interleave(4)
+        left = torch.eye(len(dense)).double()
+        left[24:30, 24:30] = 0.0  # the bias has no effect
+        for row in range(6):
+            unit = rows[row] / lengths[row]
+            left[4 * row : 4 * row + 4, 4 * row : 4 * row + 4] -= torch.outer(unit, unit)
+
+        def largest(sign: float) -> list[float]:
+            matrix = left @ (scale[:, None] * (dense - sign * torch.diag(bent)) * scale) @ left
+            return torch.linalg.eigvalsh(matrix).flip(0)[:5].tolist()
+
+        found = ns.hessian(model, CROSS_ENTROPY, (x, y), metric="quotient", rtol=1e-9)
+        assert found.directions == 12
+        assert found.eigenvalues == pytest.approx(largest(1.0), rel=1e-6)
+        assert largest(1.0) != pytest.approx(largest(-1.0), rel=1e-5)
+
     def test_a_model_that_cannot_be_traced_is_measured_whole(self) -> None:
         class Branching(nn.Module):
             def __init__(self) -> None:
@@ -205,7 +233,32 @@ class TestMore:
         step = found.density.places[1] - found.density.places[0]
         assert sum(found.density.values) * step == pytest.approx(1.0, abs=0.02)
         small = (torch.linalg.eigvalsh(dense).abs() <= 1e-3 * found.sharpness).double().mean()
-        assert abs(found.density.near_zero.value - float(small)) < 0.25
+        near = found.density.near_zero
+        assert float(small) <= near.value + near.error
+        assert abs(near.value - float(small)) < 0.25
+
+    def test_known_eigenvectors_are_counted_once_in_trace_and_density(self) -> None:
+        """One large eigenvalue and eleven equal ones: with the large one taken out random vectors agree exactly."""
+        x = torch.diag(torch.tensor([100.0, *(1.0,) * 11], dtype=torch.float64))
+        model = nn.Linear(12, 1, bias=False).double()
+        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(12, 1).double()), k=1, probes=3, rtol=1e-9)
+        assert found.trace.value == pytest.approx(2 / 12 * (1e4 + 11), rel=1e-9)
+        assert found.trace.error < 1e-6
+        step = found.density.places[1] - found.density.places[0]
+        middle = (found.density.places[0] + found.density.places[-1]) / 2
+        upper = sum(v for place, v in zip(found.density.places, found.density.values) if place > middle) * step
+        assert upper == pytest.approx(1 / 12, rel=0.02)
+
+    def test_what_a_few_nodes_do_not_see_near_zero_is_left_open(self) -> None:
+        """Twenty nodes for hundreds of eigenvalues have none within a thousandth of zero: that is no share of 0."""
+        generator = torch.Generator().manual_seed(0)
+        model, x = nn.Linear(300, 1, bias=False).double(), torch.randn(300, 300, generator=generator).double()
+        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(300, 1).double()), probes=2, k=1)
+        values = torch.linalg.eigvalsh(2 * x.T @ x / 300)
+        small = float((values <= 1e-3 * values[-1]).double().mean())
+        assert small > 0.01
+        assert found.density.near_zero.value + found.density.near_zero.error > small
+        assert "hardly more than" in str(found)
 
     def test_blocks_are_those_of_the_dense_hessian(self) -> None:
         model, x, y = made("plain")

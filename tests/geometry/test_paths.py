@@ -225,3 +225,84 @@ class TestMargins:
             ns.margins(self.made(), loader)
         with pytest.raises(InputError, match="a row of 2 or more"):
             ns.margins(nn.Linear(2, 1), torch.zeros(2, 2))
+
+
+class Rounded(torch.autograd.Function):
+    """A square that can be differentiated once."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return 2 * ctx.saved_tensors[0] * grad
+
+
+class Once(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return Rounded.apply(super().forward(x))
+
+
+BATCH = (torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
+REFUSED = {
+    "a loss per sample": (lambda: nn.Linear(3, 2), lambda out, y: out.sum(1), BATCH, "must be a scalar"),
+    "frozen": (lambda: nn.Linear(3, 2).requires_grad_(False), "cross_entropy", BATCH, "no parameter that needs gradie"),
+    "an empty loader": (lambda: nn.Linear(3, 2), "cross_entropy", [], "yields no batch"),
+}
+
+
+@pytest.mark.parametrize("measure", [ns.smoothness, ns.flow, ns.flatness])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_is_one_sentence(measure, case: str) -> None:
+    build, loss, loader, message = REFUSED[case]
+    model = build()
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match=message) as raised:
+        measure(model, loss, loader)
+    assert "\n" not in str(raised.value)
+    assert unchanged(model, state)
+
+
+def test_flatness_names_what_cannot_be_differentiated_twice_and_first_derivatives_do_without() -> None:
+    with pytest.raises(InputError, match="differentiated twice: Rounded"):
+        ns.flatness(Once(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1)
+    assert ns.flatness(Once(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1, sharpness=False).ascent >= 0
+    assert ns.flow(Once(3, 2), "cross_entropy", BATCH, time=0.1, rtol=1e-2).finished
+
+
+def test_margins_of_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match="yields no batch"):
+        ns.margins(nn.Linear(3, 2), [])
+
+
+@pytest.mark.parametrize(
+    ("margin", "width", "first"),
+    [((-1.84, 0.43), 0.1, "-1.9"), ((0.0, 0.0), 1.0, "0"), ((3.0, 51.0), 2.0, "2"), ((-2.2e-5, 1e-4), 1e-5, "-3e-05")],
+)
+def test_the_histogram_has_an_edge_at_zero(margin: tuple[float, ...], width: float, first: str) -> None:
+    found = ns.Margins(name="net", mode="eval", labelled=True, classes=2, margin=margin)
+    [chart] = [block for block in found.document().blocks if getattr(block, "labels", None)]
+    assert chart.labels[0] == first
+    assert len(chart.labels) <= 26
+    assert f"{width:g} more" in chart.caption
+    assert sum(chart.series[0].until) == pytest.approx(1.0)
+    below = sum(share for label, share in zip(chart.labels, chart.series[0].until) if float(label) < 0)
+    assert below == pytest.approx(sum(value < 0 for value in margin) / len(margin))
+
+
+def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
+    model, x, y = made("batch")
+    found = ns.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="train", rtol=1e-3)
+    [circle] = [block for block in found.document().blocks if hasattr(block, "paths")]
+    for path, points in zip(circle.paths, (found.flow, found.descent), strict=True):
+        assert path.points[0] == (points[0].angle, points[0].radius)
+        assert path.points[-1] == (points[-1].angle, points[-1].radius)
+    slopes = torch.autograd.grad(CROSS_ENTROPY(model.train()(x), y), model[0].weight)[0].norm(dim=1)
+    fastest = float((slopes / model[0].weight.detach().norm(dim=1)).max())
+    assert found.descent[1].angle == pytest.approx(math.atan(0.1 * fastest), rel=1e-3)
+    ends = {path.name: path.points[-1][1] for path in circle.paths}
+    assert ends["flow"] == pytest.approx(1.0, abs=1e-3)
+    assert ends["descent"] > 1.0 + 1e-4

@@ -80,6 +80,23 @@ def test_what_is_not_finite_or_has_no_budget_is_not_converged() -> None:
     assert (none.top, none.products) == ((), 0)
 
 
+@pytest.mark.parametrize("steps", [2, 5, 12])
+@pytest.mark.parametrize("limit", [0.0, 0.01, 0.2, 0.7, 3.0])
+def test_the_share_near_zero_is_at_most_what_the_nodes_say(steps: int, limit: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(60, generator=generator, dtype=torch.float64)
+    values[:20] = 0.0
+    like = torch.zeros(1, dtype=torch.float64)
+    found = quadratures(
+        lambda v: values * v, 60, probes=4, steps=steps, project=lambda v: v, generator=generator, like=like
+    )
+    truth = float((values.abs() <= limit).double().mean())  # all signs weigh the same
+    for one in found:
+        within, most = one.share(limit)
+        assert within <= most
+        assert truth <= most + 1e-12
+
+
 def test_quadratures_integrate_polynomials_exactly() -> None:
     matrix = symmetric(torch.linspace(-1, 3, 40))
     vectors = []

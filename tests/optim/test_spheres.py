@@ -87,15 +87,6 @@ def test_against_the_mathematics(shape: tuple[int, ...], clip: float | None) -> 
         torch.testing.assert_close(adam[row].reshape(-1), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_step_against_geoopt() -> None:
-    geoopt = pytest.importorskip("geoopt")
-    start, gradient, sphere = noise(4, 6), 0.2 * noise(4, 6, seed=1), geoopt.Sphere()
-    start /= start.norm(dim=1, keepdim=True)
-    expected = sphere.expmap(start, -0.1 * sphere.egrad2rgrad(start, gradient))
-    found = run(lambda p: SphereSGD(p, lr=0.1, clip=None, units="channel"), start, [gradient])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("units", [1, 2, 3])
 def test_blocks_share_a_sphere(units: int) -> None:
     start, gradients = noise(6, 5), [noise(6, 5, seed=k) for k in (1, 2, 3)]
@@ -126,11 +117,46 @@ def test_the_step_does_not_depend_on_the_length(optimizer: type) -> None:
     torch.testing.assert_close(long / 100.0, short, rtol=1e-10, atol=1e-10)
 
 
+def test_steps_against_geoopt() -> None:
+    geoopt = pytest.importorskip("geoopt")
+    start, gradients = noise(4, 6), [0.2 * noise(4, 6, seed=k) for k in range(1, 6)]
+    start /= start.norm(dim=1, keepdim=True)
+    theirs = geoopt.ManifoldParameter(start.clone(), manifold=geoopt.SphereExact())
+    optimizer = geoopt.optim.RiemannianSGD([theirs], lr=0.1)
+    for gradient in gradients:
+        theirs.grad = gradient.clone()
+        optimizer.step()
+    found = run(lambda p: SphereSGD(p, lr=0.1, momentum=0.0, clip=None, units="channel"), start, gradients)
+    torch.testing.assert_close(found, theirs.detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rates", [(0.05,) * 8, (0.5, 2.0, 0.05, 2.0, 0.05, 0.05, 3.0, 0.05)])
+def test_rates_that_change_between_steps(rates: tuple[float, ...]) -> None:
+    """Small steps leave a known part of the buffer along the weight, steps of over a radian take it off: one path."""
+    start, gradients = 2.0 * noise(5, 7), [noise(5, 7, seed=k) for k in range(1, 9)]
+    weight = nn.Parameter(start.clone())
+    stepper = SphereSGD([weight], lr=0.1, momentum=0.9, clip=0.5, units="channel")
+    for gradient, rate in zip(gradients, rates, strict=True):
+        weight.grad = gradient.clone()
+        stepper.param_groups[0]["lr"] = rate
+        stepper.step()
+        radial = torch.linalg.vecdot(stepper.state[weight]["momentum_buffer"], weight.detach())
+        expected = stepper.state[weight]["along"] * weight.detach().norm(dim=1)
+        torch.testing.assert_close(radial, expected, rtol=1e-10, atol=1e-10)
+    for row in range(5):
+        length, u, d = start[row].norm(), start[row] / start[row].norm(), torch.zeros(7, dtype=torch.float64)
+        for gradient, rate in zip(gradients, rates, strict=True):
+            d = 0.9 * d - rate * clipped(project(u, length * gradient[row]), 0.5)
+            u, d = expmap(u, d), transport(u, d, d)
+        torch.testing.assert_close(weight.detach()[row], length * u, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
-def test_lengths_stay_over_many_steps_in_float32(optimizer: type) -> None:
+def test_lengths_stay_over_many_steps_in_float32(optimizer: type, clip: float | None) -> None:
     weight = nn.Parameter(3.0 * noise(8, 20, dtype=torch.float32))
     lengths = weight.detach().norm(dim=1)
-    stepper = optimizer([weight], lr=0.05, clip=None, units="channel")
+    stepper = optimizer([weight], lr=0.05, clip=clip, units="channel")
     for k in range(300):
         weight.grad = noise(8, 20, seed=k, dtype=torch.float32)
         stepper.step()

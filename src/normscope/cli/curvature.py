@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from json import dumps
 from typing import Annotated, Any, Literal
 
 import typer
 from torch import nn
 
 from ..core.errors import InputError
-from ..core.files import write_text
+from ..geometry.curvature import Curvature
 from ..geometry.flatness import flatness
 from ..geometry.flow import flow
 from ..geometry.hessian import hessian
 from ..geometry.margins import margins
-from ..geometry.result import SCHEMA_VERSION, joined
 from ..geometry.smoothness import smoothness
-from ..report.html import to_html
 from ..report.terminal import print_document
 from .labelled import Labelled, open_labelled
 from .lines import say_written
@@ -128,14 +125,12 @@ def curvature(
         )
         measured = [_measured(kind, given.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
     found = dataclasses.replace(found, notes=(*labelled.notes, *given.notes, *found.notes))
-    results = [dataclasses.replace(one, name=given.name) for one in (found, *measured)]
-    print_document(joined([one.document(brief=True) for one in results], brief=True))
+    whole = Curvature(results=tuple(dataclasses.replace(one, name=given.name) for one in (found, *measured)))
+    print_document(whole.document(brief=True))
     if html is not None:
-        write_text(html, to_html(joined([one.document() for one in results])))
+        whole.to_html(html)
     if json is not None:
-        written: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "curvature"}
-        written |= {one.to_json()["type"]: one.to_json() for one in results}
-        write_text(json, dumps(written, indent=1, allow_nan=False) + "\n")
+        whole.to_json(json)
     say_written(html, json)
 
 

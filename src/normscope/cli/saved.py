@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..bounds.curve.shares import ShareCurve
 from ..bounds.data.quantile import DataBracket
@@ -13,9 +14,12 @@ from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.checked import Check
 from ..diagnosis.result import Audit
+from ..geometry.curvature import KINDS as MEASURED
+from ..geometry.curvature import Curvature
 from ..geometry.symmetry import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
+from ..report.shown import Shown
 
 
 def is_run(path: Path) -> bool:
@@ -23,28 +27,31 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.name == FILE
 
 
-def open_saved(path: Path) -> Audit | Check | DataBracket | Radii | Run | ShareCurve | Symmetries:
+def open_saved(path: Path) -> Shown:
     """Read a saved result, or the log of a run.
 
     Args:
         path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json`, `symmetries
-            --json` or `lipschitz --scope data --json` wrote, or a folder that `ns.watch` wrote a log to. A pipe is
-            taken for an audit: it can be read once only.
+            --json`, `curvature --json` or `lipschitz --scope data --json` wrote, or `to_json` of a result of these
+            kinds, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
     """
     if is_run(path):
         return Run(path)
-    kinds: dict[object, type[Check] | type[Radii] | type[DataBracket] | type[ShareCurve] | type[Symmetries]] = {
+    kinds: dict[str, Any] = {
         "check": Check,
         "radii": Radii,
         "data_bracket": DataBracket,
         "share_curve": ShareCurve,
         "symmetries": Symmetries,
+        "curvature": Curvature,
+        **MEASURED,
     }
     kind = _type(path)
-    return kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+    found: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+    return found
 
 
 def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`normscope show`: a saved audit, check or radii, or training runs, in the terminal, as a page, or live."""
+"""`normscope show`: a saved result, or training runs, in the terminal, as a page, or live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .options import Html
 from .saved import is_run, open_saved, run_names
 from .targets import check_targets
 
-HELP = """Show a saved audit, check or certified radii, or a training run.
+HELP = """Show a saved result, or a training run.
 
-The file is one that `normscope audit --json FILE`, `normscope check --json FILE`, `normscope radius --json FILE`,
-`normscope lipschitz --scope data --json FILE` or `to_json(path)` of such a result wrote; the folder one that
-`ns.watch(..., log=FOLDER)` writes to, also while it does. Nothing is measured again.
+The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope
+data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder one that `ns.watch(..., log=FOLDER)`
+writes to, also while it does. Nothing is measured again.
 
 With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
 printed. The page is served to this machine alone, under an address that nobody can guess, and asks nobody else for
@@ -34,6 +34,7 @@ EXAMPLES = """**Examples**
 normscope show audit.json
 normscope show audit.json --html report.html
 normscope show radii.json --html radii.html
+normscope show curvature.json --html curvature.html
 normscope show runs/a
 normscope show runs/a --html run.html
 normscope show runs/a --live
@@ -47,7 +48,7 @@ def show(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="An audit, a check or radii as JSON, or the folder of a run; with --live one run or several.",
+            help="A saved result as JSON, or the folder of a run; with --live one run or several.",
             show_default=False,
         ),
     ],

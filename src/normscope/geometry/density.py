@@ -62,13 +62,13 @@ def spread(
     width = WIDTH * max(high - low, 1e-300)
     places = torch.linspace(low - 3 * width, high + 3 * width, PLACES, dtype=torch.float64)
     whole = rest + len(known)
-    rows, near = [], []
+    rows, near, beyond = [], [], []
     limit = NEAR * float(nodes.abs().max())
     for one in seen:
         rows.append((rest * _drawn(places, one.nodes, one.weights, width) + _drawn(places, sharp, None, width)) / whole)
-        near.append(
-            (rest * float(one.weights[one.nodes.abs() <= limit].sum()) + float((sharp.abs() <= limit).sum())) / whole
-        )
+        within, most = one.share(limit)
+        near.append((rest * within + float((sharp.abs() <= limit).sum())) / whole)
+        beyond.append(rest * (most - within) / whole)
     columns = torch.stack(rows)
     values, errors = columns.mean(0), _errors(columns)
     return trace, Density(
@@ -76,7 +76,7 @@ def spread(
         values=tuple(values.tolist()),
         errors=tuple(errors.tolist()),
         width=width,
-        near_zero=_mean(torch.tensor(near, dtype=torch.float64)),
+        near_zero=_open_above(near, beyond),
     )
 
 
@@ -91,6 +91,12 @@ def _errors(rows: Tensor) -> Tensor:
     if len(rows) < 2:
         return torch.full(rows.shape[1:], math.inf, dtype=rows.dtype)
     return rows.std(0) / math.sqrt(len(rows))
+
+
+def _open_above(values: list[float], left_open: list[float]) -> Estimate:
+    """Return a mean whose error is the standard error and what the nodes leave open."""
+    mean = _mean(torch.tensor(values, dtype=torch.float64))
+    return Estimate(value=mean.value, error=mean.error + sum(left_open) / len(left_open))
 
 
 def _mean(values: Tensor) -> Estimate:

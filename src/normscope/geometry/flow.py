@@ -15,7 +15,7 @@ from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..report.curves import thinned
-from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
+from ..report.document import Block, Circle, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, directions, verified
@@ -27,13 +27,15 @@ SLICE = 21
 """Points of a slice through the loss."""
 DOUBLINGS = 2.0
 """A slice along the scaling goes from a quarter to four times the weights."""
+POINTS = 200
+"""Of a drawn trajectory, about."""
 DEFINITIONS = {
     "gradient flow": "dw/dt = -grad L(w), integrated with adaptive steps of order 5 whose error is held below rtol",
     "gradient descent": "w - lr grad L(w), one step for every lr of time",
     "conserved": "the squared norm of every group of weights whose scale has no effect: the gradient is orthogonal to "
     "it, so the flow keeps it and a step of descent adds lr^2 norm(grad)^2",
-    "trajectory on the circle": "one such group in the plane of its first direction and its first motion: the angle it "
-    "has turned by, and its norm over the first",
+    "trajectory on the circle": "one such group, that which turns fastest at the start: the angle between it and its "
+    "first direction, and its norm over the first",
 }
 """What the figures are."""
 
@@ -140,19 +142,30 @@ class Flow(Measured):
         lines = tuple(Curve(name=name, points=thinned([(p.time, p.loss) for p in path])) for name, path in paths)
         blocks: list[Block] = [Curves(title="The loss along both paths", curves=lines, axis="loss", along="time")]
         if self.group:
-            turns = tuple(
-                Curve(name=name, points=tuple(sorted((p.angle or 0.0, p.radius or 0.0) for p in path)))
-                for name, path in paths
+            blocks.append(
+                Circle(
+                    title="The trajectory on the circle",
+                    paths=tuple(
+                        Curve(name=name, points=tuple((p.angle or 0.0, p.radius or 0.0) for p in thinly(path)))
+                        for name, path in paths
+                    ),
+                    along="turned by, in radians",
+                    caption=f"A group of `{self.group}`, whose scale has no effect: its distance to the centre is its "
+                    "norm over the first, and the dashed circle has radius 1. Flow stays on the circle. A step of "
+                    "descent leaves it along a tangent.",
+                )
+            )
+            norms = tuple(
+                Curve(name=name, points=thinned([(p.time, p.radius or 0.0) for p in path])) for name, path in paths
             )
             blocks.append(
                 Curves(
-                    title=f"The trajectory on the circle of a group of `{self.group}`",
-                    curves=turns,
+                    title="How far it leaves the circle",
+                    curves=norms,
                     axis="norm over the first",
-                    along="angle",
+                    along="time",
                     rules=(("the circle", 1.0),),
-                    caption="Flow stays on the circle. A step of descent leaves it along a tangent, so that the norm "
-                    "grows with every step.",
+                    caption="A step of descent adds lr^2 norm(grad)^2 to the squared norm.",
                 )
             )
         slices = tuple(Curve(name=name, points=points) for name, points in self.slices.items())
@@ -162,11 +175,16 @@ class Flow(Measured):
                 curves=slices,
                 axis="loss",
                 along="place",
-                caption="gradient: against the gradient, in learning rates. scaling: all weights whose scale has no "
-                "effect, in doublings; the loss is level along it, but for eps.",
+                caption="Along the gradient: steps against it, in learning rates. Along the scaling: all weights whose "
+                "scale has no effect, in doublings; the loss is level along it, but for eps.",
             )
         )
         return blocks
+
+
+def thinly(path: tuple[PathPoint, ...]) -> tuple[PathPoint, ...]:
+    """Return a path with few enough points to be drawn: every so many of them, and the last."""
+    return (*path[: -1 : max(len(path) // POINTS, 1)], path[-1])
 
 
 @outside_inference_mode

@@ -26,6 +26,7 @@ from .result import Measured
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Of the samples whose margin lies below the quantile."""
 BINS = 24
+"""Bars of the histogram, at most one more."""
 DEFINITIONS = {
     "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "
     "without labels; negative where another class wins",
@@ -124,22 +125,27 @@ class Margins(Measured):
         return Document(title=f"Margins of {self.name}", blocks=tuple(blocks))
 
     def _histogram(self) -> Chart:
-        low, high = min(self.margin), max(self.margin)
-        width = (high - low) / BINS or 1.0
-        counts = [0] * BINS
+        width = _round_width(max(self.margin) - min(self.margin))
+        first, last = (math.floor(end / width) for end in (min(self.margin), max(self.margin)))
+        counts = [0] * (last - first + 1)
         for value in self.margin:
-            counts[min(int((value - low) / width), BINS - 1)] += 1
-        labels = tuple(f"{low + (place + 0.5) * width:.3g}" for place in range(BINS))
-        bars = Series(
-            name="samples", style="spans", values=(0.0,) * BINS, until=tuple(count / len(self) for count in counts)
-        )
+            counts[math.floor(value / width) - first] += 1
+        shares = tuple(count / len(self) for count in counts)
         return Chart(
             title="How the margins are spread",
-            labels=labels,
-            series=(bars,),
+            labels=tuple(f"{place * width:.6g}" for place in range(first, last + 1)),
+            series=(Series(name="samples", style="spans", values=(0.0,) * len(counts), until=shares),),
             axis="share of the samples",
-            caption="Bars stand at the middle of equal ranges of the margin; below zero another class wins.",
+            caption=f"A bar holds the margins from the number below it up to {width:g} more; below zero another class "
+            "wins.",
         )
+
+
+def _round_width(reach: float) -> float:
+    """Return 1, 2 or 5 times a power of ten such that about `BINS` ranges of this width cover a reach."""
+    least = reach / BINS or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least)
 
 
 def _middle(values: tuple[float, ...]) -> float:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
-from ..core.files import write_text
-from ..core.plain import plain
+from ..core.errors import InputError, said
+from ..core.files import read_json, write_text
+from ..core.plain import plain, rebuilt
 from ..report.document import Block, Document, Glossary, Text
 from ..report.glossary import glossary
 from ..report.shown import Shown
 
 SCHEMA_VERSION = 1
 """Of the JSON forms; a change that breaks readers raises it."""
+VERBS = {"spectrum": "hessian"}
+"""What returns a result where it has another name."""
 
 
 class Measured(Shown):
@@ -41,6 +44,31 @@ class Measured(Shown):
         if path is not None:
             write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
         return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
+        """Return the result that `to_json` wrote; vectors are not stored.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, is no JSON, or holds no result of this kind and version.
+        """
+        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
+        given = source if isinstance(source, Mapping) else read_json(source)
+        kind = cls.__name__.lower()
+        try:
+            if given["type"] != kind or given["schema_version"] != SCHEMA_VERSION:
+                raise ValueError("it is of another type or version")
+            made = rebuilt(cls, given)
+            made.document()  # what cannot be shown is damaged
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{name} holds no result of normscope.{VERBS.get(kind, kind)} ({said(error)}): write one with "
+                "to_json(path)"
+            ) from error
+        return made
 
 
 def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:

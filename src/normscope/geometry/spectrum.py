@@ -30,7 +30,8 @@ class Density:
         values: the density there; over the whole axis it sums up to 1.
         errors: standard errors over the random vectors.
         width: of the Gaussian that every eigenvalue is drawn as.
-        near_zero: the share of eigenvalues within a thousandth of the largest of zero, with its standard error.
+        near_zero: the share of eigenvalues within a thousandth of the largest of zero; the error is the standard error
+            and what the nodes of the quadrature leave open: the share may be larger by it.
     """
 
     places: tuple[float, ...]

@@ -25,7 +25,8 @@ from .spectrum import Spectrum
 MATRIX = {"hessian": "the Hessian", "gauss-newton": "the Gauss-Newton matrix"}
 READING = (
     "Each eigenvalue is the curvature of the loss along one direction of the weights. The residual norm(H v - value v) "
-    "says how good its direction is; the error of the eigenvalue is estimated from it."
+    "says how good its direction is; the error of the eigenvalue is estimated from it. Of eigenvalues within about "
+    "1e-4 of each other one may be missing."
 )
 LEARNING_RATE = (
     "Gradient descent with a learning rate above 2/lambda_max leaves a bowl of this curvature. Networks are no bowls: "
@@ -166,9 +167,10 @@ def _density(found: Spectrum, brief: bool) -> list[Block]:
     if density is None:
         return []
     share = density.near_zero
+    most = min(share.value + share.error, 1.0)
     text = (
-        f"{100 * share.value:.3g} % (± {100 * share.error:.2g}) of the eigenvalues are within a thousandth of the "
-        "largest of zero."
+        f"About {100 * share.value:.2g} % of the eigenvalues, and hardly more than {100 * most:.2g} %, are within a "
+        "thousandth of the largest of zero."
     )
     if found.trace is not None:
         text += f" The trace is {found.trace.value:.4g} ± {found.trace.error:.2g}."

@@ -20,6 +20,20 @@ class Quadrature:
     weights: Tensor
     form: float
 
+    def share(self, limit: float) -> tuple[float, float]:
+        """Return the weight of the nodes within a limit of zero, and the most that the spectrum can have there.
+
+        The nodes are rising. What lies between two neighbours may weigh as much as both of them together: the most is
+        the weight of the nodes within the limit and of their neighbours (the inequality of Chebyshev, Markov and
+        Stieltjes).
+        """
+        inside = self.nodes.abs() <= limit
+        below = torch.roll(self.nodes, -1) >= -limit
+        above = torch.roll(self.nodes, 1) <= limit
+        below[-1:], above[:1] = True, True
+        most = self.weights[inside | (below & (self.nodes < 0)) | (above & (self.nodes > 0))].sum()
+        return float(self.weights[inside].sum()), float(most)
+
 
 def quadratures(
     operator: Operator,

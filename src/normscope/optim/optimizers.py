@@ -189,14 +189,22 @@ class SphereSGD(_SphereOptimizer):
                 self.state[parameter]["momentum_buffer"] = buffer
 
     def _turn(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        for parameter in params:
+        count, units = len(params), self._units(group, params)
+        for parameter, spheres in zip(params, units, strict=True):
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+                self.state[parameter]["along"] = parameter.new_zeros(spheres)
         held = [self.state[parameter]["momentum_buffer"] for parameter in params]
-        count, units = len(params), self._units(group, params)
         with as_rows(units * 3, group["axis"], [*params, *_gradients(group, params), *held]) as rows:
-            ys, gradients, ds = rows[:count], rows[count : 2 * count], rows[2 * count :]
-            momentum_step(ys, gradients, ds, lr=group["lr"], momentum=group["momentum"], clip=group["clip"])
+            momentum_step(
+                rows[:count],
+                rows[count : 2 * count],
+                rows[2 * count :],
+                [self.state[parameter]["along"] for parameter in params],
+                lr=group["lr"],
+                momentum=group["momentum"],
+                clip=group["clip"],
+            )
 
 
 class SphereAdam(_SphereOptimizer):
@@ -288,7 +296,7 @@ class SphereAdam(_SphereOptimizer):
             if not state:
                 state["step"] = torch.tensor(0.0)
                 state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros(units, dtype=parameter.dtype, device=parameter.device)
+                state["exp_avg_sq"] = parameter.new_zeros(units)
             state["step"] += 1
             by_step.setdefault(int(state["step"]), []).append(parameter)
         for step, alike in by_step.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy
 
 from .cells import format_cell
-from .document import Column, Curve, Curves, Table
+from .document import Circle, Column, Curve, Curves, Table
 
 Point = tuple[float, float]
 
@@ -143,6 +143,13 @@ def _least(values: Sequence[float]) -> float | None:
 
 def _most(values: Sequence[float]) -> float | None:
     return max((value for value in values if not math.isnan(value)), default=None)
+
+
+def path_ends(circle: Circle) -> Table:
+    """Return the ends of paths around a circle as lines of text, for a terminal."""
+    rows = tuple((path.name, *path.points[-1]) for path in circle.paths if path.points)
+    columns = (Column(title="path", kind="name"), *(Column(title=t, kind="number") for t in (circle.along, "radius")))
+    return Table(title=circle.title, columns=columns, rows=rows, caption=circle.caption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -251,7 +252,34 @@ class Curves:
                 raise ValueError(f"curve {curve.name!r} of {self.title!r}: a depth of {curve.depth}")
 
 
-Block = Table | Text | Figures | Notice | Steps | Glossary | Chart | Curves
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """Paths in a plane beside the circle of radius 1, drawn with both axes alike.
+
+    Attributes:
+        paths: what is drawn; the points are pairs (angle in radians, radius), in the order they are walked.
+        title: stands above.
+        caption: stands below: how to read it.
+        along: what the angle is.
+        term: what papers call that which the title names in plain words.
+
+    Raises:
+        ValueError: a point is no finite number.
+    """
+
+    paths: tuple[Curve, ...]
+    title: str = ""
+    caption: str = ""
+    along: str = "angle"
+    term: str = ""
+
+    def __post_init__(self) -> None:
+        for path in self.paths:
+            if not all(math.isfinite(number) for point in path.points for number in point):
+                raise ValueError(f"path {path.name!r} of {self.title!r}: a point is no finite number")
+
+
+Block = Table | Text | Figures | Notice | Steps | Glossary | Chart | Curves | Circle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

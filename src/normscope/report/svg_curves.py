@@ -181,12 +181,12 @@ def _curve(curves: Curves, number: int, plot: Plot) -> str:
         pieces[-1].append((px, py))
         if dotted:
             drawn.append(tag("circle", class_=f"mark {kind}", cx=px, cy=py, r=3))
-    path = "".join(_path(piece) for piece in pieces if piece)
+    path = "".join(path_text(piece) for piece in pieces if piece)
     line = tag("path", class_=f"line {kind}", d=path) if path else ""
     return tag("g", line, *drawn, class_="curve")
 
 
-def _path(points: list[tuple[float, float]]) -> str:
+def path_text(points: list[tuple[float, float]]) -> str:
     """Return a line through points: each but the first by its distance from the one before, which is shorter."""
     (x, y), *others = [(round(10 * px), round(10 * py)) for px, py in points]
     written = f"M{number_text(x / 10)} {number_text(y / 10)}l"

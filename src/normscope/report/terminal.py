@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from ..core.untouched import random_as_found
 from .cells import format_cell, visible
-from .curves import as_table
+from .curves import as_table, path_ends
 from .document import (
     Block,
     Chart,
+    Circle,
     Column,
     Curves,
     Document,
@@ -103,6 +104,8 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
                 _say(console, f"{block.title}: nothing was measured", "dim")
             else:
                 _print_table(shown, console)
+        case Circle():
+            _print_table(path_ends(block), console)
         case Figures():
             wide = max((len(visible(item.label)) for item in block.items), default=0)
             for item in block.items:

@@ -1,0 +1,124 @@
+"""Paths around a circle as inline SVG; colours and fonts come from the style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.markup import escaped
+from .curves import count_text
+from .document import Circle, Curve
+from .drawing import number_text, tag
+from .scale import ticks
+from .svg_curves import colour, path_text
+
+WIDTH, NARROW = 940.0, 372.0
+"""Pixels of the whole picture from left to right, and the same on a telephone."""
+
+LEAST, MOST = 90.0, 420.0
+"""Pixels of the plot from top to bottom."""
+
+ROOM = 46.0
+"""Pixels around the plot, for names and numbers."""
+
+ARC = 60
+"""Straight pieces that the circle is drawn as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Which part of the plane is seen: turned such that the middle of all angles points up."""
+
+    middle: float
+    left: float
+    top: float
+    scale: float
+    size: tuple[float, float]
+
+    def point(self, angle: float, radius: float) -> tuple[float, float]:
+        """Return where a point is drawn."""
+        x, y = _flat(angle - self.middle, radius)
+        return ROOM + (x - self.left) * self.scale, ROOM + (self.top - y) * self.scale
+
+
+def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
+    """Return paths around a circle as one `<svg>` element, both axes alike, as large as there is room for.
+
+    Args:
+        circle: what to draw.
+        narrow: for the screen of a telephone.
+
+    Returns:
+        Markup without ids, styles or scripts; empty if no path has a point.
+    """
+    if not any(path.points for path in circle.paths):
+        return ""
+    low, high = _ends(circle)
+    view = _view(circle, low, high, (NARROW if narrow else WIDTH) - 2 * ROOM)
+    width, height = view.size
+    ring = [view.point(low + (high - low) * step / ARC, 1.0) for step in range(ARC + 1)]
+    return tag(
+        "svg",
+        tag("path", class_="rule ring", d=path_text(ring)),
+        *_angles(view, low, high, 4 if narrow else 7),
+        tag("text", escaped(circle.along), class_="axis", x=2, y=14) if circle.along else "",
+        *(_path(path, number, view) for number, path in enumerate(circle.paths)),
+        class_="chart curves",
+        viewBox=f"0 0 {number_text(width)} {number_text(height)}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=circle.title or "paths around a circle",
+    )
+
+
+def _ends(circle: Circle) -> tuple[float, float]:
+    """Return the angles between which the circle is drawn: those of the paths, and some more; a turn at most."""
+    angles = [angle for path in circle.paths for angle, _ in path.points]
+    room = 0.08 * (max(angles) - min(angles)) or 0.1
+    low, high = min(angles) - room, max(angles) + room
+    return low, min(high, low + 2 * math.pi)
+
+
+def _view(circle: Circle, low: float, high: float, width: float) -> View:
+    """Return the view that holds all paths and the circle beside them."""
+    middle = (low + high) / 2
+    places = [_flat(angle - middle, radius) for path in circle.paths for angle, radius in path.points]
+    places += [_flat(low + (high - low) * step / ARC - middle, 1.0) for step in range(ARC + 1)]
+    xs, ys = [x for x, _ in places], [y for _, y in places]
+    wide, tall = max(max(xs) - min(xs), 1e-9), max(max(ys) - min(ys), 1e-9)
+    scale = min(width / wide, MOST / tall)
+    height = max(tall * scale, LEAST)
+    return View(
+        middle=middle,
+        left=(min(xs) + max(xs) - width / scale) / 2,
+        top=(min(ys) + max(ys) + height / scale) / 2,
+        scale=scale,
+        size=(width + 2 * ROOM, height + 2 * ROOM),
+    )
+
+
+def _flat(angle: float, radius: float) -> tuple[float, float]:
+    """Return x and y of a point; the angle 0 points up, and angles go round to the right."""
+    return radius * math.sin(angle), radius * math.cos(angle)
+
+
+def _angles(view: View, low: float, high: float, about: int) -> Iterator[str]:
+    """Yield short lines across the circle at round angles, with their numbers inside of it."""
+    for angle in ticks(low, high, about=about):
+        x, y = view.point(angle, 1.0)
+        dx, dy = _flat(angle - view.middle, 1.0)
+        yield tag("line", class_="grid", x1=x - 6 * dx, y1=y + 6 * dy, x2=x + 6 * dx, y2=y - 6 * dy)
+        yield tag("text", count_text(angle), class_="tick", x=x - 20 * dx, y=y + 20 * dy + 4, text_anchor="middle")
+
+
+def _path(path: Curve, number: int, view: View) -> str:
+    """Return one group with the line of a path, and a dot at its end."""
+    places = [view.point(angle, radius) for angle, radius in path.points]
+    if not places:
+        return ""
+    kind = colour(path, number)
+    x, y = places[-1]
+    end = tag("circle", tag("title", escaped(path.name)), class_=f"mark {kind}", cx=x, cy=y, r=4)
+    return tag("g", tag("path", class_=f"line {kind}", d=path_text(places)), end, class_="curve")
