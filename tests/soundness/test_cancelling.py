@@ -12,6 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds import certificate
+from normscope.bounds.balls import reach, reach_state
+from normscope.bounds.ellipsoids import ellipsoid, optimised
+from normscope.bounds.ellipsoids.ellipsoid import image
 from normscope.linalg import folding, writing
 
 LARGE = 1e18
@@ -103,3 +107,89 @@ def test_folding_what_cancels_would_be_seen(monkeypatch):
     monkeypatch.setattr(folding, "cancels", lambda linear: False)
     monkeypatch.setattr(writing, "cancels", lambda linear: False)
     assert false_figures(*networks(*drawn(1)[0])["before a relu"], [{}])
+
+
+def biased(weight: list[list[float]]) -> nn.Linear:
+    """A layer whose ReLUs stay on."""
+    layer = nn.Linear(len(weight[0]), len(weight), dtype=torch.float64)
+    layer.weight.data, layer.bias.data = torch.tensor(weight, dtype=torch.float64), torch.full((len(weight),), 10.0)
+    return layer.double()
+
+
+def nearly(share: float, count: int, seed: int = 0) -> list[tuple[float, float, float]]:
+    """Weights whose sum 3a + 7b + 5c is a small number: its square is below the rounding of squares."""
+    rng = random.Random(seed)
+    pairs = [(rng.random(), rng.random()) for _ in range(count)]
+    return [(a, b, (share - (a * 3 + b * 7)) / 5) for a, b in pairs]
+
+
+def ball_uppers(weights: Sequence[tuple[float, float, float]], **options: Any) -> list[tuple[float, float]]:
+    """Bounds over balls in which all units stay on, and the constants there."""
+    found = []
+    for a, b, c in weights:
+        model = nn.Sequential(biased([[a], [b], [c]]), nn.ReLU(), linear([[3.0, 7.0, 5.0]])).eval()
+        found.append((ns.lipschitz(model, BATCH, scope="ball", radius=0.1, **options).upper, abs(left(a, b, c))))
+    return found
+
+
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+@pytest.mark.parametrize("share", [1e-7, 1e-9, 0.0])
+def test_units_that_stay_on_cancel_over_a_ball(share, effort):
+    assert all(upper >= truth * (1 - 1e-9) for upper, truth in ball_uppers(nearly(share, 3), effort=effort))
+
+
+def test_squares_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(reach, "raised", lambda matrix, allowance: matrix)
+    monkeypatch.setattr(reach_state, "image_above", image)
+    assert any(upper < 0.9 * truth for upper, truth in ball_uppers(nearly(1e-10, 3)))
+
+
+@pytest.mark.parametrize("weights", nearly(1e-9, 2, seed=1), ids=["0", "1"])
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_radii_end_where_the_class_changes(weights, effort):
+    rate = left(*weights)
+    last = linear([[1e9, 0.0], [0.0, 0.0]])
+    last.bias = nn.Parameter(torch.tensor([-150e9 + 0.2e9 * rate, 0.0], dtype=torch.float64))
+    first = biased([[weight] for weight in weights])
+    model = nn.Sequential(first, nn.ReLU(), linear([[3.0, 7.0, 5.0], [0.0] * 3]), last).eval()
+    found = ns.certified_radius(model, torch.zeros(1, 1, dtype=torch.float64), effort=effort)
+    assert float(found.radius[0]) <= 0.21
+
+
+def chained(slope: float, a: float, b: float, c: float) -> tuple[nn.Module, float]:
+    """Layers that cancel but for a leaky ReLU that is nearly linear, and the exact constant."""
+    model = nn.Sequential(linear([[a], [b], [c]]), nn.LeakyReLU(slope), linear([[3.0, 7.0, 5.0]])).eval()
+    terms, leak = [Fraction(a) * 3, Fraction(b) * 7, Fraction(c) * 5], Fraction(slope)
+    sides = [sum(t * (1 if (t > 0) is up else leak) for t in terms) for up in (True, False)]
+    return model, float(max(map(abs, sides)))
+
+
+@pytest.mark.parametrize("slope", [1.0, 1.0 - 2.0**-53, 1.0 - 1e-14, 1.0 - 1e-9], ids=str)
+def test_paths_through_nearly_linear_units(slope):
+    for weights in drawn(2):
+        assert not false_figures(*chained(slope, *weights), [{}])
+
+
+@pytest.mark.parametrize("slope", [1.0 - 1e-12, 1.0 - 1e-9], ids=str)
+def test_patterns_of_nearly_linear_units(slope):
+    for weights in nearly(0.0, 1, seed=2):
+        assert not false_figures(*chained(slope, *weights), [{"effort": "exact"}])
+
+
+def test_paths_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(certificate, "_followed", lambda *_: 0.0)
+    assert any(false_figures(*chained(1.0, *weights), [{}]) for weights in drawn(4))
+
+
+def test_patterns_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(optimised, "image_above", image)
+    monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance: matrix)
+    cases = [chained(1.0 - 1e-12, *weights) for weights in nearly(0.0, 2, seed=2)]
+    assert any(false_figures(*case, [{"effort": "exact"}]) for case in cases)
+
+
+def test_slopes_that_cancel_are_no_lower_side_of_a_domain():
+    for a, b, c in drawn(3):
+        model = nn.Sequential(biased([[a], [b], [c]]), nn.ReLU(), linear([[3.0, 7.0, 5.0]]), linear([[LARGE]])).eval()
+        question = {"scope": "domain", "domain": ns.domain(model, [BATCH])}
+        assert not false_figures(model, LARGE * abs(left(a, b, c)), [question])

@@ -31,10 +31,6 @@ EIGEN = 8.0
 """Multiplications that the eigenvalues of a matrix take, over the cube of its order."""
 
 
-FAINTEST = 1e-140
-"""Rows this small beside the others of a product end LipLT's chain: the next weights may take them below all floats."""
-
-
 class State(Protocol):
     """A certificate for the chain up to some activation, ready to be carried one layer further."""
 
@@ -131,8 +127,6 @@ class LipLT:
         for path, factor, before in self.terms:
             product = c * _follow(weight, path)
             size = float(product.abs().amax())
-            if c != 0 and _vanished(weight, path, product, size):
-                return bound, None
             error = abs(c) * _followed(weight, path, before) + 8.0 * UNIT * float(l2(product))
             scale = max(size, error)
             if scale > 0:  # kept near 1, so that long chains do not overflow
@@ -273,13 +267,6 @@ def _followed(weight: Tensor, path: Tensor | None, error: float) -> float:
         return 0.0
     size = float(l2(weight))
     return (gamma(2.0 * weight.shape[1] + 8.0) * size * float(l2(path)) + size * error) * (1.0 + 1e-9)
-
-
-def _vanished(weight: Tensor, path: Tensor | None, product: Tensor, size: float) -> bool:
-    """Say whether a row of a product that need not be zero is, or nearly so: a later weight may bring it back."""
-    used = (weight != 0).double()
-    used = used.amax(1) if path is None else used @ (path != 0).any(1).double()
-    return bool(((product.abs().amax(1) <= FAINTEST * size) & (used > 0)).any())
 
 
 def _log_norm(matrix: Tensor) -> float:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...core.rounding import UNIT, gamma
+from ...core.rounding import gamma
 from ...rules.local.local import Part, flat, wide
-from ..ellipsoids.ellipsoid import image
+from ..ellipsoids.ellipsoid import raised, reach, roots
 from .expansion import largest_eigenvalue
 
 SHRUNK = 1e-9
@@ -119,8 +119,8 @@ def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tens
     own = move.form @ crossed
     kept, size = move.kept, move.kept.numel() + len(move.form)
     rounded = size * gamma(2.0 * q.shape[-1] + 16.0)
-    own = raised((own + own.mT) / 2, rounded * _reach(move.form, q).square())
-    before = raised(q[:, kept][:, :, kept], rounded * _roots(q)[:, kept].square())
+    own = raised((own + own.mT) / 2, rounded * reach(move.form, q).square())
+    before = raised(q[:, kept][:, :, kept], rounded * roots(q)[:, kept].square())
     chosen = multipliers(own, move) if sigmas is None else sigmas
     inner = torch.cat([s[:, p.inner] for s, p in zip(chosen, move.pieces, strict=True)], 1)
     spreads = [
@@ -130,34 +130,14 @@ def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tens
     middle = _middle(own, inner)
     across, rounded = crossed[:, kept], size * gamma(2.0 * len(move.form) + 16.0)
     hat = own + own @ middle @ own
-    hat = raised((hat + hat.mT) / 2, rounded * _reach(own, middle).square())
-    rest = raised(before + across @ middle @ across.mT, rounded * _reach(across, middle).square())
+    hat = raised((hat + hat.mT) / 2, rounded * reach(own, middle).square())
+    rest = raised(before + across @ middle @ across.mT, rounded * reach(across, middle).square())
     value = _pushed(move, _pushed(move, hat).mT) + torch.diag_embed(torch.stack(spreads).sum(0))
     beside = _pushed(move, (across + across @ middle @ own).mT).mT
     rounded = (kept.numel() + value.shape[-1]) * gamma(2.0 * len(move.form) + 16.0)
-    there = _pushed(move, _roots(hat)[..., None], absolute=True)[..., 0]
+    there = _pushed(move, roots(hat)[..., None], absolute=True)[..., 0]
     value = raised((value + value.mT) / 2, rounded * there.square())
-    return _joined(raised(rest, rounded * _roots(rest).square()), beside, value)
-
-
-def image_above(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^T with its diagonal raised over the rounding of the two products."""
-    return raised(image(q, form), form.shape[-2] * gamma(2.0 * q.shape[-1] + 16.0) * _reach(form, q).square())
-
-
-def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
-    """Add to the diagonal."""
-    return matrix + torch.diag_embed(allowance.detach() + 4.0 * UNIT * _roots(matrix).square())
-
-
-def _roots(q: Tensor) -> Tensor:
-    """Return how far each entry reaches."""
-    return q.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
-
-
-def _reach(form: Tensor, q: Tensor) -> Tensor:
-    """Return abs(F) times how far each entry reaches: what F g could be if nothing cancelled."""
-    return (form.detach().abs() @ _roots(q)[..., None])[..., 0]
+    return _joined(raised(rest, rounded * roots(rest).square()), beside, value)
 
 
 def multipliers(

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
+from ..ellipsoids.ellipsoid import image_above
 from .expansion import largest_eigenvalue
-from .reach import Carried, image_above, moved, multipliers, shares_of
+from .reach import Carried, moved, multipliers, shares_of
 from .reach_state import Reach
 
 RATE = 0.2

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.rounding import UNIT, gamma
+
 SHRUNK = 1e-9
 """How far below the edge of feasibility the default sigma stays, relatively."""
 
@@ -75,6 +77,26 @@ def image(q: Tensor, form: Tensor) -> Tensor:
     return (moved + moved.mH) / 2
 
 
+def image_above(q: Tensor, form: Tensor) -> Tensor:
+    """Return F Q F^T with its diagonal raised over the rounding of the two products."""
+    return raised(image(q, form), form.shape[-2] * gamma(2.0 * q.shape[-1] + 16.0) * reach(form, q).square())
+
+
+def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
+    """Add to the diagonal."""
+    return matrix + torch.diag_embed(allowance.detach() + 4.0 * UNIT * roots(matrix).square())
+
+
+def roots(q: Tensor) -> Tensor:
+    """Return how far each entry reaches."""
+    return q.detach().diagonal(dim1=-2, dim2=-1).real.clamp(min=0.0).sqrt()
+
+
+def reach(form: Tensor, q: Tensor) -> Tensor:
+    """Return abs(F) times how far each entry reaches: what F g could be if nothing cancelled."""
+    return (form.detach().abs() @ roots(q)[..., None])[..., 0]
+
+
 def advance(
     q: Tensor,
     form: Tensor,
@@ -117,7 +139,10 @@ def advance(
         if known.everywhere:  # Qhat_vv = diag(1/sigma) T diag(1/sigma) - diag(1/sigma)
             own = slopes * inverse / pairs + torch.diag_embed(spread - known.centre.square() / sigma)
         else:
-            own = slopes * (qvv + qvv @ middle @ qvv) + torch.diag_embed(spread)
+            hat = raised(
+                qvv + qvv @ middle @ qvv, qvv.shape[-1] * gamma(2.0 * known.size + 16.0) * reach(qvv, middle).square()
+            )
+            own = slopes * hat + torch.diag_embed(spread)
     if kept.numel() == 0:
         return own
     crossed = q[..., kept, :] @ form.mH
