@@ -1,15 +1,16 @@
 """GLOBAL, DOMAIN, DATA and observed figures of trained networks, and what each costs.
 
     python benchmarks/domain.py [--models FOLDER] [--cifar FILE] [--text FILE ...] [--samples 1000] [--gains 100]
-                                [--norms 299] [--fresh 64] [--only NAME ...] [--effort fast] [--device cpu]
-                                [--json FILE]
+                                [--norms 299] [--fresh 64] [--margin 0.0] [--only NAME ...] [--effort fast]
+                                [--device cpu] [--json FILE]
 
 Without arguments: the four networks of `normscope demo`, trained on scikit-learn's digits. FOLDER holds `networks.py`
-with `load(name)`, FILE an npz with uint8 images `train` and `test` of shape (n, 3, 32, 32), the texts are bytes for the
-language model. `--samples` inputs define each domain, `--gains` of them the one with the gains of blocks (0 leaves it
-out). Coverage and observed figures are those of `--fresh` other inputs (test images, other windows of the texts), and
-Jacobians at `--norms` of these give DATA: 299 are enough for 99 % at a confidence of 95 % (0 leaves it out). A pass is
-one forward of the model in float64; processor seconds are those of one thread unless OMP_NUM_THREADS says otherwise.
+with `load(name)`, FILE an npz with uint8 images `train` and `test` of shape (n, 3, 32, 32), the texts are bytes for
+the language model. `--samples` inputs define each domain, `--gains` of them the one with the gains of blocks (0 leaves
+it out). Every range is widened by `--margin` of its width. Coverage and observed figures are those of `--fresh` other
+inputs (test images, other windows of the texts), and Jacobians at `--norms` of these give DATA: 299 are enough for 99
+% at a confidence of 95 % (0 leaves it out). A pass is one forward of the model in float64; processor seconds are those
+of one thread unless OMP_NUM_THREADS says otherwise.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def measured(case: Case, options: argparse.Namespace) -> dict[str, object]:
     seen, fresh = seen[: options.samples].to(options.device), fresh[: options.fresh].to(options.device)
     one = pass_seconds(model, fresh[:BATCH])
     row: dict[str, object] = {"network": name, "samples": len(seen), "seconds per pass": one}
-    domain, seconds = timed(lambda: ns.domain(model, list(seen.split(BATCH))))
+    domain, seconds = timed(lambda: ns.domain(model, list(seen.split(BATCH)), margin=options.margin))
     assert isinstance(domain, ns.Domain)
     row |= {"recording seconds": seconds, "recording passes per sample": seconds / len(seen) / max(one, 1e-9)}
     row["coverage"] = domain.coverage([fresh]).to_json()
@@ -115,10 +116,11 @@ def measured(case: Case, options: argparse.Namespace) -> dict[str, object]:
         row |= {"data 99 %": found.log10_upper, "data samples": found.samples, "data seconds": seconds}
     if options.gains:
         few = seen[: options.gains]
-        domain, seconds = timed(lambda: ns.domain(model, list(few.split(BATCH)), record="gains"))
+        domain, seconds = timed(lambda: ns.domain(model, list(few.split(BATCH)), margin=options.margin, record="gains"))
         assert isinstance(domain, ns.Domain)
         bracket = ns.ladder(model, seen[:1], domain=domain)["gains"]
         row |= {"gains": bracket.log10_upper, "gains samples": len(few), "gains seconds": seconds}
+        row["gains coverage"] = domain.coverage([fresh]).to_json()
         row["gains passes per sample"] = seconds / len(few) / max(one, 1e-9)
     return row
 
@@ -133,6 +135,7 @@ def main() -> None:
     parser.add_argument("--gains", type=int, default=100)
     parser.add_argument("--norms", type=int, default=299)
     parser.add_argument("--fresh", type=int, default=64)
+    parser.add_argument("--margin", type=float, default=0.0)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--effort", default="fast")
     parser.add_argument("--device", default="cpu")

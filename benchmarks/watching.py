@@ -1,7 +1,7 @@
 """What watching costs: a training step alone and watched, side by side in one run.
 
     python benchmarks/watching.py                       a 3-block convolutional network with BatchNorm, and an MLP
-    python benchmarks/watching.py --cuda                also ResNet18 on 32x32 images at batch 128, on one GPU
+    python benchmarks/watching.py --cuda                ResNet18 on 32x32 images at batch 128, on one GPU
 
 Variants take turns, a few steps each, on models that start from the same weights; a figure is the median over the
 turns of the time of a turn over that of the same turn without watching, beside it the fastest turn over the fastest
@@ -246,15 +246,16 @@ def compare(title: str, build: Callable[[], nn.Module], batch: int, device: str,
 def main() -> None:
     """Read the arguments and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuda", action="store_true", help="ResNet18 on a GPU too")
+    parser.add_argument("--cuda", action="store_true", help="ResNet18 on a GPU instead")
     parser.add_argument("--turns", type=int, default=16, help="of 50 steps for every variant")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="wandb")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns)
-    compare("MLP", mlp, 128, "cpu", arguments.turns)
     if arguments.cuda:
         compare(f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns)
+        return
+    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns)
+    compare("MLP", mlp, 128, "cpu", arguments.turns)
 
 
 if __name__ == "__main__":

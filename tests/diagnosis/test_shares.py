@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.curve.curve import MARGINS, QUANTILES
+from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.work import DomainWork
 from normscope.bounds.work import Work
 from normscope.core.errors import InputError
 from normscope.diagnosis import auditing
-from normscope.diagnosis.shares import FRESH, ONCE, WHAT
+from normscope.diagnosis.shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
 from normscope.report.document import Chart, Figures
 
 
@@ -93,6 +93,30 @@ def test_a_fast_audit_leaves_it_out_and_says_how_to_get_it() -> None:
     assert "shares" not in audit.cost.seconds
     assert any("DATA and DOMAIN" in note for note in audit.notes)
     assert len(labels(audit)) == 4
+
+
+def deep() -> nn.Module:
+    """Four LayerNorms in a row, whose bound over all inputs says nothing."""
+    layers = [layer for _ in range(4) for layer in (nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU())]
+    model = nn.Sequential(*layers)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) + (parameter.dim() == 1))
+    return model.eval()
+
+
+def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain_from_few_samples() -> None:
+    audit = ns.audit(deep(), batches()[0], loader=batches())
+    (point,) = audit.curve.domains
+    assert point.margin == 0.3
+    assert point.coverage.samples == BRIEF_SAMPLES // HELD_OUT
+    assert audit.observed.log10_lower <= point.bracket.log10_upper < audit.lipschitz.log10_upper - 6
+    assert "At any input in the ranges of your data a small change grows at most" in labels(audit)
+    assert audit.curve.samples == BRIEF_SAMPLES - point.coverage.samples
+    with mock.patch("normscope.diagnosis.shares.SMALL", 1.0):
+        assert ns.audit(deep(), batches()[0], loader=batches()).curve is None
+    assert ns.audit(deep(), batches()[0]).curve is None
 
 
 def test_a_domain_that_was_recorded_before_is_one_point() -> None:

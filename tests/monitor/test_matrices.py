@@ -222,7 +222,7 @@ def test_a_search_begins_where_no_weight_can_hide() -> None:
         assert float(found.norms[0]) == pytest.approx(3.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH]), (True, [0, 5, AFRESH + 5])])
+@pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH]), (True, [0, 2, AFRESH + 2])])
 def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +230,8 @@ def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     norms, site = Norms(), ("a", "linear", 0)
     geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
     monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turn) or settled(*args))
-    for turn in range(AFRESH + 8):
-        if doubted and turn == 5:
+    for turn in range(AFRESH + 3):
+        if doubted and turn == 2:
             norms.doubt(site)
         norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=Budget(None))
     assert made == searches

@@ -208,11 +208,11 @@ class Work:
         if effort != "fast":
             tightening = self.budget.search(TIGHTENING)
             tight = tightening.attempt(self.tightened, lambda: None)
-            if tight is not None and self.certificate is not None:
+            least = min(uppers, key=lambda name: uppers[name].log10)
+            if tight is not None and self.certificate is not None and tight.log10 <= uppers[least].log10:
                 uppers["tight"] = tight
                 proofs["tight"] = None if proof is None else self._proof(proof, self.certificate)
-            elif tightening.cut or self.budget.cut:  # what is known without it
-                least = min(uppers, key=lambda name: uppers[name].log10)
+            elif tight is not None or tightening.cut or self.budget.cut:  # what is known without it
                 uppers["tight"], proofs["tight"] = uppers[least], proofs[least]
         best = smallest(list(uppers.values()))
         method = next(name for name, value in uppers.items() if value.log10 == best.log10)

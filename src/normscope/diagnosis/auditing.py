@@ -33,7 +33,7 @@ from .findings import look
 from .result import Audit
 from .rows import from_data, from_graph, weight_norms
 from .sensitivities import sensitivities
-from .shares import WHAT, audited_curve
+from .shares import WHAT, audited_curve, worth_it
 from .signal import Signal
 from .signal_pass import watch_signal
 from .streaming import first_names, watch_data
@@ -44,14 +44,16 @@ PARTS = (
 )
 """What an audit does, in this order."""
 THOROUGH = ("shares", "radii", "sensitivity")
-"""Those of them that only a thorough audit does; shares of the data also one that is given a domain."""
+"""Those of them that only a thorough audit does as a rule: a fast one takes shares of the data over a domain that it is
+given, and of a small network whose bound over all inputs says nothing."""
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
 DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough"; so does the growth by share of the data (DATA and DOMAIN), which also needs loader=.'
+    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN), which '
+    "also needs loader=."
 )
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
@@ -96,7 +98,8 @@ def audit(
         effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
             a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
             radii, sensitivity to the weights, and with a loader the growth by share of the data (`curve`), which take
-            many times as long.
+            many times as long. A fast audit with a loader has one point of the curve where the network is small and the
+            bound over all inputs says nothing.
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
         seed: of random starts (Jacobians, searches).
@@ -193,10 +196,11 @@ def audit(
             norms = weight_norms(work)
         with meter.part("bounds"):
             rungs = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
-        if sound and (domain is not None or (thorough and loader is not None)):
+        if sound and (domain is not None or (loader is not None and (thorough or worth_it(work, rungs)))):
             limited = budget.share(CURVE_SHARE)
+            options = {"domain": domain, "brief": not thorough, "budget": limited, "seed": seed}
             with meter.part("shares"):
-                curve = _curve(work, loader, rungs["best"], domain, limited, seed, skipped)
+                curve = _curve(work, loader, rungs["best"], options, skipped)
         sensitivity: dict[str, Bracket] = {}
         if thorough and sound:
             with meter.part("radii"):
@@ -310,14 +314,12 @@ def _curve(
     work: Work,
     loader: Iterable[Any] | None,
     everywhere: Bracket,
-    domain: Domain | None,
-    budget: Budget,
-    seed: int,
+    options: dict[str, Any],
     skipped: list[tuple[str, str]],
 ) -> ShareCurve | None:
     """Return the growth by share of the data, or say that there was no time for it."""
-    found = budget.attempt(
-        lambda: (audited_curve(work, loader, everywhere, skipped, domain=domain, budget=budget, seed=seed),), lambda: ()
+    found = options["budget"].attempt(
+        lambda: (audited_curve(work, loader, everywhere, skipped, **options),), lambda: ()
     )
     skipped += [] if found else [(WHAT, NOT_REACHED)]
     return found[0] if found else None

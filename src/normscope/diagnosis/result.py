@@ -164,8 +164,8 @@ class Audit(Shown):
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
-        curve: how much a small change grows by the share of the data, where it was thorough and had a loader, or was
-            given a domain; otherwise `None`.
+        curve: how much a small change grows by the share of the data, where it had a loader and was thorough (or the
+            network is small and has no useful bound over all inputs), or was given a domain; otherwise `None`.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         signal: values and gradients of the input and of every layer's output, at the batch; `None` if the model could

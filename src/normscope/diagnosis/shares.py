@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,21 +13,33 @@ from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.order import draws_needed
 from ..bounds.domain.domain import Domain
 from ..bounds.domain.work import DomainWork
-from ..bounds.passes import passes
+from ..bounds.passes import multiplications, passes
 from ..bounds.work import OBSERVED_PASSES, USUAL_STEPS, Work
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, JacobianError
 from ..graph.call import arguments, batches_of
+from .findings.loose import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
 """What the headline speaks of, as far as the samples go."""
 WORK, FEWEST, FEWEST_NORMS = 3e11, 100, 29
 """Multiplications for either figure, samples that define domains in the largest networks, and samples at which their
 Jacobians are taken: enough to speak of 90 %."""
+SMALL, BRIEF_SAMPLES, BRIEF_WIDTHS = 5e5, 150, ((0.0, 0.3),)
+"""A fast audit takes it of networks with at most so many multiplications a pass, from so many samples and with one
+domain, wide enough that fresh samples lie inside as a rule."""
 WHAT = "DATA and DOMAIN, the growth by share of the data"
 ONCE = "the loader can be read once only, and that was for the statistics: pass a DataLoader or a list of batches"
 FRESH = "the coverage counts the loader's samples as fresh: they must not be those that defined the domain"
+
+
+def worth_it(work: Work, rungs: Mapping[str, Bracket]) -> bool:
+    """Say whether a fast audit takes it: where the bound over all inputs says nothing, of a small network."""
+    best, observed = rungs.get("best"), rungs.get("observed")
+    if best is None or observed is None or useful(best.log10_upper, observed.log10_upper) is not None:
+        return False
+    return multiplications(work.graph) <= SMALL
 
 
 def audited_curve(
@@ -37,13 +49,14 @@ def audited_curve(
     skipped: list[tuple[str, str]],
     *,
     domain: Domain | None,
+    brief: bool,
     budget: Budget,
     seed: int,
 ) -> ShareCurve | None:
     """Return the curve of an audited model, or say why there is none.
 
     How many samples it takes is counted from shapes. With a domain there is one point, the bound over it and its
-    coverage by the loader; otherwise DATA and domains of several widths.
+    coverage by the loader; otherwise DATA and domains of several widths, or of one width and from few samples.
 
     Args:
         work: on the captured model.
@@ -51,21 +64,22 @@ def audited_curve(
         everywhere: the bound over all inputs.
         skipped: takes the reason.
         domain: what the user recorded.
+        brief: few samples and one width.
         budget: of all of it.
         seed: of the starts of Lanczos.
     """
     if isinstance(loader, Iterator):
         skipped.append((WHAT, ONCE))
         return None
-    samples = passes(work.graph, SAMPLES, work=WORK, least=FEWEST)
+    samples = BRIEF_SAMPLES if brief else passes(work.graph, SAMPLES, work=WORK, least=FEWEST)
     try:
         if domain is not None:
             return _over(domain, work, loader, everywhere, samples)
-        needed = draws_needed(SHARE, CONFIDENCE)
+        needed = FEWEST_NORMS if brief else draws_needed(SHARE, CONFIDENCE)
         return measured_curve(
             work,
             [] if loader is None else loader,
-            widths=checked_widths(QUANTILES, MARGINS),
+            widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
             samples=samples,
             norms=passes(work.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
             share=SHARE,

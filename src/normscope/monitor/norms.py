@@ -17,8 +17,9 @@ from .schedule import Tier
 
 PATIENCE = 20
 """Measured steps after which a place has its turn whatever it costs."""
-AFRESH = 20
-"""Turns of a layer after which its norm is searched for from the start: another direction may be the largest now."""
+AFRESH = 4
+"""Turns of a layer after which its norm is searched for from the start: another direction may be the largest now, and
+steps from those that were known are slow to meet it."""
 
 
 class Turns:
