@@ -15,7 +15,7 @@ from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, Local, Step
-from ..ellipsoids.ellipsoid import image_above
+from ..ellipsoids.ellipsoid import image_above, raised
 from ..segments import Form
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
@@ -115,7 +115,8 @@ class Reach:
                 matrices[seen[key]] = torch.cat([self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1)
             self.stands[name] = seen[key]
         stacked = torch.cat(list(matrices.values()))
-        return stacked @ stacked.mT
+        rounded = len(stacked) * gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
+        return raised(stacked @ stacked.mT, rounded * stacked.square().sum(-1))
 
     def _block(self, linear: LinearMap | None, rows: int, columns: int) -> Tensor:
         if linear is None:
