@@ -21,6 +21,8 @@ from normscope.bounds.folded import propagate
 from normscope.bounds.torus import run as torus_run
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.bounds.work import Work
+from normscope.core.bracket import Evidence
+from normscope.core.rounding import Upper, root_sum_squares, total
 from normscope.linalg import folding, writing
 from normscope.linalg.norms import upper
 
@@ -291,3 +293,10 @@ def test_waves_without_their_rounding_would_be_seen(monkeypatch):
     monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance: matrix)
     slope = 1.0 - 2.0**-53
     assert any(waves(slope, "field", *weights) < 0.99 * left(*weights) for weights in nearly(1e-7, 4, seed=3))
+
+
+def test_a_zero_that_may_be_rounded_is_not_proven():
+    rounded, proven = Upper(-math.inf, Evidence.NUMERICAL, ""), Upper(0.0, Evidence.PROVEN, "")
+    for rule in (total, root_sum_squares):
+        for bounds in ([rounded], [rounded, rounded], [rounded, proven], [rounded, proven, proven]):
+            assert rule(bounds).evidence == Evidence.NUMERICAL
