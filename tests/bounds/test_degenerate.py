@@ -276,8 +276,8 @@ def test_degenerate_networks_of_two_layers_are_sound(seed: int) -> None:
 # ------------------------------------------------------------------------------- planted bugs
 
 BUGS = {
-    "vanished rows go on": (
-        lambda patch: patch.setattr(certificate, "_vanished", lambda *_: False),
+    "what is lost of a path is not counted": (
+        lambda patch: patch.setattr(certificate, "_followed", lambda *_: 0.0),
         lambda: test_a_row_that_vanishes_and_comes_back("by 1e-130, three times"),
     ),
     "what underflow takes is not counted": (

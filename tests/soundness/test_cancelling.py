@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from fractions import Fraction
@@ -12,9 +13,21 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds import certificate
+from normscope.bounds.balls import reach, reach_state
+from normscope.bounds.ellipsoids import ellipsoid, optimised
+from normscope.bounds.ellipsoids.ellipsoid import image
+from normscope.bounds.folded import propagate
+from normscope.bounds.torus import run as torus_run
+from normscope.bounds.torus.torus import torus_certificate
+from normscope.bounds.work import Work
+from normscope.core.bracket import Evidence
+from normscope.core.rounding import Upper, root_sum_squares, total
 from normscope.linalg import folding, writing
+from normscope.linalg.norms import upper
 
 LARGE = 1e18
+SLOW = pytest.mark.slow
 
 
 def drawn(count: int) -> list[tuple[float, float, float]]:
@@ -85,7 +98,14 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
     return wrong
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.parametrize("name", ["before a relu", "behind a relu", "between two", "convolutions", "branches"])
+def test_no_rung_is_false(name):
+    model, truth = networks(*drawn(1)[0])[name]
+    rungs = Work(model.eval(), BATCH).rungs()
+    assert [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)] == []
+
+
+@SLOW
 @pytest.mark.parametrize("weights", drawn(6), ids=[str(index) for index in range(6)])
 def test_no_figure_is_false(weights):
     assert {name: wrong for name, case in networks(*weights).items() if (wrong := false_figures(*case))} == {}
@@ -102,4 +122,181 @@ def test_no_certificate_is_false(weights, effort):
 def test_folding_what_cancels_would_be_seen(monkeypatch):
     monkeypatch.setattr(folding, "cancels", lambda linear: False)
     monkeypatch.setattr(writing, "cancels", lambda linear: False)
-    assert false_figures(*networks(*drawn(1)[0])["before a relu"], [{}])
+    model, truth = networks(*drawn(1)[0])["before a relu"]
+    assert Work(model.eval(), BATCH).rungs()["best"].upper < 0.9 * truth
+
+
+def biased(weight: list[list[float]]) -> nn.Linear:
+    """A layer whose ReLUs stay on."""
+    layer = nn.Linear(len(weight[0]), len(weight), dtype=torch.float64)
+    layer.weight.data, layer.bias.data = torch.tensor(weight, dtype=torch.float64), torch.full((len(weight),), 10.0)
+    return layer.double()
+
+
+def nearly(share: float, count: int, seed: int = 0) -> list[tuple[float, float, float]]:
+    """Weights whose sum 3a + 7b + 5c is a small number: its square is below the rounding of squares."""
+    rng = random.Random(seed)
+    pairs = [(rng.random(), rng.random()) for _ in range(count)]
+    return [(a, b, (share - (a * 3 + b * 7)) / 5) for a, b in pairs]
+
+
+def ball_uppers(weights: Sequence[tuple[float, float, float]], **options: Any) -> list[tuple[float, float]]:
+    """Bounds over balls in which all units stay on, and the constants there."""
+    found = []
+    for a, b, c in weights:
+        model = nn.Sequential(biased([[a], [b], [c]]), nn.ReLU(), linear([[3.0, 7.0, 5.0]])).eval()
+        found.append((ns.lipschitz(model, BATCH, scope="ball", radius=0.1, **options).upper, abs(left(a, b, c))))
+    return found
+
+
+@pytest.mark.parametrize("effort", ["fast", pytest.param("tight", marks=SLOW)])
+@pytest.mark.parametrize("share", [1e-9, *(pytest.param(share, marks=SLOW) for share in (1e-7, 0.0))])
+def test_units_that_stay_on_cancel_over_a_ball(share, effort):
+    assert all(upper >= truth * (1 - 1e-9) for upper, truth in ball_uppers(nearly(share, 1), effort=effort))
+
+
+@SLOW
+def test_squares_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(reach, "raised", lambda matrix, allowance: matrix)
+    monkeypatch.setattr(reach_state, "image_above", image)
+    assert any(upper < 0.9 * truth for upper, truth in ball_uppers(nearly(1e-10, 3)[:2]))
+
+
+@SLOW
+@pytest.mark.parametrize("weights", nearly(1e-9, 2, seed=1), ids=["0", "1"])
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_radii_end_where_the_class_changes(weights, effort):
+    rate = left(*weights)
+    last = linear([[1e9, 0.0], [0.0, 0.0]])
+    last.bias = nn.Parameter(torch.tensor([-150e9 + 0.2e9 * rate, 0.0], dtype=torch.float64))
+    first = biased([[weight] for weight in weights])
+    model = nn.Sequential(first, nn.ReLU(), linear([[3.0, 7.0, 5.0], [0.0] * 3]), last).eval()
+    found = ns.certified_radius(model, torch.zeros(1, 1, dtype=torch.float64), effort=effort)
+    assert float(found.radius[0]) <= 0.21
+
+
+def chained(slope: float, a: float, b: float, c: float) -> tuple[nn.Module, float]:
+    """Layers that cancel but for a leaky ReLU that is nearly linear, and the exact constant."""
+    model = nn.Sequential(linear([[a], [b], [c]]), nn.LeakyReLU(slope), linear([[3.0, 7.0, 5.0]])).eval()
+    terms, leak = [Fraction(a) * 3, Fraction(b) * 7, Fraction(c) * 5], Fraction(slope)
+    sides = [sum(t * (1 if (t > 0) is up else leak) for t in terms) for up in (True, False)]
+    return model, float(max(map(abs, sides)))
+
+
+NEARLY = [1.0 - 2.0**-53, 1.0 - 1e-14, 1.0 - 1e-9]
+
+
+@SLOW
+@pytest.mark.parametrize("slope", [1.0, *NEARLY], ids=str)
+def test_paths_through_nearly_linear_units(slope):
+    for weights in drawn(1):
+        assert not false_figures(*chained(slope, *weights), [{}])
+
+
+@SLOW
+@pytest.mark.parametrize("slope", [1.0 - 1e-12, 1.0 - 1e-9], ids=str)
+def test_patterns_of_nearly_linear_units(slope):
+    for weights in nearly(0.0, 1, seed=2):
+        assert not false_figures(*chained(slope, *weights), [{"effort": "exact"}])
+
+
+def test_paths_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(certificate, "_followed", lambda *_: 0.0)
+    for model, truth in (chained(1.0, *weights) for weights in drawn(4)):
+        if Work(model, BATCH).rungs()["liplt"].upper < 0.9 * truth:
+            return
+    pytest.fail("no bound is below the truth")
+
+
+@SLOW
+def test_patterns_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(optimised, "image_above", image)
+    monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance: matrix)
+    cases = [chained(1.0 - 1e-12, *weights) for weights in nearly(0.0, 2, seed=2)]
+    assert any(false_figures(*case, [{"effort": "exact"}]) for case in cases)
+
+
+def test_slopes_that_cancel_are_no_lower_side_of_a_domain():
+    for a, b, c in drawn(1):
+        model = nn.Sequential(biased([[a], [b], [c]]), nn.ReLU(), linear([[3.0, 7.0, 5.0]]), linear([[LARGE]])).eval()
+        question = {"scope": "domain", "domain": ns.domain(model, [BATCH])}
+        assert not false_figures(model, LARGE * abs(left(a, b, c)), [question])
+
+
+def thinned(share: float, depth: int, seed: int) -> tuple[nn.Module, float]:
+    """Layers of each of which a small share is left, one after another, and the exact constant."""
+    rng = random.Random(seed)
+    weights = [[[rng.gauss(0, 1)] for _ in range(3)]]
+    path = [Fraction(row[0]) for row in weights[0]]
+    for index in range(depth):
+        unit = [float(value / max(map(abs, path))) for value in path]
+        rows = []
+        for _ in range(1 if index == depth - 1 else 3):
+            row = [rng.gauss(0, 1) for _ in unit]
+            excess = sum(map(float.__mul__, row, unit)) - share * rng.choice((-1, 1)) * rng.uniform(0.5, 1.5)
+            rows.append([entry - excess * along / sum(u * u for u in unit) for entry, along in zip(row, unit)])
+        weights.append(rows)
+        path = [sum(Fraction(entry) * value for entry, value in zip(row, path)) for row in rows]
+    scale = float(1 / abs(path[0]))
+    layers = [linear(rows) for rows in weights]
+    return nn.Sequential(*layers, nn.ReLU(), linear([[scale]])).eval(), float(abs(path[0]) * Fraction(scale))
+
+
+def low_rungs(share: float, depth: int, seeds: range) -> list[str]:
+    """The bounds that lie below the constant."""
+    wrong = []
+    for model, truth in (thinned(share, depth, seed) for seed in seeds):
+        rungs = Work(model, BATCH).rungs()
+        wrong += [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)]
+    return wrong
+
+
+SHARES = [(1e-4, 4), (1e-3, 3), (1e-2, 5), (1e-4, 8)]
+
+
+@pytest.mark.parametrize(("share", "depth"), [(1e-4, 3), *(pytest.param(*case, marks=SLOW) for case in SHARES)])
+def test_little_by_little_is_counted_as_all_at_once(share, depth):
+    assert low_rungs(share, depth, range(1)) == []
+
+
+def test_folding_little_by_little_would_be_seen(monkeypatch):
+    monkeypatch.setattr(folding, "_from", lambda folded, apart: folded)
+    assert low_rungs(1e-4, 3, range(1))
+
+
+def waves(slope: float, ends: str, a: float, b: float, c: float) -> float:
+    """The bound by frequencies of convolutions that cancel but for units that are nearly linear."""
+    first, second = nn.Conv1d(1, 3, 1, bias=False).double(), nn.Conv1d(3, 1, 1, bias=False).double()
+    first.weight.data = torch.tensor([[[a]], [[b]], [[c]]], dtype=torch.float64)
+    second.weight.data = torch.tensor([[[3.0], [7.0], [5.0]]], dtype=torch.float64)
+    tails: dict[str, list[nn.Module]] = {
+        "field": [second, nn.LeakyReLU(0.5)],
+        "sink": [second, nn.LeakyReLU(0.5), nn.Flatten(), linear([[1.0] + [0.0] * 15])],
+        "pool": [nn.AdaptiveAvgPool1d(1), nn.Flatten(), linear([[12.0, 28.0, 20.0]])],
+    }
+    model = nn.Sequential(first, nn.LeakyReLU(slope), *tails[ends]).eval()
+    segments = Work(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
+    with torch.no_grad():
+        found = torus_certificate(segments, propagate(segments, upper, fold=True), steps=0, widest=8)
+    return math.inf if found is None else 10.0 ** (found.log10 + 1e-10)
+
+
+@pytest.mark.parametrize("ends", ["field", "sink", "pool"])
+@pytest.mark.parametrize("slope", [1.0 - 2.0**-53, pytest.param(1.0, marks=SLOW)], ids=str)
+def test_waves_that_cancel(slope, ends):
+    assert all(waves(slope, ends, *weights) >= left(*weights) * (1 - 1e-9) for weights in nearly(1e-7, 1, seed=3))
+
+
+def test_waves_without_their_rounding_would_be_seen(monkeypatch):
+    monkeypatch.setattr(torus_run, "image_above", image)
+    monkeypatch.setattr(torus_run, "raised", lambda matrix, allowance: matrix)
+    monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance: matrix)
+    slope = 1.0 - 2.0**-53
+    assert any(waves(slope, "field", *weights) < 0.99 * left(*weights) for weights in nearly(1e-7, 4, seed=3))
+
+
+def test_a_zero_that_may_be_rounded_is_not_proven():
+    rounded, proven = Upper(-math.inf, Evidence.NUMERICAL, ""), Upper(0.0, Evidence.PROVEN, "")
+    for rule in (total, root_sum_squares):
+        for bounds in ([rounded], [rounded, rounded], [rounded, proven], [rounded, proven, proven]):
+            assert rule(bounds).evidence == Evidence.NUMERICAL

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
-from ..core.log10 import log10_sum
-from ..core.rounding import Upper
+from ..core.log10 import log10, log10_sum
+from ..core.rounding import UNIT, Upper, gamma
+from ..core.sizes import norm as l2
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
 from ..rules.effects import Elementwise
@@ -28,10 +29,6 @@ WIDEST = 1024
 """Widest layer that a certificate carries (its cost is cubic); wider segments fall back to folded norms."""
 EIGEN = 8.0
 """Multiplications that the eigenvalues of a matrix take, over the cube of its order."""
-
-
-FAINTEST = 1e-140
-"""Rows this small beside the others of a product end LipLT's chain: the next weights may take them below all floats."""
 
 
 class State(Protocol):
@@ -106,15 +103,19 @@ class ClosedForm:
 class LipLT:
     """Loop transformation: every activation is c plus a remainder of slope at most e, so products keep cancelling.
 
-    m_k = norm(W_k c W_{k-1} ... c W_0) + sum over j of e_j norm(W_k c ... c W_{j+1}) m_j. `terms` holds pairs
-    (matrix, log10 factor): the linear paths from the start and from every remainder to here.
+    m_k = norm(W_k c W_{k-1} ... c W_0) + sum over j of e_j norm(W_k c ... c W_{j+1}) m_j. `terms` holds
+    (matrix, log10 factor, error): the linear paths from the start and from every remainder to here, and a bound on the
+    norm of what rounding has taken from the matrix, which is all there is of paths that cancel.
     """
 
-    terms: tuple[tuple[Tensor | None, float], ...] = ((None, 0.0),)
+    terms: tuple[tuple[Tensor | None, float, float], ...] = ((None, 0.0, 0.0),)
 
     def after(self, weight: Tensor) -> float:
         """Return log10 of the sum over all linear paths."""
-        return log10_sum(_log_norm(_follow(weight, path)) + factor for path, factor in self.terms)
+        return log10_sum(
+            log10_sum((_log_norm(_follow(weight, path)), log10(_followed(weight, path, error)))) + factor
+            for path, factor, error in self.terms
+        )
 
     def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, State | None]:
         """Carry every path over one layer and add the new remainder."""
@@ -122,16 +123,16 @@ class LipLT:
         bound = self.after(weight)
         if bound == -math.inf:
             return bound, None
-        terms: list[tuple[Tensor | None, float]] = []
-        for path, factor in self.terms:
+        terms: list[tuple[Tensor | None, float, float]] = []
+        for path, factor, before in self.terms:
             product = c * _follow(weight, path)
             size = float(product.abs().amax())
-            if c != 0 and _vanished(weight, path, product, size):
-                return bound, None
-            if size > 0:  # kept near 1, so that long chains do not overflow
-                terms.append((product / size, factor + math.log10(size)))
+            error = abs(c) * _followed(weight, path, before) + 8.0 * UNIT * float(l2(product))
+            scale = max(size, error)
+            if scale > 0:  # kept near 1, so that long chains do not overflow
+                terms.append((product / scale, factor + math.log10(scale), error / scale))
         if e > 0:
-            terms.append((None, bound + math.log10(e)))
+            terms.append((None, bound + math.log10(e), 0.0))
         return bound, LipLT(tuple(terms)) if terms else None
 
 
@@ -260,11 +261,12 @@ def _follow(weight: Tensor, path: Tensor | None) -> Tensor:
     return weight if path is None else weight @ path
 
 
-def _vanished(weight: Tensor, path: Tensor | None, product: Tensor, size: float) -> bool:
-    """Say whether a row of a product that need not be zero is, or nearly so: a later weight may bring it back."""
-    used = (weight != 0).double()
-    used = used.amax(1) if path is None else used @ (path != 0).any(1).double()
-    return bool(((product.abs().amax(1) <= FAINTEST * size) & (used > 0)).any())
+def _followed(weight: Tensor, path: Tensor | None, error: float) -> float:
+    """Bound the norm of the error of `_follow`, for a path that is known to within `error`."""
+    if path is None:
+        return 0.0
+    size = float(l2(weight))
+    return (gamma(2.0 * weight.shape[1] + 8.0) * size * float(l2(path)) + size * error) * (1.0 + 1e-9)
 
 
 def _log_norm(matrix: Tensor) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .bracket import Evidence
 from .log10 import log10, log10_root_sum_squares, log10_sum
@@ -155,14 +155,15 @@ def smallest(bounds: Sequence[Upper]) -> Upper:
 
 
 def _combine(bounds: Sequence[Upper], rule: Callable[[Iterable[float]], float], method: str) -> Upper:
+    evidence = min((bound.evidence for bound in bounds), default=Evidence.PROVEN)  # zeros count: they may be rounded
     bounds = [bound for bound in bounds if bound.log10 > -math.inf] or [ZERO]
     if len(bounds) == 1:
-        return bounds[0]
+        return replace(bounds[0], evidence=evidence)
     reason = next((bound.reason for bound in bounds if bound.reason), None)
     value = rule(bound.log10 for bound in bounds)
     if math.isfinite(value):
         value = _outward(value, steps=4 + len(bounds))
-    return Upper(value, min(bound.evidence for bound in bounds), method, reason)
+    return Upper(value, evidence, method, reason)
 
 
 def inward(value: float, allowance: float = 0.0) -> float:

@@ -69,6 +69,7 @@ def cancels(linear: LinearMap) -> bool:
 
     Such a map must not be multiplied out: what comes after it may bring the row back to any size. No such row is
     missed: with factors of at most 1, the sum of its entries is at most what is left of them. Of code nothing is known.
+    Parts that were folded count as what they were folded from, so that little by little is as much as all at once.
 
     Args:
         linear: any map; the answer is remembered with it.
@@ -115,7 +116,9 @@ def _mixed(linear: Composite | Sum) -> bool:
 
 
 def _uncancelled(linear: LinearMap) -> LinearMap | None:
-    """Return the map with absolute entries in every single map that it is made of; None where one is code."""
+    """Return the map with absolute entries in every single map that it was made of; None where one is code."""
+    if linear.origin is not None:
+        return _uncancelled(linear.origin)
     if isinstance(linear, Repeated):
         inner = _uncancelled(linear.inner)
         return None if inner is None else Repeated(inner, linear.leading)

@@ -62,8 +62,9 @@ def add(a: LinearMap, b: LinearMap) -> LinearMap:
         for index, other in enumerate(terms):
             fit = in_time() and in_range(other) and in_range(term)
             folded = (_added(other, term) or _added(term, other)) if fit else None
-            if folded is not None and not cancels(Sum([other, term])):
-                terms[index] = folded
+            apart = Sum([other, term])
+            if folded is not None and not cancels(apart):
+                terms[index] = _from(folded, apart)
                 break
         else:
             terms.append(term)
@@ -109,6 +110,8 @@ def _moved(linear: Diagonal, shape: tuple[int, ...]) -> Diagonal:
             scale = first
     moved = Diagonal(scale, shape)
     moved.slack = linear.slack
+    if linear.origin is not None:
+        moved.origin = Composite([Identity(shape, linear.in_shape), linear.origin, Identity(linear.out_shape, shape)])
     return moved
 
 
@@ -119,7 +122,16 @@ def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
         return first
     folded = _joined(second, first) if in_range(second, first) else None
-    return None if folded is None or cancels(Composite([first, second])) else folded
+    if folded is None or folded is first or folded is second:
+        return folded
+    apart = Composite([first, second])
+    return None if cancels(apart) else _from(folded, apart)
+
+
+def _from(folded: LinearMap, apart: LinearMap) -> LinearMap:
+    """Let a folded map remember what it was folded from."""
+    folded.origin = apart
+    return folded
 
 
 def _joined(second: LinearMap, first: LinearMap) -> LinearMap | None:

@@ -25,6 +25,8 @@ class LinearMap(ABC):
     device: torch.device = torch.device("cpu")
     slack: float = 0.0
     """Bound on the norm of the difference between this map and the exact one it was folded from (rounding)."""
+    origin: LinearMap | None = None
+    """The maps this one was folded from, where it was: what has cancelled is measured by them."""
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:

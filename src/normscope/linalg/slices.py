@@ -26,6 +26,9 @@ def slice_map(linear: LinearMap, leading: Sequence[int]) -> LinearMap | None:
     inner = _inner(linear, leading)
     if inner is not None and not isinstance(linear, Repeated):
         inner.slack = linear.slack
+        if linear.origin is not None:
+            inner.origin = slice_map(linear.origin, leading)
+            return None if inner.origin is None else inner
     return inner
 
 
@@ -94,4 +97,5 @@ def repeated(inner: LinearMap, leading: Sequence[int]) -> LinearMap:
         case _:
             return Repeated(inner, leading) if leading else inner
     result.slack = inner.slack
+    result.origin = None if inner.origin is None else Repeated(inner.origin, leading)
     return result

@@ -7,18 +7,23 @@ on: with multipliers sigma per block, S = diag(sigma)^(1/2) and v = F g the stac
     T = S (I - S Q_vv S)^-1 S,   Qhat = Q + Q_gv T Q_vg,   Q_uu = M Qhat_vv M^T + diag(o^2/sigma),   Q_gu = Qhat_gv M^T.
 
 Moves are kept, so that the state can be run again with other multipliers (`reach_search.py`).
+
+Squares of values that cancel lose twice the digits that the values do: where a product is taken the diagonal is raised
+over what rounding may have taken. An error of at most c r_i r_j in entry (i, j) of n x n is below c n diag(r^2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ...core.rounding import gamma
 from ...rules.local.local import Part, flat, wide
+from ..ellipsoids.ellipsoid import raised, reach, roots
 from .expansion import largest_eigenvalue
 
 SHRUNK = 1e-9
@@ -112,7 +117,10 @@ def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tens
         return _joined(2 * q[:, move.kept][:, :, move.kept], None, 2 * eye)
     crossed = q @ move.form.mT
     own = move.form @ crossed
-    own = (own + own.mT) / 2
+    kept, size = move.kept, move.kept.numel() + len(move.form)
+    rounded = size * gamma(2.0 * q.shape[-1] + 16.0)
+    own = raised((own + own.mT) / 2, rounded * reach(move.form, q).square())
+    before = raised(q[:, kept][:, :, kept], rounded * roots(q)[:, kept].square())
     chosen = multipliers(own, move) if sigmas is None else sigmas
     inner = torch.cat([s[:, p.inner] for s, p in zip(chosen, move.pieces, strict=True)], 1)
     spreads = [
@@ -120,12 +128,16 @@ def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tens
         for s, p in zip(chosen, move.pieces, strict=True)
     ]
     middle = _middle(own, inner)
+    across, rounded = crossed[:, kept], size * gamma(2.0 * len(move.form) + 16.0)
     hat = own + own @ middle @ own
-    across = crossed[:, move.kept]
-    rest = q[:, move.kept][:, :, move.kept] + across @ middle @ across.mT
+    hat = raised((hat + hat.mT) / 2, rounded * reach(own, middle).square())
+    rest = raised(before + across @ middle @ across.mT, rounded * reach(across, middle).square())
     value = _pushed(move, _pushed(move, hat).mT) + torch.diag_embed(torch.stack(spreads).sum(0))
     beside = _pushed(move, (across + across @ middle @ own).mT).mT
-    return _joined(rest, beside, (value + value.mT) / 2)
+    rounded = (kept.numel() + value.shape[-1]) * gamma(2.0 * len(move.form) + 16.0)
+    there = _pushed(move, roots(hat)[..., None], absolute=True)[..., 0]
+    value = raised((value + value.mT) / 2, rounded * there.square())
+    return _joined(raised(rest, rounded * roots(rest).square()), beside, value)
 
 
 def multipliers(
@@ -177,10 +189,11 @@ def _middle(own: Tensor, inner: Tensor) -> Tensor:
     return whole.index_put((batch, chosen[:, None], chosen[None, :]), block)
 
 
-def _pushed(move: Carried, right: Tensor) -> Tensor:
-    """Return the centre maps of all operands, side by side, times matrices `[B, n, k]`."""
+def _pushed(move: Carried, right: Tensor, *, absolute: bool = False) -> Tensor:
+    """Return the centre maps of all operands, side by side, or their absolute values, times matrices `[B, n, k]`."""
     start, total = 0, None
     for piece in move.pieces:
+        piece = replace(piece, centre=piece.centre.abs()) if absolute else piece
         part = piece.pushed(right[:, start : start + len(piece.inner)])
         total = part if total is None else total + part
         start += len(piece.inner)

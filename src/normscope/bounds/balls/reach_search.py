@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
-from ..ellipsoids.ellipsoid import image
+from ..ellipsoids.ellipsoid import image_above
 from .expansion import largest_eigenvalue
 from .reach import Carried, moved, multipliers, shares_of
 from .reach_state import Reach
@@ -31,12 +31,12 @@ def search(reach: Reach, budget: Budget) -> None:
     tilts = [[torch.zeros_like(start).requires_grad_(True) for start in pieces] for pieces in starts]
     free = [value for pieces in (*shares, *tilts) for value in pieces]
     adam = torch.optim.Adam(free, lr=RATE, betas=(0.9, 0.99))
-    best, state = largest_eigenvalue(image(reach.q, form)), reach.q
+    best, state = largest_eigenvalue(image_above(reach.q, form)), reach.q
     best = best.nan_to_num(nan=torch.inf)
     while budget.spend():
         with torch.enable_grad():
             q = _run(reach, shares, tilts)
-            top = largest_eigenvalue(image(q, form))
+            top = largest_eigenvalue(image_above(q, form))
             usable = top.isfinite() & (top > 0)
             loss = torch.where(usable, top, 1.0).log().sum()
         better = usable & (top.detach() < best)
@@ -60,7 +60,7 @@ def _run(reach: Reach, shares: list[list[Tensor]], tilts: list[list[Tensor]]) ->
     for move in reach.moves:
         if isinstance(move, Carried):
             share, tilt = next(chosen)
-            sigmas = multipliers(image(q, move.form), move, [torch.sigmoid(value) for value in share], tilt)
+            sigmas = multipliers(image_above(q, move.form), move, [torch.sigmoid(value) for value in share], tilt)
             q = moved(q, move, sigmas)
         else:
             q = moved(q, move)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
+from ...core.rounding import gamma
 from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, Local, Step
-from ..ellipsoids.ellipsoid import image
+from ..ellipsoids.ellipsoid import image_above, raised
 from ..segments import Form
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
@@ -114,7 +115,8 @@ class Reach:
                 matrices[seen[key]] = torch.cat([self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1)
             self.stands[name] = seen[key]
         stacked = torch.cat(list(matrices.values()))
-        return stacked @ stacked.mT
+        rounded = len(stacked) * gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
+        return raised(stacked @ stacked.mT, rounded * stacked.square().sum(-1))
 
     def _block(self, linear: LinearMap | None, rows: int, columns: int) -> Tensor:
         if linear is None:
@@ -148,7 +150,7 @@ class Reach:
         form = None if self._late() else self.form(name)
         if form is None or form.shape[0] > self.widest:
             return None
-        own, shape = image(self.q, form), self.unrolled.shapes[name]
+        own, shape = image_above(self.q, form), self.unrolled.shapes[name]
         entries = _root(own.diagonal(dim1=-2, dim2=-1)).reshape(self.batch, *shape)
         sets = None
         if len(shape) == 2 and shape[0] > 1:
@@ -162,7 +164,12 @@ class Reach:
         if form is None:
             return None
         along = directions @ form
-        return _root(((along @ self.q) * along).sum(-1))
+        # the rows cancel, and so do their squares: what rounding can have taken of both is a share of the whole
+        whole = (directions.abs() @ form.abs() @ self.q.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()[..., None])[
+            ..., 0
+        ]
+        rounded = gamma(4.0 * self.q.shape[-1] + 4.0 * len(form) + 16.0)
+        return _root(((along @ self.q) * along).sum(-1) + rounded * whole.square())
 
     def advance(self, index: int, step: Step, found: Local, constant: Tensor) -> None:
         """Carry the state over one primitive; where that is too much, its value starts afresh from its constant."""

@@ -14,6 +14,7 @@ from ...graph.ir import Graph
 from ..attack import gradients
 from ..backward import differentiable
 from ..passes import passes
+from ..point import NOISES
 from ..products import Tangents
 from .domain import Domain
 
@@ -21,6 +22,8 @@ STEPS, WORK, FEWEST = 400, 5e9, 16
 """Gradients of the ascent through small networks, multiplications over all of them, gradients through large ones."""
 MOST, STARTS, POWERS = 12, 3, 8
 """Points that are looked at, points that the ascent starts from, and power steps for the direction at a point."""
+FACTORS = (4 / 3, 5 / 3, 7 / 5, 9 / 7)
+"""By which a direction is stretched to see how a product rounds otherwise."""
 FEW_OUTPUTS = 64
 """Up to this many outputs an operator that autograd differentiates only once is no obstacle."""
 
@@ -51,7 +54,9 @@ def steepest(
             found = climb.run(gain, point, direction)
             if found[0] > best:
                 best, witness = found[0], (found[1], found[2])
-    return inward(best, 1e-9), witness
+        noise = climb.noise(*witness) if witness is not None and best > 0 else math.inf
+    value = inward(best, 1e-9 + noise / best) if noise < best else -math.inf
+    return value, witness if value > -math.inf else None
 
 
 class _Climb:
@@ -86,6 +91,18 @@ class _Climb:
                     break
                 direction = back / back.norm()
         return best
+
+    def noise(self, point: Tensor, direction: Tensor) -> float:
+        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel."""
+        with torch.enable_grad():
+            x = point.detach().requires_grad_(True)
+            value = self.function(x)
+            found = [_pushed(value, x, direction * factor) for factor in (1.0, *FACTORS)]
+        if any(pushed is None for pushed in found):
+            return math.inf
+        first, *others = (pushed.detach() for pushed in found if pushed is not None)
+        pairs = zip(others, FACTORS, strict=True)
+        return NOISES * max(float((first - other / factor).norm()) for other, factor in pairs)
 
     def run(self, gain: float, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
         """Climb from a point."""

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.rounding import UNIT, gamma
+
 SHRUNK = 1e-9
 """How far below the edge of feasibility the default sigma stays, relatively."""
 
@@ -75,6 +77,37 @@ def image(q: Tensor, form: Tensor) -> Tensor:
     return (moved + moved.mH) / 2
 
 
+def image_above(q: Tensor, form: Tensor) -> Tensor:
+    """Return F Q F^H with its diagonal raised over the rounding of the two products."""
+    return raised(image(q, form), form.shape[-2] * _rounded(q) * reach(form, q).square())
+
+
+def summed_above(matrices: Tensor, dim: int) -> Tensor:
+    """Return the sum of states over a dimension, its diagonal raised over the rounding of the sum."""
+    found = matrices.sum(dim)
+    return raised(found, found.shape[-1] * gamma(matrices.shape[dim] + 16.0) * roots(found).square())
+
+
+def _rounded(q: Tensor) -> float:
+    """Return the share that two products with a state may lose of every entry."""
+    return gamma((8.0 if q.is_complex() else 2.0) * q.shape[-1] + 16.0)
+
+
+def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
+    """Add to the diagonal."""
+    return matrix + torch.diag_embed(allowance.detach() + 4.0 * UNIT * roots(matrix).square())
+
+
+def roots(q: Tensor) -> Tensor:
+    """Return how far each entry reaches."""
+    return q.detach().diagonal(dim1=-2, dim2=-1).real.clamp(min=0.0).sqrt()
+
+
+def reach(form: Tensor, q: Tensor) -> Tensor:
+    """Return abs(F) times how far each entry reaches: what F g could be if nothing cancelled."""
+    return (form.detach().abs() @ roots(q)[..., None])[..., 0]
+
+
 def advance(
     q: Tensor,
     form: Tensor,
@@ -111,23 +144,34 @@ def advance(
         # nothing of the inverse is needed, but that it exists: NaN where it does not
         own = torch.diag_embed(spread) + 0.0 * inverse.sum((-2, -1))[..., None, None]
     elif known.whole:
-        own = image(qvv + qvv @ middle @ qvv, known.centre) + torch.diag_embed(spread)
+        own = image_above(_carried(qvv, middle), known.centre) + torch.diag_embed(spread)
     else:
         slopes = known.centre[..., :, None] * known.centre[..., None, :]
         if known.everywhere:  # Qhat_vv = diag(1/sigma) T diag(1/sigma) - diag(1/sigma)
             own = slopes * inverse / pairs + torch.diag_embed(spread - known.centre.square() / sigma)
         else:
-            own = slopes * (qvv + qvv @ middle @ qvv) + torch.diag_embed(spread)
+            own = slopes * _carried(qvv, middle) + torch.diag_embed(spread)
     if kept.numel() == 0:
         return own
+    size, far = kept.numel() + known.size, roots(q)[..., kept]
     crossed = q[..., kept, :] @ form.mH
-    rest = q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mH
+    rest = raised(
+        q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mH,
+        size * (_rounded(q) * far.square() + _rounded(qvv) * reach(crossed, middle).square()),
+    )
     if known.centre is None:
         cross = own.new_zeros(*rest.shape[:-1], known.size)
     else:
         moved = crossed + crossed @ middle @ qvv
         cross = moved @ known.centre.mT if known.whole else moved * known.centre[..., None, :]
+        rest = raised(rest, size * _rounded(qvv) * roots(rest).square())
+        own = raised(own, size * (_rounded(q) + _rounded(qvv)) * roots(own).square())
     return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mH, own], -1)], -2)
+
+
+def _carried(qvv: Tensor, middle: Tensor) -> Tensor:
+    """Return Qhat_vv with its diagonal raised over the rounding of the products."""
+    return raised(qvv + qvv @ middle @ qvv, qvv.shape[-1] * _rounded(qvv) * reach(qvv, middle).square())
 
 
 def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:

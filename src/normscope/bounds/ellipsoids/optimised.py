@@ -20,7 +20,7 @@ from ...core.budget import Budget, affordable, check_time
 from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
-from .ellipsoid import Uncertain, advance, balanced, image, largest
+from .ellipsoid import Uncertain, advance, balanced, image_above, largest
 from .plan import Plan, Step, Turn, image_cost
 
 EXACT = 96
@@ -122,11 +122,11 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
     for operation in plan.operations:
         check_time(operation.cost, plan.output.device)
         if isinstance(operation, Turn):
-            q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
+            q = operation.matrix @ operation.matrix.mT if q is None else image_above(q, operation.matrix)
         else:
             assert q is not None
             step = operation.known if known is None else known(operation)
-            qvv = q if operation.form is None else image(q, operation.form)
+            qvv = q if operation.form is None else image_above(q, operation.form)
             sigma = choose(operation, step, qvv, log)
             form = q if operation.form is None else operation.form  # not read where nothing is kept
             q = advance(q, form, qvv, operation.kept, step, sigma)
@@ -138,7 +138,7 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
         if known is None and bool((sizes <= VANISHED * scale).any()) and vanished(operation, sizes / scale):
             q = q * math.nan
     check_time(image_cost(plan.output), plan.output.device)
-    q = plan.output @ plan.output.mT if q is None else image(q, plan.output)
+    q = plan.output @ plan.output.mT if q is None else image_above(q, plan.output)
     return Run(log, q, sigmas)
 
 

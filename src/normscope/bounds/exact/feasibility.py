@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
+from ...core.log10 import ceiling10
+from ...linalg.cancelling import lost
 from ...linalg.convolution import Convolution
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
+from ...linalg.norms import upper
 from ...linalg.slices import slice_map
 from ...linalg.writing import write_out
 from ...rules.effects import Linear
@@ -244,7 +247,10 @@ def _doubt(linear: LinearMap, matrix: np.ndarray) -> float:
     """Return how far every entry of a map may be off that was written out; 0 for numbers as they are stored."""
     stored = isinstance(linear, Identity | Reindex | Matrix | Diagonal)
     stored |= isinstance(linear, Convolution) and linear.padding_mode == "zeros"
-    return linear.slack if stored else linear.slack + ROUNDING * float(np.abs(matrix).max(initial=0.0))
+    if stored:
+        return linear.slack
+    rounded = linear.slack + ROUNDING * float(np.abs(matrix).max(initial=0.0))
+    return max(rounded, ceiling10(lost(linear, upper).log10))  # what cancels is rounded all the same
 
 
 def _power(value: float) -> float:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...core.budget import check_time
 from ...core.log10 import power10
-from ..ellipsoids.ellipsoid import advance, image
+from ...core.rounding import gamma
+from ..ellipsoids.ellipsoid import advance, image_above, raised, reach, summed_above
 from ..ellipsoids.optimised import VANISHED, Choose, vanished
 from ..ellipsoids.plan import Step, Turn
 from .ready import Peak, Pool, Ready, Rows, Shift, Sink, Wave
@@ -97,7 +98,7 @@ class _Walk:
                 q = torch.where(flip[..., None, None], q.conj(), q)
             rows = shift.rows(part)
             read = read + rows.abs().sum((0, 1, 3))
-            found.append(image(q, rows).sum(1))
+            found.append(summed_above(image_above(q, rows), 1))
         result = torch.cat(found)
         sizes = result.detach().diagonal(dim1=-2, dim2=-1).real.amax(0)
         lost = bool(((sizes <= VANISHED * sizes.amax()) & (read > 0)).any())  # squares may have gone below all floats
@@ -108,7 +109,7 @@ class _Walk:
         if rows.same:
             return self.q
         parts = self._parts(self.q.shape[0], rows.width * max(rows.width, rows.height))
-        return torch.cat([image(self.q[part], rows(part)[:, 0]) for part in parts])
+        return torch.cat([image_above(self.q[part], rows(part)[:, 0]) for part in parts])
 
     def _bent(self, wave: Wave) -> None:
         step, known = wave.step, wave.step.known
@@ -124,6 +125,7 @@ class _Walk:
     def sink(self, sink: Sink) -> tuple[Tensor, float]:
         """Run the dense plan; return the output's ellipsoid and log10 of its scale."""
         total: Tensor | None = None
+        reached = torch.zeros((), dtype=torch.float64, device=self.q.device)
         for part in self._parts(sink.rows.shape[0], self.q.shape[-1] * max(sink.rows.shape[1:])):
             q, flip = self.q[sink.index[part]], sink.flip[part]
             q = torch.where(flip[..., None, None], q.conj(), q)
@@ -132,8 +134,10 @@ class _Walk:
             left = ((rows @ q) * sink.weights[part, None, None]).movedim(0, 1).flatten(1)
             found = (left @ rows.movedim(0, 1).flatten(1).mH).real
             total = found if total is None else total + found
+            reached = reached + (reach(rows, q).square() * sink.weights[part, None]).sum(0)
         assert total is not None
-        self.q = (total + total.mT) / 2
+        terms = 8.0 * self.q.shape[-1] + len(sink.rows) + 16.0
+        self.q = raised((total + total.mT) / 2, len(total) * gamma(terms) * reached)
         if sink.ends:
             return self.q, self.log
         self._refuse_vanished(sink.plan.operations[0])
@@ -141,23 +145,23 @@ class _Walk:
 
     def pool(self, pool: Pool) -> tuple[Tensor, float]:
         """Run the dense plan from sums of fields; return the output's ellipsoid and log10 of its scale."""
-        self.q = (self.seen(pool.rows).real * pool.weights[:, None, None]).sum(0)
+        self.q = summed_above(self.seen(pool.rows).real * pool.weights[:, None, None], 0)
         return self._dense(pool.plan.operations, pool.plan.output)
 
     def _dense(self, operations: Sequence[Turn | Step], output: Tensor) -> tuple[Tensor, float]:
         self._rescale()
         for operation in operations:
             if isinstance(operation, Turn):
-                self.q = image(self.q, operation.matrix)
+                self.q = image_above(self.q, operation.matrix)
             else:
-                qvv = self.q if operation.form is None else image(self.q, operation.form)
+                qvv = self.q if operation.form is None else image_above(self.q, operation.form)
                 sigma = self.choose(operation, operation.known, qvv, self.log)
                 form = self.q if operation.form is None else operation.form
                 self.q = advance(self.q, form, qvv, operation.kept, operation.known, sigma)
                 self.sigmas[operation.name] = sigma.detach() * power10(-2.0 * self.log)
             self._refuse_vanished(operation)
             self._rescale()
-        return image(self.q, output), self.log
+        return image_above(self.q, output), self.log
 
     def _parts(self, count: int, entries: float) -> list[slice]:
         """Cut frequencies into pieces of bounded memory; a run with gradients keeps everything anyway."""
