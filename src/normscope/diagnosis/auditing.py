@@ -198,9 +198,14 @@ def audit(
             rungs = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
         if sound and (domain is not None or (loader is not None and (thorough or worth_it(work, rungs)))):
             limited = budget.share(CURVE_SHARE)
-            options = {"domain": domain, "brief": not thorough, "budget": limited, "seed": seed}
             with meter.part("shares"):
-                curve = _curve(work, loader, rungs["best"], options, skipped)
+                curve = _curve(
+                    work,
+                    loader,
+                    rungs["best"],
+                    {"domain": domain, "brief": not thorough, "budget": limited, "seed": seed},
+                    skipped,
+                )
         sensitivity: dict[str, Bracket] = {}
         if thorough and sound:
             with meter.part("radii"):
