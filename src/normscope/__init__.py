@@ -32,6 +32,8 @@ from .graph.ir import Graph
 from .linalg.layers import spectral_norm
 from .monitor.run import Run
 from .monitor.watching import watch
+from .networks.changes import Twin
+from .networks.twin import twin
 from .rules.registry import rule
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Smoothness",
     "Spectrum",
     "Symmetries",
+    "Twin",
     "WeightSensitivity",
     "__version__",
     "audit",
@@ -74,6 +77,7 @@ __all__ = [
     "smoothness",
     "spectral_norm",
     "symmetries",
+    "twin",
     "watch",
     "weight_sensitivity",
 ]
