@@ -72,8 +72,8 @@ def twin(
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
         >>> twin = ns.twin(model, torch.randn(4, 1, 8, 8), normalizer="group")
-        >>> twin.model[1], twin.changes[0].path
-        (GroupNorm(2, 32, eps=1e-05, affine=True), '1')
+        >>> twin.changes[0].path, twin.changes[0].was, twin.changes[0].now
+        ('1', 'BatchNorm2d(32)', 'GroupNorm(2, 32)')
         >>> back = ns.twin(twin.model, normalizer="batch").model
         >>> torch.equal(back.eval()(torch.ones(1, 1, 8, 8)), model.eval()(torch.ones(1, 1, 8, 8)))
         True
