@@ -33,6 +33,7 @@ from .linalg.layers import spectral_norm
 from .monitor.run import Run
 from .monitor.watching import watch
 from .networks.changes import Twin
+from .networks.initialise import Initialisation, initialise
 from .networks.twin import twin
 from .rules.registry import rule
 
@@ -47,6 +48,7 @@ __all__ = [
     "Flatness",
     "Flow",
     "Graph",
+    "Initialisation",
     "Ladder",
     "Margins",
     "NormscopeError",
@@ -70,6 +72,7 @@ __all__ = [
     "flatness",
     "flow",
     "hessian",
+    "initialise",
     "ladder",
     "lipschitz",
     "margins",

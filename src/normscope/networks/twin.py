@@ -88,12 +88,8 @@ def twin(
     if fold and batch is None:
         raise InputError("fold=True needs a batch, to see which layer feeds which normalizer: twin(model, batch, ...)")
     model = unwrapped(model)
-    call = None if batch is None else _call(model, batch)
-    try:
-        changed = copy.deepcopy(model)
-    except Exception as error:
-        raise InputError(f"the model cannot be copied ({said(error)}): a twin is a copy") from error
-    work = _Work(changed, batch, call, normalizer, groups)
+    call = None if batch is None else call_of(model, batch)
+    work = _Work(copied(model), batch, call, normalizer, groups)
     work.apply(where, fold=fold)
     return work.finished()
 
@@ -113,7 +109,7 @@ class _Work:
     def apply(self, where: Where, *, fold: bool) -> None:
         """Make every change that was asked for."""
         found = dict(self._places())
-        chosen = {path: item for path, item in found.items() if _chosen(where, path, item[0])}
+        asked = {path: item for path, item in found.items() if chosen(where, path, item[0])}
         shapes: dict[int, tuple[int, ...]] = {}
         if self.call is not None:
             shapes, outside = seen_shapes(self.model, self.call, [module for module, _ in found.values()])
@@ -123,12 +119,12 @@ class _Work:
                     "(torch.nn.LayerNorm and so on) in the model, or name the places to change with where="
                 )
         into = folding.takers(self._graph("fold", "eval"), self.model) if fold else {}
-        for path, (module, place) in chosen.items():
+        for path, (module, place) in asked.items():
             try:
                 self._change(path, module, place, shapes.get(id(module)), fold=fold, taker=into.get(path))
             except InputError as error:
                 raise InputError(f"`{path or type(module).__name__}`: {error}") from error
-        if not chosen:
+        if not asked:
             self._insert_all(where)
 
     def _insert_all(self, where: Where) -> None:
@@ -140,7 +136,7 @@ class _Work:
             graph = self._graph("find the places for normalizers (or name them with where=)")
             paths = hidden_layers(graph, self.model)
         else:
-            paths = [path for path, layer in _weight_layers(self.model) if _chosen(where, path, layer)]
+            paths = [path for path, layer in _weight_layers(self.model) if chosen(where, path, layer)]
         if not paths:
             raise InputError(f"where={where!r} names no normalizer and no weight layer of the model")
         for path in paths:
@@ -286,12 +282,26 @@ class _Work:
         self.changes.append(Change(path=path, was=described, now=now, note=note))
 
 
-def _call(model: nn.Module, batch: Any) -> Call:
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of a model, with tensors of its own.
+
+    Raises:
+        InputError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise InputError(f"the model cannot be copied ({said(error)})") from error
+
+
+def call_of(model: nn.Module, batch: Any) -> Call:
+    """Return how a model is called with a batch, which is brought to its device."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
 
 
-def _chosen(where: Where, path: str, module: nn.Module) -> bool:
+def chosen(where: Where, path: str, module: nn.Module) -> bool:
+    """Whether a module is among the places that were asked for."""
     if where is None:
         return True
     if callable(where):
