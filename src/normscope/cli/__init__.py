@@ -8,7 +8,22 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, check, compare, curvature, curve, demo, domain, lipschitz, ops, radius, show, symmetries, verify
+from . import (
+    audit,
+    check,
+    compare,
+    cost,
+    curvature,
+    curve,
+    demo,
+    domain,
+    lipschitz,
+    ops,
+    radius,
+    show,
+    symmetries,
+    verify,
+)
 from .lines import fail, print_anything, readers_may_leave
 
 app = typer.Typer(
@@ -33,6 +48,7 @@ app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
 app.command(help=domain.HELP, epilog=domain.EXAMPLES)(domain.domain)
 app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
+app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
 app.command()(ops.ops)
