@@ -11,6 +11,8 @@ from .bounds.radius.radii import Radii
 from .bounds.radius.radius import certified_radius
 from .bounds.weights.sensitivity import WeightSensitivity
 from .bounds.weights.weights import weight_sensitivity
+from .choosing.choice import Choice
+from .choosing.choose import choose
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity
@@ -41,6 +43,7 @@ __all__ = [
     "Audit",
     "Bracket",
     "Check",
+    "Choice",
     "DataBracket",
     "Domain",
     "Evidence",
@@ -67,6 +70,7 @@ __all__ = [
     "capture",
     "certified_radius",
     "check",
+    "choose",
     "curve",
     "domain",
     "flatness",
