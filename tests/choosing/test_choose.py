@@ -178,7 +178,7 @@ def test_the_recommendation_quotes_its_figures_and_how_sure_it_is():
     alone = choice(outcome("layer", 0.1), outcome("batch", 0.2))
     assert "One seed says nothing about chance" in alone.recommendation
     assert "Nothing can be recommended" in choice(outcome("none", 2.3, status="not trained")).recommendation
-    assert "train; no normalizer at no learning rate that was tried" in " ".join(str(clear).split())
+    assert "train; plain at no learning rate that was tried" in " ".join(str(clear).split())
 
 
 def test_the_best_learning_rate_is_that_of_the_mean_and_all_seeds_must_train():
@@ -286,7 +286,8 @@ def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded():
 def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
     (tmp_path / "net.py").write_text(Path(__file__).with_name("networks.py").read_text())
     command = [sys.executable, "-m", "normscope", "choose", "net.py:build", "--data", "net.py:batches",
-               "--batch-sizes", "8,16", "--steps", "40", "--folder", "runs", "--workers", "2", "--no-capacity"]  # fmt: skip
+               "--batch-sizes", "8,16", "--steps", "40", "--folder", "runs", "--workers", "2",
+               "--no-capacity"]  # fmt: skip
     with (tmp_path / "net.py").open("a") as file:
         file.write("\nbatches = [data()]\n")
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

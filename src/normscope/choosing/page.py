@@ -11,7 +11,7 @@ from .outcome import WENT
 from .words import NAMES, by_batch_size, figured, recommended
 
 CAPTION = (
-    "Each line is the best learning rate of a normalizer at a batch size. A run trains if the held-out loss, in eval "
+    "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the held-out loss, in eval "
     "mode, falls to half of what it was or less. Capacity: how much a small change of the input grows (log10): the "
     "largest at held-out samples, the limit that 95 % of the data's distribution stays below (95 % confidence), and "
     "the bound over all inputs whose inner values stay in the ranges of the training samples; of the first seed."
@@ -51,7 +51,7 @@ def _brief_table(choice: Choice) -> Table:
         Column(title="stable lr", kind="number"),
         Column(title="log10 capacity", kind="name"),
         Column(title="noise", kind="percent"),
-        Column(title="step", kind="seconds"),
+        Column(title="ms a step", kind="number"),
         Column(title="findings"),
     )
     rows = []
@@ -68,12 +68,17 @@ def _brief_table(choice: Choice) -> Table:
                 cell.first("stable_lr"),
                 " ".join("-" if value is None else f"{value:.1f}" for value in capacity),
                 cell.mean_of("noise"),
-                cell.mean_of("seconds_per_step"),
+                _milliseconds(cell),
                 _findings(cell),
             )
         )
     caption = "Capacity: observed, DATA, DOMAIN. What the columns mean stands on the page (--html)."
     return Table(columns=columns, rows=tuple(rows), caption=caption)
+
+
+def _milliseconds(cell: Cell) -> float | None:
+    seconds = cell.mean_of("seconds_per_step")
+    return None if seconds is None else round(1e3 * seconds, 2)
 
 
 def _findings(cell: Cell) -> str:
@@ -94,7 +99,7 @@ def _table(choice: Choice) -> Table:
         Column(title="DATA", kind="log10"),
         Column(title="DOMAIN", kind="log10"),
         Column(title="noise", kind="percent", help="of BatchNorm's variances from batch to batch, relative"),
-        Column(title="step", kind="seconds", help="processor and waiting, per step"),
+        Column(title="ms a step", kind="number", help="of the training loop, watching left out"),
         Column(title="findings"),
     ]
     rows = [
@@ -111,7 +116,7 @@ def _table(choice: Choice) -> Table:
             cell.mean_of("log10_data"),
             cell.mean_of("log10_domain"),
             cell.mean_of("noise"),
-            cell.mean_of("seconds_per_step"),
+            _milliseconds(cell),
             _findings(cell),
         )
         for cell in choice.cells

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .choice import Choice
 
 NAMES = {
-    "none": "no normalizer",
+    "none": "plain",
     "batch": "BatchNorm",
     "layer": "LayerNorm",
     "group": "GroupNorm",
@@ -39,7 +39,7 @@ def recommended(choice: Choice) -> str:
     accuracy = best.mean_of("accuracy")
     right = "" if accuracy is None else f" and {100 * accuracy:.1f} % of the samples right"
     text = (
-        f"Use {NAMES[best.normalizer]} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its "
+        f"Use {'no normalizer' if best.normalizer == 'none' else NAMES[best.normalizer]} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its "
         f"held-out loss after {best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
     )
     return f"{text} {_sure(choice, best)}"
