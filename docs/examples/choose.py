@@ -3,8 +3,8 @@ Choose: which normalizer, at which batch size
 =============================================
 
 ``ns.choose`` trains short runs of a model's twins and compares them. It takes a function that builds the model, so that
-every seed has weights of its own. Here are 20 steps on made-up data; a real choice takes some hundred steps and a folder
-to go on from.
+every seed has weights of its own. Here are 60 steps on made-up data; a real choice takes some hundred steps, and a
+folder to go on from.
 """
 
 import torch
@@ -23,9 +23,9 @@ choice = ns.choose(
     build,
     (inputs, classes),
     normalizers=("none", "batch", "layer"),
-    batch_sizes=(2, 32),
-    learning_rates=(0.03,),
-    steps=20,
+    batch_sizes=(2, 64),
+    learning_rates=(0.1,),
+    steps=60,
     capacity=False,
     workers=0,
 )

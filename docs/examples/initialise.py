@@ -2,8 +2,8 @@
 Initialise: every layer hands on values of deviation one
 ========================================================
 
-``ns.initialise`` runs a fresh model once on a batch and divides each weight layer by the deviation of its output. Here is
-a deep network that starts with vanishing gradients:
+``ns.initialise`` runs a fresh model once on a batch and divides each weight layer by the deviation of its output. Here
+is a deep network that starts with vanishing gradients:
 """
 
 import torch

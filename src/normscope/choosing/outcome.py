@@ -28,7 +28,8 @@ class Outcome:
         train_loss: the mean over the last tenth of the steps, in train mode.
         loss, accuracy: held out, after, in eval mode; accuracy where targets are classes.
         stable_lr: the largest learning rate at which gradient descent on one batch of this size was stable, from the
-            first weights (measured in the run with the smallest learning rate).
+            first weights (measured in the run with the smallest learning rate); infinite if none was found that is
+            not, as happens with a batch of two.
         log10_observed: of the largest Jacobian norm at held-out samples.
         log10_data: of what 95 % of the data's distribution does not exceed, at 95 % confidence.
         log10_domain: of the bound over all inputs whose inner values stay in the ranges of the samples.

@@ -11,10 +11,11 @@ from .outcome import WENT
 from .words import NAMES, by_batch_size, figured, recommended
 
 CAPTION = (
-    "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the held-out loss, in eval "
-    "mode, falls to half of what it was or less. Capacity: how much a small change of the input grows (log10): the "
-    "largest at held-out samples, the limit that 95 % of the data's distribution stays below (95 % confidence), and "
-    "the bound over all inputs whose inner values stay in the ranges of the training samples; of the first seed."
+    "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the "
+    "held-out loss, in eval mode, falls to half of what it was or less. Capacity: how much a small change of the input "
+    "grows (log10): the largest at held-out samples, the limit that 95 % of the data's distribution stays below (95 % "
+    "confidence), and the bound over all inputs whose inner values stay in the ranges of the training samples; of the "
+    "first seed."
 )
 
 

@@ -149,11 +149,12 @@ def _stable(task: Task, run: TrainingRun, model: nn.Module, notes: list[str]) ->
     """Return the largest learning rate at which descent on one batch of the size is stable."""
     batch = next(iter(task.samples.steps(run.batch_size, 1, run.seed)))
     given = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
-    return _tried(
-        "the largest stable learning rate",
-        lambda: smoothness(model, task.loss, [given], steps=0, trial_steps=TRIAL_STEPS, mode="train").stable,
-        notes,
-    )
+
+    def measured() -> float:
+        found = smoothness(model, task.loss, [given], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return found.stable if found.unstable < math.inf else math.inf  # no limit was found
+
+    return _tried("the largest stable learning rate", measured, notes)
 
 
 def _checked(task: Task, run: TrainingRun, model: nn.Module, notes: list[str]) -> set[str]:

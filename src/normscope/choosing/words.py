@@ -38,9 +38,10 @@ def recommended(choice: Choice) -> str:
     seeds = counted(len(best.outcomes), "seed")
     accuracy = best.mean_of("accuracy")
     right = "" if accuracy is None else f" and {100 * accuracy:.1f} % of the samples right"
+    what = "no normalizer" if best.normalizer == "none" else NAMES[best.normalizer]
     text = (
-        f"Use {'no normalizer' if best.normalizer == 'none' else NAMES[best.normalizer]} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its "
-        f"held-out loss after {best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
+        f"Use {what} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its held-out loss after "
+        f"{best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
     )
     return f"{text} {_sure(choice, best)}"
 
