@@ -1,7 +1,9 @@
 """Choosing a normalizer: runs, failures, the ledger, resuming, and what is recommended."""
 
+import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from normscope.choosing.task import TrainingRun, gather
 from normscope.choosing.training import train_run
 from normscope.core.errors import InputError
 
-from .networks import Dies, build, data
+from .networks import build, data
 
 QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 12, "workers": 0, "capacity": False}
 
@@ -270,12 +272,20 @@ def test_a_model_that_cannot_travel_runs_here_and_says_so():
         quick(Local(), normalizers=("none",), engine="ray")
 
 
+@pytest.fixture
+def importable(tmp_path, monkeypatch):
+    """The networks of these tests as a module that other processes find."""
+    (tmp_path / "networks_to_choose.py").write_text(Path(__file__).with_name("networks.py").read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module("networks_to_choose")
+
+
 @pytest.mark.slow
-def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded():
+def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded(importable):
     kinds = {"normalizers": ("none", "group"), "seeds": 2}
-    one, many = quick(**kinds), quick(**kinds, workers=2)
+    one, many = quick(importable.build, **kinds), quick(importable.build, **kinds, workers=2)
     assert [o.loss for o in one.outcomes] == [o.loss for o in many.outcomes]
-    found = quick(Dies(), normalizers=("none", "layer", "group"), workers=2)
+    found = quick(importable.Dies(), normalizers=("none", "layer", "group"), workers=2)
     status = {o.run.normalizer: o.status for o in found.outcomes}
     assert status["layer"] == "failed"
     assert "died" in found.cell("layer", 8).outcomes[0].reason
@@ -290,9 +300,11 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
                "--no-capacity"]  # fmt: skip
     with (tmp_path / "net.py").open("a") as file:
         file.write("\nbatches = [data()]\n")
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    place = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(Path(ns.__file__).parents[1])}}
+    process = subprocess.Popen(command, **place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = tmp_path / "runs" / RUNS
     for _ in range(1200):
+        assert process.poll() is None
         if path.exists() and len(path.read_text().splitlines()) >= 5:
             break
         time.sleep(0.1)
@@ -301,7 +313,7 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
     before = path.read_text().splitlines(keepends=True)
     finished = [line for line in before if line.endswith("\n")]
     assert 5 <= len(finished) < 72
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, **place, capture_output=True, text=True, check=True)
     after = path.read_text().splitlines(keepends=True)
     assert after[: len(finished)] == finished
     keys = [Outcome.from_json(json.loads(line)).run.key for line in after]
@@ -310,15 +322,24 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_ray_cluster_gives_the_same():
+def test_a_local_ray_cluster_gives_the_same(importable):
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, log_to_driver=False)
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    ray.init(num_cpus=2, log_to_driver=False, runtime_env=paths)
     try:
         kinds = {"normalizers": ("none", "layer", "instance")}
-        assert [o.loss for o in quick(**kinds, engine="ray").outcomes] == [o.loss for o in quick(**kinds).outcomes]
+        cluster, one = quick(importable.build, **kinds, engine="ray"), quick(importable.build, **kinds)
+        assert [o.loss for o in cluster.outcomes] == [o.loss for o in one.outcomes]
     finally:
         ray.shutdown()
 
 
 def test_the_front_door_names_what_the_command_line_has():
     assert front.BATCH_SIZES == (2, 8, 32, 128)
+
+
+def test_a_task_that_another_process_cannot_load_is_said_to_be_so(monkeypatch):
+    monkeypatch.setattr(engines, "_task", "nothing was sent")
+    engines._begin(b"no pickle")
+    run = TrainingRun(normalizer="none", batch_size=8, lr=0.1, seed=0)
+    assert "cannot be loaded in another process" in engines._run(run, False).reason

@@ -65,18 +65,22 @@ def _pooled(task: Task, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_task: Task | None = None
-"""Of this process, if it is one of a pool."""
+_task: Task | str = "nothing was sent"
+"""Of this process, if it is one of a pool; or why it has none."""
 
 
 def _begin(sent: bytes) -> None:
     global _task
     torch.set_num_threads(1)  # the processes share the cores
-    _task = pickle.loads(sent)
+    try:
+        _task = pickle.loads(sent)
+    except Exception as error:
+        _task = f"the model, the data or the loss cannot be loaded in another process ({said(error)}): use workers=0"
 
 
 def _run(run: TrainingRun, first: bool) -> Outcome:
-    assert _task is not None
+    if isinstance(_task, str):
+        return Outcome(run=run, status="failed", reason=_task)
     return train_run(_task, run, first=first)
 
 
