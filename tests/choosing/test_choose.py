@@ -308,8 +308,16 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
         if path.exists() and len(path.read_text().splitlines()) >= 5:
             break
         time.sleep(0.1)
+    workers = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
     process.kill()
     process.wait()
+    for _ in range(100):
+        left = [pid for pid in workers.split() if Path(f"/proc/{pid}").exists()]
+        if not left:
+            break
+        time.sleep(0.1)
+    assert workers.split()
+    assert not left  # nor is a process left behind
     before = path.read_text().splitlines(keepends=True)
     finished = [line for line in before if line.endswith("\n")]
     assert 5 <= len(finished) < 72

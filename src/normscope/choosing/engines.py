@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -71,11 +72,20 @@ _task: Task | str = "nothing was sent"
 
 def _begin(sent: bytes) -> None:
     global _task
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # the processes share the cores
     try:
         _task = pickle.loads(sent)
     except Exception as error:
         _task = f"the model, the data or the loss cannot be loaded in another process ({said(error)}): use workers=0"
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked for the runs is gone, killed for example: nobody reads them any more."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(run: TrainingRun, first: bool) -> Outcome:
