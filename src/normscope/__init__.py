@@ -11,6 +11,8 @@ from .bounds.radius.radii import Radii
 from .bounds.radius.radius import certified_radius
 from .bounds.weights.sensitivity import WeightSensitivity
 from .bounds.weights.weights import weight_sensitivity
+from .choosing.choice import Choice
+from .choosing.choose import choose
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity
@@ -32,12 +34,16 @@ from .graph.ir import Graph
 from .linalg.layers import spectral_norm
 from .monitor.run import Run
 from .monitor.watching import watch
+from .networks.changes import Twin
+from .networks.initialise import Initialisation, initialise
+from .networks.twin import twin
 from .rules.registry import rule
 
 __all__ = [
     "Audit",
     "Bracket",
     "Check",
+    "Choice",
     "DataBracket",
     "Domain",
     "Evidence",
@@ -45,6 +51,7 @@ __all__ = [
     "Flatness",
     "Flow",
     "Graph",
+    "Initialisation",
     "Ladder",
     "Margins",
     "NormscopeError",
@@ -56,17 +63,20 @@ __all__ = [
     "Smoothness",
     "Spectrum",
     "Symmetries",
+    "Twin",
     "WeightSensitivity",
     "__version__",
     "audit",
     "capture",
     "certified_radius",
     "check",
+    "choose",
     "curve",
     "domain",
     "flatness",
     "flow",
     "hessian",
+    "initialise",
     "ladder",
     "lipschitz",
     "margins",
@@ -74,6 +84,7 @@ __all__ = [
     "smoothness",
     "spectral_norm",
     "symmetries",
+    "twin",
     "watch",
     "weight_sensitivity",
 ]

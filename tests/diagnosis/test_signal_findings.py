@@ -18,7 +18,15 @@ from normscope.diagnosis.signal import Signal, SignalRow
 from .healthy import HEALTHY
 from .seen import INFO, WARNING, randn
 
-SIGNAL = {"gradient-vanishing", "gradient-explosion", "no-gradient", "saturated-units", "half-precision", "input-scale"}
+SIGNAL = {
+    "gradient-vanishing",
+    "gradient-explosion",
+    "batch-norm-depth",
+    "no-gradient",
+    "saturated-units",
+    "half-precision",
+    "input-scale",
+}
 Pair = tuple[nn.Module, Tensor]
 
 
@@ -41,6 +49,29 @@ def chain(depth: int, activation: Callable[[], nn.Module], *, gain: float | None
                 linear.weight *= gain
         layers += [linear, activation()]
     return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+class Skip(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
+def batch_norms(depth: int, *, scale: float = 1.0, skips: bool = False, last: float | None = None) -> nn.Module:
+    """Linear, BatchNorm, ReLU; with skips in blocks of two, the scale of the last BatchNorm of each as given."""
+    layers: list[nn.Module] = []
+    for index in range(depth):
+        norm = nn.BatchNorm1d(32)
+        nn.init.constant_(norm.weight, scale if last is None or index % 2 == 0 else last)
+        layers.append(nn.Sequential(nn.Linear(32, 32), norm, nn.ReLU()))
+    if skips:
+        layers = [Skip(nn.Sequential(*layers[k : k + 2])) for k in range(0, depth, 2)]
+    return nn.Sequential(*layers, nn.Linear(32, 10))
 
 
 class Residual(nn.Module):
@@ -119,6 +150,57 @@ class TestVanishing:
         assert "gradient-vanishing" not in found(model, randn(16, 32))
 
 
+class TestBatchNormDepth:
+    def test_depth_makes_fresh_batchnorms_dangerous(self) -> None:
+        check = ns.check(batch_norms(40), randn(64, 32))
+        (finding,) = (item for item in check.findings if item.severity is WARNING)
+        assert (finding.code, finding.where) == ("batch-norm-depth", "0.1")
+        assert finding.numbers["law"] == pytest.approx(1.493, abs=1e-3)
+        assert finding.numbers["growth"] == pytest.approx(1.493, rel=0.1)  # 32 units are not wide
+        assert finding.numbers["layers"] == 40
+        assert "law is 1.49 with 64 independent values" in finding.seen
+
+    @pytest.mark.one_in(3)
+    @pytest.mark.parametrize("batch", [8, 16, 64])
+    def test_the_growth_of_a_wide_network_is_that_of_the_law(self, batch) -> None:
+        layers = [nn.Sequential(nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()) for _ in range(40)]
+        findings = {item.code: item for item in ns.check(nn.Sequential(*layers), randn(batch, 512)).findings}
+        numbers = findings["batch-norm-depth"].numbers
+        assert numbers["law"] == pytest.approx({8: 1.788, 16: 1.590, 64: 1.493}[batch], abs=1e-3)
+        assert numbers["growth"] == pytest.approx(numbers["law"], rel=0.03)
+
+    def test_it_stands_in_for_the_explosion_whose_advice_would_be_wrong(self) -> None:
+        codes = {item.code for item in ns.check(batch_norms(80), randn(64, 32)).findings}
+        assert "batch-norm-depth" in codes
+        assert "gradient-explosion" not in codes
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            lambda: batch_norms(16),
+            lambda: batch_norms(40, skips=True),
+            lambda: batch_norms(40).eval(),
+            lambda: batch_norms(40, scale=1.1),
+        ],
+        ids=["16 layers", "skips", "eval mode", "trained"],
+    )
+    def test_its_twin_is_silent(self, model) -> None:
+        assert "batch-norm-depth" not in {item.code for item in ns.check(model(), randn(64, 32)).findings}
+
+    def test_skips_and_last_scales_of_zero_take_the_growth_away(self) -> None:
+        def grown(model: nn.Module) -> float:
+            rows = ns.check(model, randn(64, 32)).signal.rows
+            gradients = [row.log10_gradient for row in rows if row.kind == "linear"]
+            return gradients[0] - gradients[-2]
+
+        plain, skips = grown(batch_norms(40)), grown(batch_norms(40, skips=True))
+        assert plain > 3.0
+        assert abs(skips) < 1.0
+        stream = ns.check(batch_norms(40, skips=True, last=0.0), randn(64, 32)).signal.rows
+        blocks = [row.log10_gradient for row in stream if row.kind == "Skip"]
+        assert max(blocks) - min(blocks) < 1e-6  # every block is the identity
+
+
 class TestExploding:
     @pytest.mark.parametrize(
         "model",
@@ -127,9 +209,9 @@ class TestExploding:
             lambda: chain(8, nn.ReLU, gain=3.0),
             lambda: chain(30, nn.ReLU, gain=1.6),
             lambda: Residual(20, 4.0),
-            lambda: nn.Sequential(*(m for _ in range(80) for m in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()))),
+            lambda: batch_norms(80, scale=1.1),
         ],
-        ids=["12 layers", "8 layers", "30 layers, a little", "residual", "80 BatchNorms without a skip"],
+        ids=["12 layers", "8 layers", "30 layers, a little", "residual", "80 trained BatchNorms without a skip"],
     )
     def test_it_is_found(self, model) -> None:
         finding = found(model(), randn(64, 32))

@@ -8,7 +8,23 @@ import typer
 
 from .. import __version__
 from ..core.errors import NormscopeError, said
-from . import audit, check, compare, curvature, curve, demo, domain, lipschitz, ops, radius, show, symmetries, verify
+from . import (
+    audit,
+    check,
+    choose,
+    compare,
+    cost,
+    curvature,
+    curve,
+    demo,
+    domain,
+    lipschitz,
+    ops,
+    radius,
+    show,
+    symmetries,
+    verify,
+)
 from .lines import fail, print_anything, readers_may_leave
 
 app = typer.Typer(
@@ -21,6 +37,7 @@ app = typer.Typer(
     "ns.lipschitz(model, batch), ns.ladder(model, batch), ns.domain(model, loader), ns.curve(model, loader), "
     "ns.certified_radius(model, x, y), ns.symmetries(model, batch), ns.hessian(model, loss_fn, loader), "
     "ns.spectral_norm(layer, input_shape=...), "
+    "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder).",
 )
 app.command()(demo.demo)
@@ -33,6 +50,8 @@ app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
 app.command(help=domain.HELP, epilog=domain.EXAMPLES)(domain.domain)
 app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
+app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
+app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
 app.command()(ops.ops)

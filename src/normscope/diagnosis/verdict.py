@@ -66,6 +66,7 @@ CLAUSES: dict[str, tuple[str, str]] = {
     "variance-growth": ("the variance into {where} outgrows float16", "the variances into {norms} outgrow float16"),
     "norm-growth": ("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
     "gradient-explosion": ("the gradient of {where} explodes", "the gradients of {count} layers explode"),
+    "batch-norm-depth": ("the gradient explodes through the BatchNorms",) * 2,
     "gradient-vanishing": ("the gradient of {where} vanishes", "the gradients of {count} layers vanish"),
     "effective-lr": ("the steps of {where} have the wrong size", "the steps of {count} layers have the wrong size"),
     "input-scale": ("the {where} is at an unusual scale",) * 2,

@@ -14,7 +14,7 @@ from .backward import gradient_mismatch
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
-from .depth import gradient_explosion, gradient_vanishing, no_gradient
+from .depth import batch_norm_depth, gradient_explosion, gradient_vanishing, no_gradient
 from .epsilon import eps_dominated, eps_scale
 from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
@@ -35,6 +35,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     spectral_norm_off,
     dead_layer,
     exploding_run,
+    batch_norm_depth,
     gradient_explosion,
     no_gradient,
     saturated_units,

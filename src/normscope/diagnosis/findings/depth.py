@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.finding import Finding, Severity
 from ...report.words import counted
+from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import Examined
 from ..signal import Signal, SignalRow
 from .growth import exploding_run
@@ -27,6 +28,11 @@ BOTH = 2.0
 """Decades that suffice for an explosion where values grow forward as gradients do backward: a plain expanding chain.
 
 Healthy models of the tests stay within 0.8.
+"""
+BATCH_NORM_DECADES = 2.0
+"""That a gradient gains through fresh BatchNorms: a hundredfold between layers that one learning rate has to suit.
+
+At a batch of 64 it takes 24 layers without skips.
 """
 
 
@@ -68,6 +74,8 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
     back, forth = -_back(signal), _trend(_sizes(signal))
     if not (max(back, forth) >= DECADES or min(back, forth) >= BOTH) or any(exploding_run(examined)):
         return
+    if any(batch_norm_depth(examined)):
+        return  # which says why, and advises otherwise
     first = _first(signal)
     grown = [f"values grow {power(forth)} times"] if forth >= BOTH else []
     grown += [f"the gradient grows {power(back)} times on its way back"] if back >= BOTH else []
@@ -82,6 +90,39 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
         advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
         "between the layers, or scale the branches of a residual network by 1/sqrt(number of blocks).",
         numbers=figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
+    )
+
+
+def batch_norm_depth(examined: Examined) -> Iterator[Finding]:
+    """A fresh network whose BatchNorms, in train mode and without skips around them, make gradients explode."""
+    signal = _deep(examined)
+    norms = [seen for _, seen in examined.normalizers() if seen.kind == "batch"]
+    fresh = all(seen.weight is None or bool((seen.weight == 1.0).all()) for seen in norms)
+    if signal is None or not fresh or any(seen.uses_running for seen in norms):
+        return
+    rows = [row for row in signal.layers if row.kind == "batch_norm"]
+    gradients = [row.log10_gradient for row in rows if row.log10_gradient not in (None, -math.inf)]
+    if len(gradients) < FEW or len(gradients) < len(rows):
+        return
+    back = -_trend([value for value in gradients if value is not None])
+    if not back >= BATCH_NORM_DECADES:
+        return
+    measured = 10.0 ** (2.0 * back / (len(gradients) - 1))
+    entries = min(seen.entries for seen in norms)
+    law = batch_norm_growth(entries) if entries > 3 else math.inf
+    first = rows[0].path
+    yield Finding(
+        code="batch-norm-depth",
+        severity=Severity.WARNING,
+        where=first,
+        seen=f"On its way back through {counted(len(rows), 'BatchNorm')} the gradient grows {power(back)} times by the "
+        f"typical step: its squared norm {measured:.3g} times a layer. In wide fresh ReLU networks without skips the "
+        f"law is {law:.3g} with {entries} independent values a channel, and {LIMIT:.3g} with many.",
+        why="BatchNorm keeps the values at their size and pays for it with the gradient, exponentially in depth: one "
+        "learning rate cannot suit the first layers and the last.",
+        advice="Add skip connections around every one or two BatchNorms (with the scale of the last BatchNorm of each "
+        "block at 0 if there are many blocks), use LayerNorm, or make the network shallower.",
+        numbers=figures(log10_gradient=back, growth=measured, law=law, layers=len(rows), entries=entries),
     )
 
 

@@ -1,0 +1,1 @@
+"""Short training runs of a model's twins, and which normalizer to choose."""

@@ -1,0 +1,200 @@
+"""`Task`: everything that a run needs and that all runs share: the model, the samples, the loss, the settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..core.errors import InputError, said
+from ..core.untouched import unwrapped
+from ..geometry.batches import Batch, LossFunction, kept_batches
+from ..graph.call import Call
+from ..theory.losses import Loss
+
+HELD_OUT = 0.2
+"""Of the samples, kept for the loss that is compared."""
+MOST_SAMPLES = 4096
+"""That are read of a loader: enough for short runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """One training run: which twin, how many samples a step, which learning rate, which seed."""
+
+    normalizer: str
+    batch_size: int
+    lr: float
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """What the run is known by, in files too."""
+        return f"{self.normalizer} batch={self.batch_size} lr={self.lr:g} seed={self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Inputs and targets, sample by sample along the first axis: those to train on, then those held out."""
+
+    call: Call
+    targets: Any
+    count: int
+    held_out: int
+
+    def batch(self, rows: Tensor) -> Batch:
+        """Return some samples as a batch."""
+
+        def pick(value: Any) -> Any:
+            shared = not isinstance(value, Tensor) or not value.ndim or len(value) != self.count
+            return value if shared else value[rows.to(value.device)]
+
+        args, kwargs, targets = tree_map(pick, (self.call.args, self.call.kwargs, self.targets))
+        call = Call(args=args, kwargs=kwargs, output=self.call.output)
+        return Batch(call=call, targets=targets, samples=len(rows))
+
+    def steps(self, size: int, steps: int, seed: int) -> Iterator[Batch]:
+        """Yield so many batches to train on, epoch by epoch in a new order; smaller rests are left out."""
+        generator = torch.Generator().manual_seed(seed)
+        done = 0
+        while done < steps:
+            order = torch.randperm(self.count - self.held_out, generator=generator)
+            for rows in order[: len(order) - len(order) % size].split(size):
+                if done == steps:
+                    return
+                done += 1
+                yield self.batch(rows)
+
+    @property
+    def tests(self) -> Batch:
+        """The samples that are held out."""
+        return self.batch(torch.arange(self.count - self.held_out, self.count))
+
+    def digest(self) -> str:
+        """Return a short name for the data."""
+        leaves = [
+            leaf for leaf in tree_leaves((self.call.args, self.call.kwargs, self.targets)) if isinstance(leaf, Tensor)
+        ]
+        return _hashed(leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What all runs share.
+
+    Attributes:
+        model: a module, or a function that builds one: it is then built anew for every seed.
+        samples: the data.
+        loss: a function of outputs and targets, its name, or None for the loss that the model returns.
+        steps: of every run.
+        momentum: of SGD.
+        groups: of GroupNorms.
+        capacity: whether trained models are measured (observed, DATA and DOMAIN).
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    samples: Samples
+    loss: LossFunction | str | Loss | None
+    steps: int
+    momentum: float
+    groups: int | None
+    capacity: bool
+
+    def built(self, seed: int) -> nn.Module:
+        """Return the model of a seed."""
+        return built_model(self.model, seed)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the figures, to be compared when runs go on."""
+        model = self.built(0)
+        loss = self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
+        return {
+            "model": f"{type(model).__name__} {_hashed(list(model.state_dict().values()))}",
+            "data": self.samples.digest(),
+            "loss": loss,
+            "steps": self.steps,
+            "momentum": self.momentum,
+            "groups": self.groups,
+            "capacity": self.capacity,
+        }
+
+
+def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a model; a function that builds one finds torch's generator at the seed, and is called anew.
+
+    Raises:
+        InputError: the function raises or builds no model.
+    """
+    if isinstance(source, nn.Module):
+        return unwrapped(source)
+    if not callable(source):
+        raise InputError(f"model is a {type(source).__name__}: pass a torch.nn.Module, or a function that builds one")
+    with torch.random.fork_rng():
+        torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        try:
+            made = source()
+        except Exception as error:
+            raise InputError(f"the function that builds the model raises {said(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise InputError(f"the function that builds the model returns a {type(made).__name__}, not a module")
+    return unwrapped(made)
+
+
+def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None = None) -> Samples:
+    """Read a loader's samples, to be put into batches of other sizes.
+
+    Args:
+        model: whose arguments and device count.
+        loader: batches `(inputs, targets)`, or dicts with `labels`.
+        own_loss: whether the model itself takes the targets and returns the loss.
+        samples: at most this many; None for 4,096.
+
+    Raises:
+        InputError: there are too few samples, or batches that cannot be put together.
+    """
+    limit = samples or MOST_SAMPLES
+    kept: list[Batch] = []
+    for given in _some(loader):
+        kept += kept_batches(model, [given], None, own_loss=own_loss)
+        if sum(batch.samples for batch in kept) >= limit:
+            break
+    if not kept:
+        raise InputError("the loader yields no batch: there is nothing to train on")
+    parts = [(batch.call.args, batch.call.kwargs, batch.targets) for batch in kept]
+    count = sum(batch.samples for batch in kept)
+
+    def joined(*values: Any) -> Any:
+        if not isinstance(values[0], Tensor) or not values[0].ndim:
+            return values[0]
+        whole = all(len(value) == batch.samples for value, batch in zip(values, kept))
+        return torch.cat(values)[:limit] if whole else values[0]
+
+    try:
+        args, kwargs, targets = tree_map(joined, *parts)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"the loader's batches cannot be put together ({said(error)})") from error
+    count = min(count, limit)
+    call = Call(args=args, kwargs=kwargs, output=None)
+    return Samples(call=call, targets=targets, count=count, held_out=max(1, round(HELD_OUT * count)))
+
+
+def _some(loader: Any) -> Iterator[Any]:
+    """Yield batches of a loader; a pair of tensors is one."""
+    pair = isinstance(loader, tuple | list) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader)
+    if pair or not hasattr(loader, "__iter__") or isinstance(loader, Tensor | dict):
+        yield tuple(loader) if pair else loader
+    else:
+        yield from loader
+
+
+def _hashed(tensors: list[Tensor]) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,88 @@
+"""What a choice recommends, in sentences with figures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..report.words import counted
+from .choice import Cell, half_width
+
+if TYPE_CHECKING:
+    from .choice import Choice
+
+NAMES = {
+    "none": "plain",
+    "batch": "BatchNorm",
+    "layer": "LayerNorm",
+    "group": "GroupNorm",
+    "instance": "InstanceNorm",
+    "rms": "RMSNorm",
+}
+
+
+def figured(cell: Cell) -> str:
+    """Write a cell's loss with its interval."""
+    width = cell.half_width
+    return f"{cell.mean:.3g}" + ("" if width is None else f" ± {width:.2g}")
+
+
+def recommended(choice: Choice) -> str:
+    """Return the recommendation, and how sure it is."""
+    best = choice.best
+    if best is None:
+        return (
+            "Nothing can be recommended: no twin trained with every seed, at any of the batch sizes and learning "
+            "rates. Try other learning rates or more steps."
+        )
+    seeds = counted(len(best.outcomes), "seed")
+    accuracy = best.mean_of("accuracy")
+    right = "" if accuracy is None else f" and {100 * accuracy:.1f} % of the samples right"
+    what = "no normalizer" if best.normalizer == "none" else NAMES[best.normalizer]
+    text = (
+        f"Use {what} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its held-out loss after "
+        f"{best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
+    )
+    return f"{text} {_sure(choice, best)}"
+
+
+def _sure(choice: Choice, best: Cell) -> str:
+    """Say how the best compares with the next normalizer at the same batch size, seed by seed."""
+    rivals = [
+        cell
+        for cell in choice.cells
+        if cell.batch_size == best.batch_size and cell.normalizer != best.normalizer and math.isfinite(cell.mean)
+    ]
+    if not rivals:
+        return "No other normalizer gave a finite loss at this batch size."
+    rival = min(rivals, key=lambda cell: cell.mean)
+    against = f"{NAMES[rival.normalizer]}, the next, has {figured(rival)}"
+    pairs = {one.run.seed: one.loss for one in rival.outcomes if one.loss is not None}
+    apart = [pairs[one.run.seed] - one.loss for one in best.outcomes if one.loss is not None and one.run.seed in pairs]
+    width = half_width(apart)
+    if width is None:
+        return f"{against}. One seed says nothing about chance: how sure this is is not known; give more seeds."
+    middle = sum(apart) / len(apart)
+    difference = f"by {middle:.2g} ± {width:.2g} over the same {counted(len(apart), 'seed')}"
+    if middle - width > 0.0:
+        return f"{against}. It is better {difference}, which is more than chance (95 % interval)."
+    return f"{against}. It is better {difference}: these runs cannot tell the two apart; give more seeds or steps."
+
+
+def by_batch_size(choice: Choice) -> list[str]:
+    """Return one sentence per batch size: what trains, in order, and what does not."""
+    found = []
+    for size in sorted({cell.batch_size for cell in choice.cells}):
+        cells = [cell for cell in choice.cells if cell.batch_size == size]
+        trained = [
+            f"{NAMES[cell.normalizer]} ({figured(cell)})" for cell in cells if cell.trained == len(cell.outcomes)
+        ]
+        parts = [NAMES[c.normalizer] for c in cells if c.lr is not None and 0 < c.trained < len(c.outcomes)]
+        fails = [NAMES[cell.normalizer] for cell in cells if cell.lr is not None and not cell.trained]
+        sentence = f"Batches of {size}: " + (
+            f"{', '.join(trained)} train" if trained else "nothing trains with every seed"
+        )
+        sentence += f"; {', '.join(parts)} with some seeds only" if parts else ""
+        sentence += f"; {', '.join(fails)} at no learning rate that was tried" if fails else ""
+        found.append(f"{sentence}.")
+    return found

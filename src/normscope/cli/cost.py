@@ -1,0 +1,86 @@
+"""`normscope cost`: what the papers' rates say about training a model, from the command line."""
+
+from __future__ import annotations
+
+from json import dumps
+from typing import Annotated
+
+import typer
+
+from ..bounds.weights.weights import weight_sensitivity
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..diagnosis.auditing import audit
+from ..diagnosis.training_cost import training_cost
+from ..report.terminal import print_document
+from .data_forms import open_data
+from .lines import say_written
+from .model_forms import FORMS, open_model, placed
+from .objects import staying
+from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
+from .targets import check_targets, read_from
+
+HELP = """Say what the papers' worst-case rates mean for a model: which layer trains slowest, what normalizers save.
+
+The model is audited. From the norms of its weights and the constants of its normalizers follow, for every layer, the
+iterations that Than's Corollary 18 asks for at least and those that Corollary 19 calls enough, with and without the
+normalizers. All of these are orders without constants: the ratio is what can be read. It depends on a convention, which
+the report says: weights in front of a normalizer can be rescaled without changing the network.
+
+A second table has every rate that the papers quote, at a constant that no rescaling moves: how far the output moves per
+relative change of a weight, at the data. The rates of Than and of his Slides disagree, and one is not that of its
+source: the table says where.
+
+MODEL and DATA are those of `normscope audit`.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope cost net.py:build --data digits
+normscope cost mypackage.models:cnn --data mypackage.data:train_loader --mode train --alpha 0.001 --html cost.html
+```
+"""
+
+
+def cost(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="The accuracy that training shall reach, above 0.")] = 0.01,
+    mode: Mode = None,
+    html: Html = None,
+    json: Json = None,
+    seed: Seed = 0,
+    max_seconds: MaxSeconds = None,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Say what training costs (its help is HELP)."""
+    if not alpha > 0.0:
+        raise InputError(f"--alpha is a number above 0, not {alpha:g}")
+    check_targets(html, json, inputs=read_from(model, data))
+    with staying():
+        given = open_model(model, trust=trust)
+        if given.model is None:
+            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        batches = open_data(data, placed(given, device, mode), batch_size=None, seed=seed)
+        found = audit(
+            given.model,
+            batches.first,
+            loader=batches.loader,
+            mode=mode,
+            seed=seed,
+            max_seconds=max_seconds,
+            name=given.name,
+        )
+        moved = weight_sensitivity(given.model, batches.first, mode=mode, max_seconds=max_seconds)
+        counted = training_cost(found, sensitivity=moved, alpha=alpha)
+    if html is not None:
+        counted.to_html(html)
+    if json is not None:
+        write_text(json, dumps(counted.to_json(), indent=1, allow_nan=False) + "\n")
+    print_document(counted.document(brief=True))
+    say_written(html, json)

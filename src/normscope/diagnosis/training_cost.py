@@ -1,0 +1,172 @@
+"""`training_cost`: what the papers' rates say about training a model, from its audit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..bounds.weights.sensitivity import WeightSensitivity
+from ..core.errors import InputError
+from ..core.plain import plain
+from ..report.document import Block, Column, Document, Table, Text
+from ..report.shown import Shown
+from ..theory.complexity import GAUGE, RATES, LayerCost, corollaries
+from .result import Audit, Row
+
+SCHEMA_VERSION = 1
+LOGARITHMS = "Figures are exponents of ten of orders without constants: compare them, do not count with them."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCost(Shown):
+    """What Corollaries 18 and 19 of Than and the rates beside them say of a model. Prints as tables.
+
+    Attributes:
+        name, mode: of the audited model.
+        alpha: the accuracy.
+        paths: of the weight layers, the last one left out.
+        printed: one entry per path, with the constants of the normalizers as the papers print them.
+        at_data: the same with the normalizers' largest constants at the data.
+        normalizers: how many there are that can be rescaled against the weights before them.
+        log10_constant: log10 of how far the output moves per relative change of a weight, the largest over the
+            weights, which no rescaling moves; None if it was not measured.
+        rates: name, log10 of the order of iterations at `log10_constant`, source and remark.
+        notes: why the corollaries do not apply as they stand, if so.
+    """
+
+    name: str
+    mode: str
+    alpha: float
+    paths: tuple[str, ...]
+    printed: tuple[LayerCost, ...]
+    at_data: tuple[LayerCost, ...]
+    normalizers: int
+    log10_constant: float | None
+    rates: tuple[tuple[str, float, str, str], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "training_cost"}
+        return plain(data | asdict(self))
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        worst = max(range(len(self.at_data)), key=lambda k: self.at_data[k].log10_behind)
+        first = self.at_data[worst]
+        head = (
+            f"By the papers' worst case `{self.paths[worst]}` is the slowest layer to train. With the normalizers as "
+            f"they are at the data its count is 10^{first.log10_ratio:.1f} times that of the network without them."
+            if self.normalizers
+            else f"By the papers' worst case `{self.paths[worst]}` is the slowest layer to train. The model has no "
+            "normalizer, so that there is nothing to compare."
+        )
+        warning = f"This ratio depends on a convention: {GAUGE}. Here {self.normalizers} normalizers allow it."
+        blocks: list[Block] = [Text(body=head, lead=True), *([Text(body=warning)] if self.normalizers else [])]
+        blocks += [Text(body=f"Note: {note}.") for note in self.notes]
+        columns = (
+            Column(title="layer", kind="name"),
+            Column(title="weights behind", kind="log10", help="product of the operator norms of the later layers"),
+            Column(title="at least", kind="log10", help="Corollary 18: iterations, unnormalized"),
+            Column(title="enough", kind="log10", help="Corollary 19: evaluations, unnormalized"),
+            Column(title="enough, normalized", kind="log10", help="Corollary 19, constants at the data"),
+            Column(title="ratio", kind="log10", help="normalized over unnormalized, constants at the data"),
+            Column(title="ratio as printed", kind="log10", help="with the constants of Lemmas 1 to 3"),
+        )
+        rows = tuple(
+            (
+                path,
+                one.log10_behind,
+                one.log10_at_least,
+                one.log10_unnormalized,
+                one.log10_normalized,
+                one.log10_ratio,
+                other.log10_ratio,
+            )
+            for path, one, other in zip(self.paths, self.at_data, self.printed)
+        )
+        title = f"Iterations for an accuracy of {self.alpha:g}, by layer"
+        blocks.append(Table(title=title, columns=columns, rows=rows, caption=LOGARITHMS))
+        if self.log10_constant is not None:
+            titles = (Column(title="source"), Column(title="remark"))
+            heads = (Column(title="rate"), Column(title="iterations", kind="log10"), *titles)
+            blocks.append(
+                Table(
+                    title=f"All rates, at the measured constant 10^{self.log10_constant:.2f}",
+                    columns=heads,
+                    rows=self.rates,
+                    caption="The constant is how far the output moves, at the data, per relative change of a weight: "
+                    "rescaling weights in front of a normalizer does not move it.",
+                )
+            )
+        return Document(title=f"Training cost of {self.name}", blocks=tuple(blocks))
+
+
+def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None, alpha: float = 0.01) -> TrainingCost:
+    """Return what the papers' rates say about training a model, from its audit.
+
+    Args:
+        audit: of the model, in the mode that counts (train mode for BatchNorm with the statistics of batches).
+        sensitivity: what `normscope.weight_sensitivity` found of it, for the rates at a measured constant.
+        alpha: the accuracy that training shall reach.
+
+    Returns:
+        One entry per weight layer but the last, with constants as printed and at the data, and all rates at the
+        measured constant.
+
+    Raises:
+        InputError: the audit has fewer than two weight layers with a norm, or alpha is none.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+        >>> cost = training_cost(ns.audit(model, torch.randn(16, 4)), alpha=0.1)
+        >>> cost.paths, cost.normalizers
+        (('0',), 1)
+
+    Reference: Than, Corollaries 18 and 19; Slides, Optimization.
+    """
+    weights = [row for row in audit.layers if row.role == "weight" and row.norm is not None]
+    if len(weights) < 2:
+        raise InputError("the corollaries speak of two or more weight layers, and the audit has the norms of fewer")
+    norms = [0.0 if row.norm is None else row.norm.log10_upper for row in weights]
+    normalizers = [row for row in audit.layers if row.role == "normalizer"]
+    printed = corollaries(norms, _by_layer(audit.layers, weights, "log10_printed"), alpha)
+    at_data = corollaries(norms, _by_layer(audit.layers, weights, "log10_at_data"), alpha)
+    moves = [] if sensitivity is None else [row.log10_relative for row in sensitivity.rows]
+    constant = max(moves) if moves and math.isfinite(max(moves)) else None
+    rates = tuple(
+        (rate.name, rate.log10_iterations(constant or 0.0, alpha), rate.source, rate.remark) for rate in RATES.values()
+    )
+    notes = []
+    if any(row.bypassed for row in audit.layers):
+        notes.append("the model has skips or branches, for which the corollaries are not stated: read ratios only")
+    unknown = [row.path for row in normalizers if row.log10_at_data is None]
+    if unknown:
+        notes.append(f"the constants of {', '.join(f'`{path}`' for path in unknown)} were not measured and count as 1")
+    return TrainingCost(
+        name=audit.name,
+        mode=audit.mode or "eval",
+        alpha=alpha,
+        paths=tuple(row.path for row in weights[:-1]),
+        printed=printed,
+        at_data=at_data,
+        normalizers=sum(row.folded_with is not None for row in normalizers),
+        log10_constant=constant,
+        rates=rates if constant is not None else (),
+        notes=tuple(notes),
+    )
+
+
+def _by_layer(rows: tuple[Row, ...], weights: list[Row], figure: str) -> list[float]:
+    """Return per weight layer the sum of a logarithm over the normalizers behind it and before the next."""
+    sums, at = [0.0] * len(weights), 0
+    order = {id(row): number for number, row in enumerate(weights)}
+    for row in rows:
+        if id(row) in order:
+            at = order[id(row)]
+        elif row.role == "normalizer":
+            sums[at] += getattr(row, figure) or 0.0
+    return sums

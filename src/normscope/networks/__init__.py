@@ -1,0 +1,1 @@
+"""Builders that return real modules: twins with another normalizer, extremal networks, initialisations."""

@@ -1,0 +1,266 @@
+"""`initialise`: scale every weight layer so that what it hands on has a deviation of one, at a batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from ..core.errors import CaptureError, InputError, said
+from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..graph.call import Call
+from ..graph.export import capture
+from ..graph.invariance import feeds
+from ..report.document import Block, Column, Document, Table, Text
+from ..report.shown import Shown
+from ..report.words import counted
+from .checked_run import run
+from .twin import Where, call_of, chosen, copied
+
+CLOSE = 0.01
+"""A deviation this near to one is left as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """What was done to one weight layer.
+
+    Attributes:
+        path: the module.
+        before, after: the deviation of what it hands on, over all values, before and after the rescaling.
+        factor: by which its weight and bias were multiplied; 1 where it was left alone.
+        log10_gradient_before, log10_gradient_after: of the gradient that comes back to it, as a multiple of that at the
+            output; None where there is none.
+        reason: why it was left alone.
+    """
+
+    path: str
+    before: float
+    after: float
+    factor: float
+    log10_gradient_before: float | None = None
+    log10_gradient_after: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialisation(Shown):
+    """What `normscope.initialise` did. Prints as a table.
+
+    Attributes:
+        model: the rescaled model: a copy, or the one that was given with `inplace=True`.
+        layers: one entry per weight layer that ran, in the order they run.
+        mode: of the model, in which it was measured.
+        notes: what the reader must know.
+    """
+
+    model: nn.Module = field(repr=False)
+    layers: tuple[Scaled, ...]
+    mode: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """By which weight and bias of each layer were multiplied, those that changed."""
+        return {layer.path: layer.factor for layer in self.layers if layer.factor != 1.0}
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return what was changed as plain blocks."""
+        changed = len(self.factors)
+        deviations = [layer.before for layer in self.layers]
+        head = (
+            f"{counted(changed, 'weight layer')} of {len(self.layers)} rescaled ({self.mode} mode). Before, what "
+            f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
+        )
+        columns = (
+            Column(title="layer", kind="name"),
+            Column(title="deviation before", kind="number"),
+            Column(title="after", kind="number"),
+            Column(title="factor", kind="number", help="by which weight and bias were multiplied"),
+            Column(title="gradient before", kind="log10", help="as a multiple of that at the output"),
+            Column(title="after", kind="log10"),
+            Column(title="left alone because"),
+        )
+        rows = tuple(
+            (
+                layer.path,
+                layer.before,
+                layer.after,
+                layer.factor,
+                layer.log10_gradient_before,
+                layer.log10_gradient_after,
+                layer.reason,
+            )
+            for layer in self.layers
+        )
+        notes = tuple(Text(body=f"Note: {note}.") for note in self.notes)
+        blocks: tuple[Block, ...] = (Text(body=head, lead=True), Table(columns=columns, rows=rows), *notes)
+        return Document(title=f"Initialisation of {type(self.model).__name__}", blocks=blocks)
+
+
+@outside_inference_mode
+def initialise(
+    model: nn.Module, batch: Any, *, where: Where = None, mode: str | None = None, inplace: bool = False
+) -> Initialisation:
+    """Rescale a fresh model so that every weight layer hands on values with a deviation of one, at a batch.
+
+    In the order in which the layers run, each weight and its bias are divided by the deviation of the layer's output,
+    which divides the output by it exactly: one forward pass, no iteration. So the signal neither fades nor grows with
+    depth, and neither does the gradient in layers of even width. Layers that feed a normalizer are left alone: it takes
+    the scale back. What was changed is said layer by layer, with values and gradients before and after.
+
+    Args:
+        model: any `torch.nn.Module`; it is left as it is, unless `inplace` says otherwise.
+        batch: what it takes, as it will be in training: a tensor, a tuple of arguments, a dict of them.
+        where: which layers: patterns of module paths, or a function of path and module; None for all.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. With BatchNorm `"train"` is what counts.
+        inplace: change the model itself and not a copy, so that an optimizer that knows its parameters stays valid.
+
+    Returns:
+        `.model`, `.layers` with each factor, `.factors`; prints as a table.
+
+    Raises:
+        InputError: the model does not accept the batch, or gives values that are not finite.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> deep = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
+        >>> done = ns.initialise(deep, torch.randn(64, 32))
+        >>> done.layers[-1].before < 0.2, round(done.layers[-1].after, 6), len(done.factors)
+        (True, 1.0, 20)
+
+    Reference: Mishkin and Matas 2016, All You Need Is a Good Init, without its orthogonal start.
+    """
+    mode = mode_of(model, mode)
+    inner = unwrapped(model)
+    call = call_of(inner, batch)
+    target = inner if inplace else copied(inner)
+    notes: list[str] = []
+    before = _listened(target, call, mode)
+    if not before:
+        raise InputError("no linear layer or convolution of the model runs as a module: there is nothing to rescale")
+    left = _left_alone(target, batch, mode, where, notes)
+    factors = _rescale(target, call, mode, left)
+    after = _listened(target, call, mode)
+    rows = tuple(
+        Scaled(
+            path=path,
+            before=deviation,
+            after=after[path][0],
+            factor=factors.get(path, 1.0),
+            log10_gradient_before=gradient,
+            log10_gradient_after=after[path][1],
+            reason=left.get(path, ""),
+        )
+        for path, (deviation, gradient) in before.items()
+    )
+    if inplace and inner is not model:
+        notes.append("the model inside the wrapper was changed")
+    return Initialisation(model=model if inplace else target, layers=rows, mode=mode, notes=tuple(notes))
+
+
+def _weight_layers(model: nn.Module) -> dict[nn.Module, str]:
+    return {module: path for path, module in model.named_modules() if isinstance(module, nn.Linear | _ConvNd)}
+
+
+@contextmanager
+def _hooked(model: nn.Module, hear: Callable[[str, Any, Tensor], Tensor | None]) -> Iterator[None]:
+    """Hand what every weight layer makes to a function, which may give something else in its place."""
+
+    def hook(path: str) -> Callable[..., Any]:
+        return lambda module, args, made: hear(path, module, made)
+
+    hooks = [module.register_forward_hook(hook(path)) for module, path in _weight_layers(model).items()]
+    try:
+        yield
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+def _listened(model: nn.Module, call: Call, mode: str) -> dict[str, tuple[float, float | None]]:
+    """Return by layer, in the order they first run, the deviation of its output and log10 of the gradient there."""
+    made: dict[str, Tensor] = {}
+
+    def hear(path: str, module: Any, output: Tensor) -> None:
+        made.setdefault(path, output)
+
+    with untouched(model, mode), torch.enable_grad():
+        with _hooked(model, hear):
+            outputs = run(model, call)
+        if not bool(torch.isfinite(outputs).all()):
+            raise InputError("the model gives NaN or infinite values on this batch")
+        generator = torch.Generator(outputs.device).manual_seed(0)
+        signs = 2.0 * torch.empty(outputs.shape, device=outputs.device).bernoulli_(0.5, generator=generator) - 1.0
+        heard = [value for value in made.values() if value.requires_grad]
+        gradients: dict[int, Tensor | None] = {}
+        if outputs.requires_grad and heard:
+            found = torch.autograd.grad((outputs * signs.to(outputs)).sum(), heard, allow_unused=True)
+            gradients = {id(value): gradient for value, gradient in zip(heard, found)}
+    size = math.sqrt(outputs.numel())
+    return {path: (_deviation(value), _relative(gradients.get(id(value)), size)) for path, value in made.items()}
+
+
+def _relative(gradient: Tensor | None, size: float) -> float | None:
+    if gradient is None:
+        return None
+    norm = float(gradient.detach().double().norm())
+    return math.log10(norm / size) if norm > 0.0 else -math.inf
+
+
+def _deviation(values: Tensor) -> float:
+    return float(values.detach().double().std(correction=0))
+
+
+def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: list[str]) -> dict[str, str]:
+    """Return the layers that are not rescaled, each with the reason."""
+    left: dict[str, str] = {}
+    try:
+        fed = {feed.weight.path: feed for feed in feeds(capture(model, batch, mode=mode)) if feed.scale_invariant}
+    except (CaptureError, InputError) as error:
+        fed = {}
+        notes.append(f"which layers feed a normalizer is not known ({said(error)}): all are rescaled")
+    uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
+    for module, path in _weight_layers(model).items():
+        if not chosen(where, path, module):
+            left[path] = "not asked for"
+        elif path in fed:
+            left[path] = f"feeds `{fed[path].normalizer.path}`, which takes the scale back"
+        elif hasattr(module, "parametrizations"):
+            left[path] = "its weight is made by a parametrization"
+        elif any(uses[id(parameter)] > 1 for parameter in module.parameters(recurse=False)):
+            left[path] = "shares its weight with another layer"
+    return left
+
+
+def _rescale(model: nn.Module, call: Call, mode: str, left: dict[str, str]) -> dict[str, float]:
+    """Run the model once and divide each layer, and what it hands on, by the deviation; return the factors."""
+    factors: dict[str, float] = {}
+
+    def hear(path: str, module: Any, output: Tensor) -> Tensor | None:
+        if path in left:
+            return None
+        if path in factors:  # it runs again
+            return output * factors[path]
+        deviation = _deviation(output)
+        if deviation == 0.0 or not math.isfinite(deviation):
+            left[path] = "its output is constant" if deviation == 0.0 else "its output is not finite"
+            return None
+        factors[path] = 1.0 if abs(deviation - 1.0) <= CLOSE else 1.0 / deviation
+        return output * factors[path]
+
+    with untouched(model, mode), torch.no_grad(), _hooked(model, hear):
+        run(model, call)
+    modules = dict(model.named_modules())
+    with torch.no_grad():
+        for path, factor in factors.items():
+            for parameter in modules[path].parameters(recurse=False):
+                parameter.mul_(factor)
+    return factors

@@ -1,0 +1,356 @@
+"""`twin`: the same architecture and weights with its normalizers removed, replaced or inserted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils._pytree import tree_map
+
+from ..core.errors import CaptureError, InputError, said
+from ..core.untouched import mode_of, outside_inference_mode, unwrapped
+from ..graph.call import Call, arguments
+from ..graph.export import capture
+from ..graph.ir import Graph
+from . import folding
+from .changes import Change, Twin
+from .checked_run import calibrated, check_run, seen_shapes
+from .inserting import hidden_layers
+from .normalizers import KINDS, Absent, FeaturesLast, Kind, Normalized, Place, build, original_of, place_of, remember
+
+Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+
+
+@outside_inference_mode
+def twin(
+    model: nn.Module,
+    batch: Any = None,
+    *,
+    normalizer: Kind | None,
+    where: Where = None,
+    fold: bool = False,
+    groups: int | None = None,
+) -> Twin:
+    """Return a copy of a model with its normalizers removed, replaced or inserted, and what was changed.
+
+    All weights are kept, and so are the names of modules that stay; the scale, shift and eps of a replaced normalizer
+    go to the new one. The model itself is not touched. What a kind means at a place follows the usual conventions: on
+    images LayerNorm and RMSNorm take all channels and positions of a sample (`GroupNorm(1, C)`), on tokens the features
+    of each token; GroupNorm takes groups of channels, on tokens those of each token; BatchNorm and InstanceNorm take
+    positions together, so that a causal model sees later tokens through them.
+
+    A twin remembers what stood where: the twin of a twin, with the normalizer of the model, is the model again, its
+    running statistics included.
+
+    Args:
+        model: any `torch.nn.Module` whose normalizers are modules.
+        batch: what the model takes. With it the twin is run and checked, sets of one or two entries are refused, and
+            the running statistics of new BatchNorms are those of the batch. Folding and inserting need it.
+        normalizer: `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`, or None to take them out.
+        where: which places: patterns of module paths (`"layer1.*"`), or a function of path and module. They name
+            normalizers to change or, where they name none, weight layers to put one behind. None for all normalizers
+            or, in a model without any, behind every weight layer that feeds an activation.
+        fold: with `normalizer=None`: eval-mode BatchNorms are taken into the layers before them instead of dropped, so
+            that the function in eval mode stays the same.
+        groups: of GroupNorms; None for sixteen channels a group, or two groups where there are fewer than 32.
+
+    Returns:
+        `.model` is the twin, `.changes` says what was changed and how; prints as a table.
+
+    Raises:
+        InputError: a normalizer is a function call or of no known kind, a place cannot have the kind asked for, or the
+            twin does not run; the message says where and why, and what to do.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
+        >>> twin = ns.twin(model, torch.randn(4, 1, 8, 8), normalizer="group")
+        >>> twin.changes[0].path, twin.changes[0].was, twin.changes[0].now
+        ('1', 'BatchNorm2d(32)', 'GroupNorm(2, 32)')
+        >>> back = ns.twin(twin.model, normalizer="batch").model
+        >>> torch.equal(back.eval()(torch.ones(1, 1, 8, 8)), model.eval()(torch.ones(1, 1, 8, 8)))
+        True
+
+    Reference: the comparisons of Than (appendix E), Akbar (section 9) and Wu and He (2018).
+    """
+    mode_of(model, None)
+    if normalizer is not None and normalizer not in KINDS:
+        raise InputError(f"normalizer is one of {', '.join(KINDS)} or None, not {normalizer!r}")
+    if fold and normalizer is not None:
+        raise InputError("fold=True takes BatchNorms into the layers before them: it needs normalizer=None")
+    if fold and batch is None:
+        raise InputError("fold=True needs a batch, to see which layer feeds which normalizer: twin(model, batch, ...)")
+    model = unwrapped(model)
+    call = None if batch is None else call_of(model, batch)
+    work = _Work(copied(model), batch, call, normalizer, groups)
+    work.apply(where, fold=fold)
+    return work.finished()
+
+
+class _Work:
+    """A copy of a model while it becomes a twin."""
+
+    def __init__(
+        self, model: nn.Module, batch: Any, call: Call | None, normalizer: Kind | None, groups: int | None
+    ) -> None:
+        self.model, self.batch, self.call, self.normalizer, self.groups = model, batch, call, normalizer, groups
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+        self.fresh: list[nn.Module] = []
+        self.used: dict[int, nn.Module] = {}  # what stands for a module that is known by several names
+
+    def apply(self, where: Where, *, fold: bool) -> None:
+        """Make every change that was asked for."""
+        found = dict(self._places())
+        asked = {path: item for path, item in found.items() if chosen(where, path, item[0])}
+        shapes: dict[int, tuple[int, ...]] = {}
+        if self.call is not None:
+            shapes, outside = seen_shapes(self.model, self.call, [module for module, _ in found.values()])
+            if outside and where is None:
+                raise InputError(
+                    f"the model calls {', '.join(outside)} as a function, which no twin can replace: use the module "
+                    "(torch.nn.LayerNorm and so on) in the model, or name the places to change with where="
+                )
+        into = folding.takers(self._graph("fold", "eval"), self.model) if fold else {}
+        for path, (module, place) in asked.items():
+            try:
+                self._change(path, module, place, shapes.get(id(module)), fold=fold, taker=into.get(path))
+            except InputError as error:
+                raise InputError(f"`{path or type(module).__name__}`: {error}") from error
+        if not asked:
+            self._insert_all(where)
+
+    def _insert_all(self, where: Where) -> None:
+        """Put normalizers behind the weight layers that are named, or behind those that feed an activation."""
+        if self.normalizer is None:
+            self.notes.append("no normalizer that is a module was found: the twin is a plain copy")
+            return
+        if where is None:
+            graph = self._graph("find the places for normalizers (or name them with where=)")
+            paths = hidden_layers(graph, self.model)
+        else:
+            paths = [path for path, layer in _weight_layers(self.model) if chosen(where, path, layer)]
+        if not paths:
+            raise InputError(f"where={where!r} names no normalizer and no weight layer of the model")
+        for path in paths:
+            self._insert(path)
+
+    def finished(self) -> Twin:
+        """Check the twin and return it."""
+        _without_fast_path(self.model)
+        if self.call is not None and self.changes:
+            self.notes += calibrated(self.model, self.call, [m for m in self.fresh if isinstance(m, _BatchNorm)])
+            self.notes += check_run(self.model, self.call, self.used.values())
+        return Twin(
+            model=self.model,
+            normalizer=self.normalizer,
+            changes=tuple(self.changes),
+            checked=self.call is not None,
+            notes=tuple(self.notes),
+        )
+
+    def _places(self) -> Iterator[tuple[str, tuple[nn.Module, Place]]]:
+        """Yield every normalizer, and every place where one was taken out."""
+        inside: set[str] = set()
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            if any(path.startswith(f"{outer}.") for outer in inside):
+                continue
+            try:
+                place = place_of(module)
+            except InputError as error:
+                raise InputError(f"`{path}`: {error}: a twin cannot be built") from error
+            if place is not None:
+                inside.add(path)
+                yield path, (module, place)
+
+    def _graph(self, purpose: str, mode: str | None = None) -> Graph:
+        if self.batch is None:
+            raise InputError(f"the model must be traced to {purpose}: pass a batch, twin(model, batch, ...)")
+        try:
+            return capture(self.model, self.batch, mode=mode)
+        except CaptureError as error:
+            raise InputError(f"the model cannot be traced to {purpose}: {error}") from error
+
+    def _change(
+        self,
+        path: str,
+        module: nn.Module,
+        place: Place,
+        shape: tuple[int, ...] | None,
+        *,
+        fold: bool,
+        taker: str | None,
+    ) -> None:
+        if place.kind == self.normalizer and not fold:
+            return
+        parent = self.model.get_submodule(path.rpartition(".")[0]) if path else None
+        if isinstance(parent, Normalized) and self.normalizer is None:
+            outer = path.rpartition(".")[0]
+            self._put(outer, parent.layer)
+            self._say(outer, module, "nothing", "it had been put in; the layer is as it was")
+        elif fold:
+            self._fold(path, module, taker)
+        elif id(module) in self.used:
+            self._put(path, self.used[id(module)])
+        elif self.normalizer is None:
+            self._put(path, remember(Absent(), original_of(module) or module), module)
+            self._say(path, module, "nothing", "its scale and shift go with it" if place.scale is not None else "")
+        else:
+            self._replace(path, module, place, shape)
+
+    def _replace(self, path: str, module: nn.Module, place: Place, shape: tuple[int, ...] | None) -> None:
+        assert self.normalizer is not None
+        held = original_of(module)
+        before = None if held is None else place_of(held)
+        if held is not None and before is not None and before.kind == self.normalizer:
+            new = copy.deepcopy(held)
+            note = "as it was in the model, statistics included"
+            if place.kind is not None:
+                _carry(place, new)
+                note += "; its scale and shift are those of the twin"
+        else:
+            self._check_samples(shape)
+            new = remember(build(self.normalizer, place, shape, self.groups), held or module)
+            self.fresh += [part for part in new.modules() if isinstance(part, _BatchNorm)]
+            dropped = place.shift is not None and not any(name.endswith("bias") for name, _ in new.named_parameters())
+            kept = "scale kept, shift dropped" if dropped else "scale and shift kept" if place.scale is not None else ""
+            note = "; ".join(filter(None, (kept, place.note)))
+        like = next(self.model.parameters(), None)
+        new = new if like is None else new.to(device=like.device)
+        self._put(path, new.train(module.training), module)
+        self._say(path, module, _described(new), note)
+
+    def _fold(self, path: str, module: nn.Module, taker: str | None) -> None:
+        if taker is None:
+            new: nn.Module = folding.affine(module)
+            self._put(path, remember(new, module), module)
+            self._say(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
+            return
+        layer = folding.folded(self.model.get_submodule(taker), module)
+        self._put(taker, layer)
+        self._put(path, remember(Absent(), module), module)
+        self._say(path, module, "nothing", f"folded into `{taker}`, with its running statistics")
+
+    def _insert(self, path: str) -> None:
+        assert self.normalizer is not None
+        layer: Any = self.model.get_submodule(path)
+        last = isinstance(layer, nn.Linear)
+        features = layer.out_features if last else layer.out_channels
+        ranks = (2, 3, 4, 5) if last else (layer.weight.ndim,)
+        place = Place(kind=None, features=features, last=last, ranks=ranks)
+        shape = (
+            None if self.call is None else seen_shapes(self.model, self.call, [layer], outputs=True)[0].get(id(layer))
+        )
+        try:
+            self._check_samples(shape)
+            norm = build(self.normalizer, place, shape, self.groups).to(layer.weight).train(layer.training)
+        except InputError as error:
+            raise InputError(f"behind `{path}`: {error}") from error
+        self.fresh += [part for part in norm.modules() if isinstance(part, _BatchNorm)]
+        self.used[id(norm)] = norm
+        self._put(path, Normalized(layer, norm))
+        self.changes.append(Change(path=path, was="nothing behind it", now=_described(norm), note="put in, scale 1"))
+
+    def _check_samples(self, shape: tuple[int, ...] | None) -> None:
+        """Refuse InstanceNorm where the first axis does not count the samples: it would mix them."""
+        if self.normalizer != "instance":
+            return
+        turned = any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in self.model.modules())
+        if turned or (shape is not None and self.call is not None and shape[0] != self.call.count):
+            raise InputError(
+                "its tensor does not have the samples on the first axis, so that instance normalization would mix them"
+            )
+
+    def _put(self, path: str, new: nn.Module, old: nn.Module | None = None) -> None:
+        if old is not None:
+            self.used[id(old)] = new
+        if not path:
+            self.model = new
+            return
+        parent, _, name = path.rpartition(".")
+        self.model.get_submodule(parent)._modules[name] = new
+
+    def _say(self, path: str, was: nn.Module, now: str, note: str) -> None:
+        described = "nothing" if isinstance(was, Absent) else _described(was)
+        self.changes.append(Change(path=path, was=described, now=now, note=note))
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of a model, with tensors of its own.
+
+    Raises:
+        InputError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise InputError(f"the model cannot be copied ({said(error)})") from error
+
+
+def call_of(model: nn.Module, batch: Any) -> Call:
+    """Return how a model is called with a batch, which is brought to its device."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
+
+
+def chosen(where: Where, path: str, module: nn.Module) -> bool:
+    """Whether a module is among the places that were asked for."""
+    if where is None:
+        return True
+    if callable(where):
+        return bool(where(path, module))
+    patterns = [where] if isinstance(where, str) else where
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _weight_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield linear layers and convolutions, but for those that another module reads without running them."""
+    for path, module in model.named_modules():
+        read = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)  # inside MultiheadAttention
+        if isinstance(module, nn.Linear | _ConvNd | _ConvTransposeNd) and not read:
+            yield path, module
+
+
+def _carry(place: Place, new: nn.Module) -> None:
+    """Give a normalizer the scale and shift of a place, where they fit and are not its own already."""
+    target = new.norm if isinstance(new, FeaturesLast) else new
+    own = place_of(target)
+    for name, value, held in (
+        ("weight", place.scale, None if own is None else own.scale),
+        ("bias", place.shift, None if own is None else own.shift),
+    ):
+        parameter = getattr(target, name, None)
+        if not isinstance(parameter, Tensor) or value is None or held is None or parameter.shape != value.shape:
+            continue
+        with torch.no_grad():
+            if not torch.equal(value, held.to(value)):
+                parameter.add_(value.to(held) - held)  # the scale may be 1 + weight
+
+
+def _described(module: nn.Module) -> str:
+    inner = module.norm if isinstance(module, FeaturesLast) else module
+    name = type(inner).__name__
+    if isinstance(inner, nn.GroupNorm):
+        return f"{name}({inner.num_groups}, {inner.num_channels})"
+    place = place_of(inner)
+    return name if place is None else f"{name}({place.features})"
+
+
+def _without_fast_path(model: nn.Module) -> None:
+    """Keep torch's encoder from its fused kernel, which reads the weights of `norm1` and takes it for a LayerNorm."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            plain = all(type(norm) is nn.LayerNorm for norm in (module.norm1, module.norm2))
+            if not plain:
+                module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = module.use_nested_tensor and all(
+                getattr(layer, "activation_relu_or_gelu", 0) for layer in module.layers
+            )

@@ -1,0 +1,294 @@
+"""What a Lipschitz constant says about training: counts of iterations and samples, as the papers print them.
+
+Every count is an order, Omega or O without its constant, kept as log10: it may serve as a ratio between two networks
+and not as a number of steps. The constants of single factors are gauge dependent: scaling the weights in front of a
+normalizer by c leaves the network as it is, multiplies the product of weight norms by c and divides the constant of the
+normalizer by c. Only products over whole runs of both mean something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core.errors import InputError
+from ..core.log10 import log10
+
+GAUGE = (
+    "multiplying the weights in front of a normalizer by c leaves the network as it is, multiplies the product of "
+    "weight norms by c and divides the normalizer's constant by c: the ratio can be made anything without changing the "
+    "network"
+)
+"""The warning that belongs to every ratio of the two corollaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How many iterations a constant L asks for to reach an accuracy alpha: `L^constant / alpha^accuracy`.
+
+    Attributes:
+        name: what is counted.
+        side: `"lower"` (every method needs at least so many, Omega) or `"upper"` (some method needs no more, O).
+        constant, accuracy: the exponents.
+        source: where it is printed.
+        remark: what is wrong with it, if something is.
+    """
+
+    name: str
+    side: Literal["lower", "upper"]
+    constant: float
+    accuracy: float
+    source: str
+    remark: str = ""
+
+    def log10_iterations(self, log10_constant: float, alpha: float) -> float:
+        """Return log10 of the order of the count.
+
+        Raises:
+            InputError: alpha is not above 0.
+
+        Example:
+            >>> RATES["nonconvex, Slides"].log10_iterations(2.0, 0.1)  # (100)^2 / 0.1^3
+            7.0
+        """
+        if not 0.0 < alpha < math.inf:
+            raise InputError(f"alpha is a number above 0, not {alpha!r}")
+        return self.constant * log10_constant - self.accuracy * math.log10(alpha)
+
+    def log10_error(self, log10_constant: float, iterations: float) -> float:
+        """Return log10 of the accuracy that so many iterations reach, the count solved for alpha.
+
+        Raises:
+            InputError: there is no such number of iterations.
+
+        Example:
+            >>> round(RATES["nonconvex, Slides"].log10_error(2.0, 1e4), 6)  # (100^2 / 10^4)^(1/3)
+            0.0
+        """
+        if not 0.0 < iterations < math.inf:
+            raise InputError(f"iterations are a number above 0, not {iterations!r}")
+        return (self.constant * log10_constant - math.log10(iterations)) / self.accuracy
+
+
+RATES = {
+    rate.name: rate
+    for rate in (
+        Rate(
+            name="nonconvex, at least",
+            side="lower",
+            constant=1.0,
+            accuracy=1.0,
+            source="Than, section 5.1 and Corollary 18, from Zhang et al. 2020",
+        ),
+        Rate(
+            name="nonconvex, Than",
+            side="upper",
+            constant=1.0,
+            accuracy=2.0,
+            source="Than, section 5.1 and Corollary 19, from Davis et al. and Tian et al. 2022",
+            remark="not the rate that the Slides quote from the same paper",
+        ),
+        Rate(
+            name="nonconvex, Slides",
+            side="upper",
+            constant=2.0,
+            accuracy=3.0,
+            source="Slides, Optimization: error (L^2/T)^(1/3), from Davis et al. 2022",
+            remark="not the rate that Than quotes from the same paper",
+        ),
+        Rate(
+            name="convex, at least",
+            side="lower",
+            constant=2.0,
+            accuracy=2.0,
+            source="Than, section 5.1, from Bubeck 2015 (distance to the optimum 1)",
+        ),
+        Rate(
+            name="convex, Slides",
+            side="upper",
+            constant=2.0,
+            accuracy=2.0,
+            source="Slides, Optimization: error L/sqrt(T)",
+        ),
+        Rate(
+            name="strongly convex, as printed",
+            side="lower",
+            constant=1.0,
+            accuracy=1.0,
+            source="Than, section 5.1",
+            remark="Bubeck 2015, Theorem 3.13, has L^2/(mu alpha) with the strength mu of convexity",
+        ),
+        Rate(
+            name="strongly convex, corrected",
+            side="lower",
+            constant=2.0,
+            accuracy=1.0,
+            source="Bubeck 2015, Theorem 3.13, for a strength of convexity mu = 1",
+        ),
+    )
+}
+"""Rates by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """What Corollaries 18 and 19 say of the weights of one layer; all figures are log10 of an order.
+
+    Attributes:
+        layer: its number, from 1.
+        log10_behind: of the product of the weight norms behind it, `s_{i+1} ... s_K`.
+        log10_normalizers: of the product of the constants of the normalizers from it on.
+        log10_at_least: Corollary 18, the unnormalized network.
+        log10_unnormalized, log10_normalized: Corollary 19, both networks.
+    """
+
+    layer: int
+    log10_behind: float
+    log10_normalizers: float
+    log10_at_least: float
+    log10_unnormalized: float
+    log10_normalized: float
+
+    @property
+    def log10_ratio(self) -> float:
+        """Of the evaluations of the normalized network over those of its unnormalized twin (see `GAUGE`)."""
+        return self.log10_normalizers
+
+
+def corollaries(log10_norms: Sequence[float], log10_constants: Sequence[float], alpha: float) -> tuple[LayerCost, ...]:
+    """Return what Corollaries 18 and 19 say of every layer but the last.
+
+    Corollary 18: at least `s_{i+1} ... s_K / alpha` iterations for the weights of layer i of an unnormalized network;
+    Corollary 19: `s_{i+1} ... s_K / alpha^2` evaluations suffice, and with normalizers that times the product of their
+    constants from layer i on (`sigma^(-K+i-1)` where all are `1/sigma`).
+
+    Assumes: a chain of layers `h_k = g_k(NO_k(W_k h_{k-1}))` with slopes of at most 1.
+
+    Args:
+        log10_norms: of the weights' operator norms `s_1, ..., s_K`.
+        log10_constants: of the normalizers' constants, one per layer; 0 for a layer without.
+        alpha: the accuracy.
+
+    Raises:
+        InputError: there are fewer than two layers, or not one constant each.
+
+    Example:
+        >>> first, _ = corollaries([1.0, 1.0, 1.0], [-0.5, -0.5, -0.5], alpha=0.1)
+        >>> first.log10_at_least, first.log10_unnormalized, first.log10_normalized, first.log10_ratio
+        (3.0, 4.0, 2.5, -1.5)
+
+    Reference: Than, Corollaries 18 and 19.
+    """
+    if len(log10_norms) < 2 or len(log10_norms) != len(log10_constants):
+        raise InputError(
+            f"the corollaries speak of two or more layers with a constant each, not of {len(log10_norms)} norms and "
+            f"{len(log10_constants)} constants"
+        )
+    lower, upper = RATES["nonconvex, at least"], RATES["nonconvex, Than"]
+    found = []
+    for layer in range(1, len(log10_norms)):
+        behind, reduced = math.fsum(log10_norms[layer:]), math.fsum(log10_constants[layer - 1 :])
+        found.append(
+            LayerCost(
+                layer=layer,
+                log10_behind=behind,
+                log10_normalizers=reduced,
+                log10_at_least=lower.log10_iterations(behind, alpha),
+                log10_unnormalized=upper.log10_iterations(behind, alpha),
+                log10_normalized=upper.log10_iterations(behind + reduced, alpha),
+            )
+        )
+    return tuple(found)
+
+
+def generalization_slack(samples: float, *, cells: int, partition: int, delta: float, most: float = 1.0) -> float:
+    """Return the part of the Slides' Theorem 1 that shrinks with the number of samples m.
+
+    `g = C (sqrt(2) + 1) q + 2 C q^2`, `q = sqrt(|T| ln(2 N/delta)/m)`.
+
+    Args:
+        samples: m.
+        cells: |T|, the cells that hold samples.
+        partition: N, the cells of the partition.
+        delta: the probability of failure.
+        most: C, the largest loss.
+
+    Raises:
+        InputError: one of them is none.
+    """
+    if samples <= 0 or not 1 <= cells <= partition or not 0.0 < delta < 1.0 or not most > 0.0:
+        raise InputError(
+            "samples and the largest loss are above 0, cells between 1 and the size of the partition, delta between 0 "
+            f"and 1, not {samples!r}, {most!r}, {cells!r} of {partition!r} and {delta!r}"
+        )
+    root = math.sqrt(cells * math.log(2 * partition / delta) / samples)
+    return most * ((math.sqrt(2.0) + 1.0) * root + 2.0 * root**2)
+
+
+def sample_size(
+    gap: float, *, sensitivity: float, cells: int, partition: int, delta: float, most: float = 1.0
+) -> float:
+    """Return the number of samples at which the Slides' Theorem 1 promises a gap, solved from its right side.
+
+    The right side is `sensitivity + g(m)`. The first part, cell diameters times local constants, does not shrink with
+    m: a network whose sensitivity is above the gap needs infinitely many, whatever its normalizers save elsewhere. That
+    is what "exponentially less data" can mean.
+
+    Args:
+        gap: that is wanted between the losses on the data and on the distribution.
+        sensitivity: the mean over the samples of cell diameter times the loss's constant there.
+        cells: |T|, taken as given although it grows with m.
+        partition: N, the cells of the partition.
+        delta: the probability of failure.
+        most: C, the largest loss.
+
+    Returns:
+        The number of samples; infinity where none suffices.
+
+    Example:
+        >>> m = sample_size(0.2, sensitivity=0.05, cells=10, partition=100, delta=0.05)
+        >>> round(m), round(generalization_slack(m, cells=10, partition=100, delta=0.05), 6)
+        (23645, 0.15)
+        >>> sample_size(0.2, sensitivity=0.3, cells=10, partition=100, delta=0.05)
+        inf
+
+    Reference: Slides, Theorem 1 and "may require exponentially less training data".
+    """
+    generalization_slack(1.0, cells=cells, partition=partition, delta=delta, most=most)  # checks them
+    if not gap > 0.0 or sensitivity < 0.0 or math.isnan(sensitivity):
+        raise InputError(f"gap is a number above 0 and sensitivity one from 0 on, not {gap!r} and {sensitivity!r}")
+    left = (gap - sensitivity) / most
+    if left <= 0.0:
+        return math.inf
+    linear = math.sqrt(2.0) + 1.0
+    root = 2.0 * left / (linear + math.sqrt(linear**2 + 8.0 * left))  # of linear q + 2 q^2 = left, without cancelling
+    return cells * math.log(2 * partition / delta) / root**2
+
+
+def log10_data_ratio(
+    gap: float, normalized: float, unnormalized: float, *, cells: int, partition: int, delta: float
+) -> float:
+    """Return log10 of the samples that a normalized network needs over those of its twin; -inf where only it can.
+
+    Args:
+        gap: that is wanted, as in `sample_size`.
+        normalized: the sensitivity of the normalized network.
+        unnormalized: that of its twin.
+        cells: as in `sample_size`.
+        partition: as in `sample_size`.
+        delta: as in `sample_size`.
+
+    Raises:
+        InputError: neither reaches the gap with any number of samples.
+    """
+    ours, theirs = (
+        sample_size(gap, sensitivity=value, cells=cells, partition=partition, delta=delta)
+        for value in (normalized, unnormalized)
+    )
+    if math.inf in (ours, theirs):
+        if ours == theirs:
+            raise InputError("neither network reaches the gap with any number of samples")
+        return -math.inf if theirs == math.inf else math.inf
+    return log10(ours) - log10(theirs)
