@@ -14,8 +14,9 @@ from normscope.bounds.domain.work import DomainWork
 from normscope.bounds.work import Work
 from normscope.core.errors import InputError
 from normscope.diagnosis import auditing
+from normscope.diagnosis.comparing import compare_document
 from normscope.diagnosis.shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
-from normscope.report.document import Chart, Figures
+from normscope.report.document import Chart, Figures, Table
 
 
 def normed(seed: int = 0) -> nn.Module:
@@ -114,6 +115,12 @@ def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain
     assert audit.observed.log10_lower <= point.bracket.log10_upper < audit.lipschitz.log10_upper - 6
     assert "At any input in the ranges of your data a small change grows at most" in labels(audit)
     assert audit.curve.samples == BRIEF_SAMPLES - point.coverage.samples
+    others = {"deep": audit, "shallow": ns.audit(normed(), batches()[0], loader=batches())}
+    table = next(block for block in compare_document(others).blocks if isinstance(block, Table))
+    column = [item.title for item in table.columns].index("in the data's ranges")
+    assert [row[column] for row in table.rows] == [
+        point.bracket.log10_upper, others["shallow"].lipschitz.log10_upper,
+    ]  # fmt: skip
     with mock.patch("normscope.diagnosis.shares.SMALL", 1.0):
         assert ns.audit(deep(), batches()[0], loader=batches()).curve is None
     assert ns.audit(deep(), batches()[0]).curve is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -21,10 +22,13 @@ from .page import cut_short, not_measured, part, useful_bound
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .page_words import tally, why_useless
 from .result import Audit, Row
+from .shares import SHARE
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
 
+INSIDE = "in the data's ranges"
+"""The column of bounds over domains."""
 LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
@@ -167,6 +171,15 @@ def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) 
         ),
         (
             Column(
+                title=INSIDE,
+                kind="log10",
+                help="log10 of how much a small change grows at most at any input whose values lie in the ranges of "
+                "the data, a little widened. Where that was not measured, what holds for any input.",
+            ),
+            lambda _, audit: _inside(audit),
+        ),
+        (
+            Column(
                 title="for any input",
                 kind="log10",
                 help="log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
@@ -176,12 +189,28 @@ def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) 
         ),
         (Column(title="findings"), lambda _, audit: tally(audit.findings)),
     ]
-    kept = [(column, read) for column, read in columns if column.title != "accuracy" or accuracy]
+    absent = {"accuracy"} if not accuracy else set()
+    absent |= set() if any(_domain(audit) is not None for audit in audits.values()) else {INSIDE}
+    kept = [(column, read) for column, read in columns if column.title not in absent]
     return Table(
         title="Side by side (log10: 1 is ten times)",
         columns=tuple(column for column, _ in kept),
         rows=tuple(tuple(read(name, audit) for _, read in kept) for name, audit in audits.items()),
     )
+
+
+def _domain(audit: Audit) -> float | None:
+    """Return the bound over the domain that an audit has, if it has one and that is finite."""
+    point = None if audit.curve is None else audit.curve.domain(SHARE)
+    return None if point is None or point.bracket.log10_upper == math.inf else point.bracket.log10_upper
+
+
+def _inside(audit: Audit) -> float | None:
+    """Return what bounds an audit's network in the ranges of the data."""
+    inside = _domain(audit)
+    if inside is not None:
+        return inside
+    return audit.lipschitz.log10_upper if audit.lipschitz is not None and _has_use(audit) else None
 
 
 def _any_input(audit: Audit) -> Cell:
