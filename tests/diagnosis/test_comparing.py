@@ -57,7 +57,7 @@ def test_headline_figures_stand_side_by_side():
 def test_a_bound_of_no_use_is_no_figure():
     wild = audit(ladder=ladder(best=(0.9, 60.0)))
     found = table(compare_document({"a": audit(), "b": wild}), "Side by side")
-    assert [row[2] for row in found.rows] == [2.25, "none useful"]
+    assert [row[2] for row in found.rows] == [2.25, "none"]
 
 
 def test_the_comparison_is_one_page_with_a_verdict():

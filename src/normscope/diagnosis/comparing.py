@@ -183,7 +183,7 @@ def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) 
                 title="for any input",
                 kind="log10",
                 help="log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
-                "constant. 'none useful' is more than a millionfold above the data.",
+                "constant. 'none' is a bound of no use, more than a millionfold above the data.",
             ),
             lambda _, audit: _any_input(audit),
         ),
@@ -216,7 +216,7 @@ def _inside(audit: Audit) -> float | None:
 def _any_input(audit: Audit) -> Cell:
     if audit.lipschitz is None:
         return None
-    return audit.lipschitz.log10_upper if _has_use(audit) else "none useful"
+    return audit.lipschitz.log10_upper if _has_use(audit) else "none"
 
 
 def _has_use(audit: Audit) -> bool:
