@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from normscope.monitor import norms as norms_module
 from normscope.monitor.budget import Budget
 from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.norms import AFRESH, Norms
+from normscope.monitor.norms import AFRESH, LATEST, Norms
 from normscope.monitor.probes.weights import Geometry, by_powers, followed, settled
 from normscope.monitor.schedule import Tier
 from normscope.monitor.watching import Watch, watch
@@ -239,6 +239,19 @@ def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     for _ in range(3):
         norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.FULL, budget=Budget(None))
     assert len(made) == 3
+
+
+def test_a_search_that_there_is_no_time_for_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    turns: list[int] = []
+    norms, site = Norms(), ("a", "linear", 0)
+    geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
+    monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turns[-1]) or settled(*args))
+    monkeypatch.setattr(Budget, "affords", lambda self, task: task[0] != "search")
+    for turn in range(LATEST + 2):
+        turns.append(turn)
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=Budget(0.1))
+    assert made == [0, LATEST]
 
 
 @pytest.mark.parametrize("seed", range(4))

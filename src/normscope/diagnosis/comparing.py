@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -16,19 +15,16 @@ from ..report.document import Block, Cell, Chart, Column, Document, Series, Tabl
 from ..report.glossary import glossary
 from ..report.words import counted, listed
 from .cards import steps
+from .comparing_headline import has_use, headline_table
 from .comparing_words import compared_findings, compared_steps, compared_verdict
 from .findings.loose import useful
 from .page import cut_short, not_measured, part, useful_bound
 from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
-from .page_words import tally, why_useless
 from .result import Audit, Row
-from .shares import SHARE
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
 
-INSIDE = "in the data's ranges"
-"""The column of bounds over domains."""
 LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
@@ -70,7 +66,7 @@ def compare_document(
         Text(heading="Verdict", body=compared_verdict(audits), lead=True),
         *([] if brief or not about else [Text(body=about)]),
         *_modes(audits),
-        _headline_table(audits, accuracy or {}),
+        headline_table(audits, accuracy or {}),
         *([] if first is None else [first]),
         *compared_findings(audits),
         *cut_short(audits),
@@ -154,78 +150,9 @@ def _modes(audits: Mapping[str, Audit]) -> list[Text]:
     ]
 
 
-def _headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
-    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
-        (Column(title="audit"), lambda name, audit: name),
-        (
-            Column(title="accuracy", kind="percent", help="Share of correct answers."),
-            lambda name, _: accuracy.get(name),
-        ),
-        (
-            Column(
-                title="growth at the data",
-                kind="log10",
-                help="log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
-            ),
-            lambda _, audit: None if audit.observed is None else audit.observed.log10_upper,
-        ),
-        (
-            Column(
-                title=INSIDE,
-                kind="log10",
-                help="log10 of how much a small change grows at most at any input whose values lie in the ranges of "
-                "the data, a little widened. Where that was not measured, what holds for any input.",
-            ),
-            lambda _, audit: _inside(audit),
-        ),
-        (
-            Column(
-                title="for any input",
-                kind="log10",
-                help="log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
-                "constant. 'none' is a bound of no use, more than a millionfold above the data.",
-            ),
-            lambda _, audit: _any_input(audit),
-        ),
-        (Column(title="findings"), lambda _, audit: tally(audit.findings)),
-    ]
-    absent = {"accuracy"} if not accuracy else set()
-    absent |= set() if any(_domain(audit) is not None for audit in audits.values()) else {INSIDE}
-    kept = [(column, read) for column, read in columns if column.title not in absent]
-    return Table(
-        title="Side by side (log10: 1 is ten times)",
-        columns=tuple(column for column, _ in kept),
-        rows=tuple(tuple(read(name, audit) for _, read in kept) for name, audit in audits.items()),
-    )
-
-
-def _domain(audit: Audit) -> float | None:
-    """Return the bound over the domain that an audit has, if it has one and that is finite."""
-    point = None if audit.curve is None else audit.curve.domain(SHARE)
-    return None if point is None or point.bracket.log10_upper == math.inf else point.bracket.log10_upper
-
-
-def _inside(audit: Audit) -> float | None:
-    """Return what bounds an audit's network in the ranges of the data."""
-    inside = _domain(audit)
-    if inside is not None:
-        return inside
-    return audit.lipschitz.log10_upper if audit.lipschitz is not None and _has_use(audit) else None
-
-
-def _any_input(audit: Audit) -> Cell:
-    if audit.lipschitz is None:
-        return None
-    return audit.lipschitz.log10_upper if _has_use(audit) else "none"
-
-
-def _has_use(audit: Audit) -> bool:
-    return why_useless(audit) is None
-
-
 def _left_out(audits: Mapping[str, Audit]) -> str:
     """Say that some bounds are not drawn, where it is so."""
-    return "" if all(map(_has_use, audits.values())) else LEFT_OUT
+    return "" if all(map(has_use, audits.values())) else LEFT_OUT
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:

@@ -15,7 +15,7 @@ from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, Local, Step
-from ..ellipsoids.ellipsoid import image_above, raised
+from ..ellipsoids.ellipsoid import image_above, raised, reach
 from ..segments import Form
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
@@ -165,9 +165,7 @@ class Reach:
             return None
         along = directions @ form
         # the rows cancel, and so do their squares: what rounding can have taken of both is a share of the whole
-        whole = (directions.abs() @ form.abs() @ self.q.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()[..., None])[
-            ..., 0
-        ]
+        whole = reach(directions.abs() @ form.abs(), self.q)
         rounded = gamma(4.0 * self.q.shape[-1] + 4.0 * len(form) + 16.0)
         return _root(((along @ self.q) * along).sum(-1) + rounded * whole.square())
 
