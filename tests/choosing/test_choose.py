@@ -15,13 +15,14 @@ from torch import nn
 
 import normscope as ns
 from normscope.choosing import choose as front
-from normscope.choosing import engines, training
+from normscope.choosing import training
 from normscope.choosing.choice import half_width
-from normscope.choosing.ledger import RUNS
 from normscope.choosing.outcome import Outcome
 from normscope.choosing.task import TrainingRun, gather
 from normscope.choosing.training import train_run
 from normscope.core.errors import InputError
+from normscope.experiments import engines
+from normscope.experiments.ledger import RUNS
 
 from .networks import build, data
 
@@ -133,14 +134,14 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
         ran.append(run.key)
         return train_run(task, run, first=first)
 
-    monkeypatch.setattr(engines, "train_run", lambda *a, **k: counted(*a, **k, stop=3))
+    monkeypatch.setattr(training, "train_run", lambda *a, **k: counted(*a, **k, stop=3))
     with pytest.raises(Stop):
         quick(folder=tmp_path)
     lines = (tmp_path / RUNS).read_text().splitlines()
     assert [Outcome.from_json(json.loads(line)).run.key for line in lines] == ran
     with (tmp_path / RUNS).open("a") as file:
         file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
-    monkeypatch.setattr(engines, "train_run", counted)
+    monkeypatch.setattr(training, "train_run", counted)
     found = quick(folder=tmp_path)
     assert len(ran) == len(set(ran)) == 6
     assert len((tmp_path / RUNS).read_text().splitlines()) == 6
@@ -346,8 +347,7 @@ def test_the_front_door_names_what_the_command_line_has():
     assert front.BATCH_SIZES == (2, 8, 32, 128)
 
 
-def test_a_task_that_another_process_cannot_load_is_said_to_be_so(monkeypatch):
-    monkeypatch.setattr(engines, "_task", "nothing was sent")
+def test_work_that_another_process_cannot_load_is_said_to_be_so(monkeypatch):
+    monkeypatch.setattr(engines, "_work", None)
     engines._begin(b"no pickle")
-    run = TrainingRun(normalizer="none", batch_size=8, lr=0.1, seed=0)
-    assert "cannot be loaded in another process" in engines._run(run, False).reason
+    assert "cannot be loaded in another process" in engines._do("any job").reason

@@ -11,12 +11,14 @@ from torch import nn
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
+from ..experiments.engines import runner
+from ..experiments.ledger import Ledger
 from ..geometry.batches import LossFunction, loss_function
 from ..theory.losses import Loss
 from .choice import Choice
-from .engines import Job, runner
-from .ledger import Ledger
+from .outcome import Outcome
 from .task import Task, TrainingRun, built_model, gather
+from .training import Job, Training
 from .words import NAMES
 
 BATCH_SIZES = (2, 8, 32, 128)
@@ -105,12 +107,12 @@ def choose(
     if isinstance(inner, nn.Module) and seeds > 1:
         notes.append("all seeds start from the weights of the model: pass a function that builds it to vary them too")
     settings = task.settings()
-    ledger = Ledger(folder, settings)
+    ledger = Ledger(Outcome, folder, settings)
     jobs: list[Job] = [(run, run.lr == min(learning_rates) and run.seed == 0) for run in runs]
     left = [job for job in jobs if job[0].key not in ledger.done]
     if left:
         with Progress("choosing", total=len(left)) as progress:
-            for outcome in runner(engine, task, workers, notes)(left):
+            for outcome in runner(engine, Training(task), workers, notes)(left):
                 ledger.add(outcome)
                 progress.step(outcome.run.key)
     return Choice(

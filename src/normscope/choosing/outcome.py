@@ -59,6 +59,11 @@ class Outcome:
     seconds_per_step: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> str:
+        """What the run is known by."""
+        return self.run.key
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return plain(asdict(self))

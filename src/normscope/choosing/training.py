@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -40,6 +41,35 @@ MOST = 64
 """Held-out samples whose Jacobian norms are taken."""
 BATCHES = 8
 """Over which the noise of variances and the last findings are looked at."""
+
+
+Job = tuple[TrainingRun, bool]
+"""A run, and whether it measures the largest stable learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The runs of a choice as work of an engine.
+
+    Attributes:
+        task: what all runs share.
+    """
+
+    task: Task
+
+    @property
+    def local(self) -> bool:
+        """Whether the samples are on a GPU, which processes do not share."""
+        return any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in self.task.samples.call.leaves)
+
+    def do(self, job: Job) -> Outcome:
+        """Return what a run comes to."""
+        run, first = job
+        return train_run(self.task, run, first=first)
+
+    def failed(self, job: Job, reason: str) -> Outcome:
+        """Return the outcome of a run that could not take place."""
+        return Outcome(run=job[0], status="failed", reason=reason)
 
 
 def train_run(task: Task, run: TrainingRun, *, first: bool) -> Outcome:

@@ -1,0 +1,189 @@
+"""Where jobs are done: in this process, in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import pickletools
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ..core.errors import InputError, said
+
+Job = TypeVar("Job", bound=Hashable)
+Result = TypeVar("Result")
+AJob = TypeVar("AJob", bound=Hashable, contravariant=True)
+AResult = TypeVar("AResult", covariant=True)
+
+DIED = "the process of this job died (out of memory, or a crash)"
+
+
+class Work(Protocol[AJob, AResult]):
+    """What jobs share, and how one of them is done. It must be possible to pickle it for other processes."""
+
+    @property
+    def local(self) -> bool:
+        """Whether it belongs to this process, because its tensors are on a GPU for example."""
+        ...
+
+    def do(self, job: AJob) -> AResult:
+        """Return what a job comes to; it raises nothing."""
+        ...
+
+    def failed(self, job: AJob, reason: str) -> AResult:
+        """Return what stands for a job that could not be done."""
+        ...
+
+
+def here(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
+    """Yield the results of jobs in this process, one after the other."""
+    for job in jobs:
+        yield work.do(job)
+
+
+def processes(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
+    """Yield the results of jobs in processes of this machine, as they end.
+
+    Where a process dies, the jobs that were under way are repeated one by one, and one that dies again is a failure.
+
+    Args:
+        work: what all jobs share; it is sent to each process once.
+        jobs: what is to be done.
+        workers: how many processes.
+    """
+    left = dict.fromkeys(jobs)
+    try:
+        for job, result in _pooled(work, list(left), workers):
+            del left[job]
+            yield result
+    except BrokenProcessPool:
+        for job in list(left):
+            try:
+                [(_, result)] = _pooled(work, [job], 1)
+                yield result
+            except BrokenProcessPool:
+                yield work.failed(job, DIED)
+
+
+def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch in mid-step
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work),)) as pool:
+        try:
+            running: dict[Future[Any], Job] = {pool.submit(_do, job): job for job in jobs}
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    done = future.result()
+                    yield job, work.failed(job, done.reason) if isinstance(done, _NotLoaded) else done
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _NotLoaded:
+    """Why a process has no work."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+_work: Any = _NotLoaded("nothing was sent")
+"""Of this process, if it is one of a pool; or why it has none."""
+
+
+def _begin(sent: bytes) -> None:
+    global _work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)  # the processes share the cores
+    try:
+        _work = pickle.loads(sent)
+    except Exception as error:
+        _work = _NotLoaded(f"what the jobs share cannot be loaded in another process ({said(error)}): use workers=0")
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked for the jobs is gone, killed for example: nobody reads them any more."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(job: Any) -> Any:
+    return _work if isinstance(_work, _NotLoaded) else _work.do(job)
+
+
+def on_ray(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
+    """Yield the results of jobs on a Ray cluster, as they end: the one that is connected, or one on this machine.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("engine='ray' needs Ray, which is not installed: pip install 'normscope[ray]'") from error
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    sent = ray.put(pickle.dumps(work))
+
+    @ray.remote(num_cpus=1, max_retries=1)
+    def remote(data: bytes, job: Any) -> Any:
+        torch.set_num_threads(1)
+        return pickle.loads(data).do(job)
+
+    running: dict[Any, Job] = {remote.remote(sent, job): job for job in jobs}
+    while running:
+        (done, *_), _ = ray.wait(list(running), num_returns=1)
+        job = running.pop(done)
+        try:
+            yield ray.get(done)
+        except ray.exceptions.RayError as error:
+            yield work.failed(job, said(error))
+
+
+def runner(
+    name: str, work: Work[Job, Result], workers: int | None, notes: list[str]
+) -> Callable[[Sequence[Job]], Iterator[Result]]:
+    """Return what does jobs.
+
+    Args:
+        name: `"local"` or `"ray"`.
+        work: what all jobs share.
+        workers: processes on this machine; 0 for none, None for one a core.
+        notes: where to say that processes are not possible.
+
+    Raises:
+        InputError: there is no such engine, or the work cannot be sent to a cluster.
+    """
+    if name not in ("local", "ray"):
+        raise InputError(f'engine is "local" or "ray", not {name!r}')
+    trouble = _cannot_travel(work) if name == "ray" or workers != 0 else None
+    if name == "ray":
+        if trouble is not None:
+            raise InputError(f"the work cannot be sent to a cluster: {trouble}")
+        return lambda jobs: on_ray(work, jobs)
+    if trouble is not None:
+        notes.append(f"everything took place in one process: {trouble}")
+        return lambda jobs: here(work, jobs)
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = count if workers is None else workers
+    if wanted <= 1 or work.local:
+        return lambda jobs: here(work, jobs)
+    return lambda jobs: processes(work, jobs, wanted) if len(jobs) > 1 else here(work, jobs)
+
+
+def _cannot_travel(work: Any) -> str | None:
+    """Return why work cannot be sent to another process, or None."""
+    try:
+        sent = pickle.dumps(work)
+    except Exception as error:
+        return f"it cannot be pickled ({said(error)})"
+    if any(argument == "__main__" for _, argument, _ in pickletools.genops(sent)):
+        return "the model or the loss is defined in the script or notebook itself; import it from a module"
+    return None
