@@ -1,6 +1,7 @@
 """Numbers that are none, budgets that are kept, and what a bracket says of itself."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,3 +130,20 @@ class TestBudgets:
         (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
         assert set(efforts) <= {"fast"}
         assert not columns.settled or not efforts
+
+
+@pytest.mark.parametrize("off", [0.0, 0.5])
+def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
+    search = Work.tightened
+
+    def shifted(self: Work) -> Any:
+        found = search(self)
+        assert found is not None
+        return replace(found, log10=found.log10 + off)
+
+    monkeypatch.setattr(Work, "tightened", shifted)
+    ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
+    others = min(ladder[name].log10_upper for name in ("folded", "liplt", "closed-form"))
+    tight = ladder["tight"]
+    assert ladder["best"].log10_upper == tight.log10_upper <= others
+    assert (tight.log10_upper == others) == (off > 0)
