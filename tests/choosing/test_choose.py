@@ -173,6 +173,7 @@ def test_the_recommendation_quotes_its_figures_and_how_sure_it_is():
     assert "Use LayerNorm with batches of 8 and a learning rate of 0.1" in clear.recommendation
     assert "0.11 ± 0.025" in clear.recommendation
     assert "more than chance" in clear.recommendation
+    assert "BatchNorm, the next, has 0.513" in clear.recommendation
     close = choice(
         *(outcome("layer", loss, seed=k) for k, loss in enumerate((0.10, 0.50))),
         *(outcome("batch", loss, seed=k) for k, loss in enumerate((0.45, 0.20))),
