@@ -3,9 +3,9 @@
     python benchmarks/than_full.py DATA --folder runs/than --minutes 9 --out OUT
 
 DATA holds CIFAR-10's python batches (or a folder `cifar-10-batches-py` with them). Every job writes its curves after
-each epoch into FOLDER and a checkpoint every ten: the same command goes on from there. At the limit the processes are
+each epoch into FOLDER and a checkpoint every few: the same command goes on from there. At the limit the processes are
 ended; what there is by then becomes OUT/than.figure1.json and OUT/than.figure3.json, which `normscope claims` reads
-once they lie in src/normscope/experiments/stored. Light jobs (the ReLU networks) and heavy ones (ResNet18,
+once they lie in src/normscope/experiments/stored, and OUT/curves.json, the curves alone. Light jobs (the ReLU networks) and heavy ones (ResNet18,
 EfficientNet-B3) have lanes of their own, so that neither waits for the other.
 """
 
@@ -84,8 +84,10 @@ def run(left: list[Task], arguments: argparse.Namespace, changes: dict[str, Any]
 def collect(folder: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from the curves of its jobs, finished or not."""
     out.mkdir(parents=True, exist_ok=True)
+    every = {task: measured(folder, task) for task in tasks(changes)}
+    (out / "curves.json").write_text(json.dumps({task.job.kind: curves for task, curves in every.items() if curves}))
     for name in EXPERIMENTS:
-        held = {task.job: measured(folder, task) for task in tasks(changes) if task.experiment == name}
+        held = {task.job: curves for task, curves in every.items() if task.experiment == name}
         found: dict[Job, Any] = {job: curves for job, curves in held.items() if curves is not None}
         if found:
             experiment = registered()[name]

@@ -23,9 +23,9 @@ FULL: dict[str, Any] = TRAINING | {
     "efficientnet": {"width": 1.2, "depth": 1.4, "divisor": 8},
     "epochs": 100,
     "autocast": ("resnet18", "efficientnet_b3"),
-    "search_every": 10,
+    "search_every": 2,
     "reshape_every": 5,
-    "keep_every": 10,
+    "keep_every": 4,
 }
 QUICK: dict[str, Any] = TRAINING | {
     "data": "digits",
