@@ -5,8 +5,8 @@
 DATA holds CIFAR-10's python batches (or a folder `cifar-10-batches-py` with them). Every job writes its curves after
 each epoch into FOLDER and a checkpoint every few: the same command goes on from there. At the limit the processes are
 ended; what there is by then becomes OUT/than.figure1.json and OUT/than.figure3.json, which `normscope claims` reads
-once they lie in src/normscope/experiments/stored, and OUT/curves.json, the curves alone. Light jobs (the ReLU networks) and heavy ones (ResNet18,
-EfficientNet-B3) have lanes of their own, so that neither waits for the other.
+once they lie in src/normscope/experiments/stored, and OUT/curves.json, the curves alone. Light jobs (the ReLU networks)
+and heavy ones (ResNet18, EfficientNet-B3) have lanes of their own, so that neither waits for the other.
 """
 
 from __future__ import annotations
