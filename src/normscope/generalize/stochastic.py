@@ -110,6 +110,7 @@ def pac_bayes_row(
             term("complexity", value - at_most),
         ],
         conditions=conditions,
+        log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
         f"{LARGEST * math.exp(-place / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
