@@ -22,6 +22,8 @@ from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
 from .experiments.claims import Claims, claims
+from .generalize.bounding import generalization
+from .generalize.result import Generalization
 from .geometry.flatness import Flatness, flatness
 from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
@@ -52,6 +54,7 @@ __all__ = [
     "Finding",
     "Flatness",
     "Flow",
+    "Generalization",
     "Graph",
     "Initialisation",
     "Ladder",
@@ -78,6 +81,7 @@ __all__ = [
     "domain",
     "flatness",
     "flow",
+    "generalization",
     "hessian",
     "initialise",
     "ladder",
