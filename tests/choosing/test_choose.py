@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,37 @@ def test_a_model_that_cannot_travel_runs_here_and_says_so():
     assert "one process" in found.notes[-1]
     with pytest.raises(InputError, match="cannot be sent to a cluster"):
         quick(Local(), normalizers=("none",), engine="ray")
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_model_of_the_script_itself_runs_here_and_says_so(monkeypatch):
+    class Own(nn.Linear):
+        pass
+
+    Own.__module__, Own.__qualname__ = "__main__", "Own"
+    monkeypatch.setattr(sys.modules["__main__"], "Own", Own, raising=False)
+    found = quick(Own(6, 3), normalizers=("none",), workers=2)
+    assert "defined in the script or notebook itself" in found.notes[-1]
+
+
+def test_a_job_whose_process_dies_twice_is_a_failure_and_the_others_are_done(monkeypatch):
+    class Work:
+        local = False
+
+        def do(self, job):
+            return job, "done"
+
+        def failed(self, job, reason):
+            return job, reason
+
+    def pooled(work, jobs, workers):
+        for job in jobs:
+            if job == "b":
+                raise BrokenProcessPool
+            yield job, work.do(job)
+
+    monkeypatch.setattr(engines, "_pooled", pooled)
+    assert dict(engines.processes(Work(), ["a", "b", "c"], 2)) == {"a": "done", "b": engines.DIED, "c": "done"}
 
 
 @pytest.fixture
