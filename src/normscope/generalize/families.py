@@ -26,7 +26,12 @@ IID = condition(
     "declared by passing them; no test can show it",
 )
 """What every bound asks for and nobody can check."""
+ARCHITECTURE = condition(
+    "the architecture was fixed before D was seen", True, "declared; a bound over all its weights asks for nothing else"
+)
 ERROR = "the error of the model on fresh data"
+ALONE = "samples alone"
+"""How the names of rows end that need fresh samples and no D."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +305,7 @@ def lla_row(setting: Setting, sharpness: float) -> Bound:
 
 def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
     """Return the bound by the number of ways in which the architecture can classify m samples."""
-    conditions = (IID, network.piecewise)
+    conditions = (IID, ARCHITECTURE, network.piecewise)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
     count = vc.log_growth(network.units, seen.samples)
@@ -321,7 +326,7 @@ def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
 
 def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float | None) -> list[Bound]:
     """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
-    asked = (IID, network.chain, network.homogeneous, network.matrices)
+    asked = (IID, ARCHITECTURE, network.chain, network.homogeneous, network.matrices)
     names = {
         "Bartlett 2017": "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants",
         "Neyshabur 2018": "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",
@@ -414,7 +419,7 @@ def weight_norm_row(network: Network, seen: Seen) -> Bound:
 def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> Bound:
     """Return what fresh samples alone say (Hoeffding): the yardstick for every bound from D."""
     return row(
-        f"{what} samples alone",
+        f"{what} {ALONE}",
         source="Hoeffding's inequality",
         speaks_of=f"the {setting.loss_name} of the model on fresh data",
         most=setting.most,

@@ -31,15 +31,15 @@ def page(found: Generalization, *, brief: bool) -> Document:
 
 
 def _verdict(found: Generalization) -> str:
-    best = found.best
+    best, trained = found.best, found.best_from_train
     sure = f"probability {1 - found.delta:.4g}"
-    if best is None:
-        head = (
-            f"No certified bound says anything: all are at least as large as the largest {found.loss}, "
-            f"{found.most:g}, or the largest error, 1."
-        )
-    else:
+    head = "No certified bound says anything: all are at least as large as what they bound can be."
+    if best is not None:
         head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name})."
+        if trained is None:
+            head += " No certified bound from the training samples alone says anything."
+        elif trained is not best:
+            head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
     seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
         seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
