@@ -25,8 +25,8 @@ HELP = """Bound the loss of a trained classifier on fresh data in every known wa
 
 Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur 2018 and Golowich
 2020, PAC-Bayes with a posterior that is searched for, and the rates that the papers quote. Each row has its value, its
-terms, its conditions with whether they hold here, and its evidence: certified, estimated, or a rate without constants. A
-bound that is larger than what it bounds can be is called vacuous: most are.
+terms, its conditions with whether they hold here, and its evidence: certified, estimated, or a rate without constants.
+A bound that is larger than what it bounds can be is called vacuous: most are.
 
 MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
 `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name one

@@ -27,6 +27,8 @@ LARGEST, PRECISION = 0.1, 100.0
 """c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
 START = math.exp(-6.0)
 """The variance of prior and posterior before the search."""
+ROUNDING = 1e-15
+"""What kl is off by, at most, where it is small."""
 AT_ONCE = 64
 """Samples that one draw of the weights is tried on when the error is averaged."""
 
@@ -56,7 +58,7 @@ def kl_inverse(q: float, limit: float) -> float:
     low, high = q, 1.0
     for _ in range(100):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if binary_kl(q, middle) <= limit else (low, middle)
+        low, high = (middle, high) if binary_kl(q, middle) <= limit + ROUNDING else (low, middle)
     return high
 
 

@@ -66,7 +66,7 @@ def pac_bayes_row(
     weights = Weights.of(model, output)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
-    with untouched(model, "eval"):
+    with untouched(model, "eval", traced=True):  # other weights go through the model, its own are not written
         posterior = optimise(
             weights,
             endless(read_again, search.batch),
