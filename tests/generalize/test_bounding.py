@@ -73,7 +73,11 @@ class TestTable:
 
     def test_certified_bounds_are_above_the_loss_on_fresh_samples(self, found):
         for one in found.rows:
-            if one.evidence == "certified" and "of the model on fresh data" in one.speaks_of and "less" not in one.speaks_of:
+            if (
+                one.evidence == "certified"
+                and "of the model on fresh data" in one.speaks_of
+                and "less" not in one.speaks_of
+            ):
                 seen = found.test_error if "error" in one.speaks_of else found.test_loss
                 assert one.value >= seen - 0.1
 
@@ -97,7 +101,7 @@ class TestTable:
     def test_damaged_files_are_refused(self, found):
         data = found.to_json()
         data["rows"][1]["evidence"] = "proven"
-        with pytest.raises(InputError, match="no result of normscope.generalization"):
+        with pytest.raises(InputError, match=r"no result of normscope\.generalization"):
             ns.Generalization.from_json(data)
         data = found.to_json()
         estimated = next(one for one in data["rows"] if one["evidence"] == "estimated")
@@ -142,7 +146,7 @@ class TestKinds:
     def test_other_partitions(self, kind):
         found = ns.generalization(network(), data(), partition=kind, input_range=(0.0, 1.0), steps=0, cells=(1, 9))
         assert found["Theorem 20, all inputs"].evidence == "certified"
-        assert [course.sizes for course in found.courses][0] == (2, 2 * (9 if kind == "random" else 8))
+        assert found.courses[0].sizes == (2, 18)
 
     def test_batch_norm_has_its_form_and_its_twin(self):
         found = ns.generalization(network(nn.BatchNorm1d(8)), data(), steps=0, cells=(1,))
@@ -170,7 +174,9 @@ class TestKinds:
     def test_a_domain_is_estimated_because_cells_are_not_known_to_lie_inside(self):
         x, y = data()
         model = network().eval()
-        found = ns.generalization(model, (x, y), held_out=data(100, 3), domain=ns.domain(model, [x]), steps=0, cells=(1,))
+        found = ns.generalization(
+            model, (x, y), held_out=data(100, 3), domain=ns.domain(model, [x]), steps=0, cells=(1,)
+        )
         inside = found["Theorem 20, domain"]
         assert inside.evidence == "estimated"
         assert inside.log10_as_printed <= found["Theorem 20, all inputs"].log10_as_printed + 1e-9
@@ -194,7 +200,7 @@ class TestKinds:
                 self.layer = nn.Linear(2, 2)
 
             def forward(self, x):
-                return self.layer(x) if float(x.sum()) > -1e9 else x
+                return self.layer(x) if float(x.detach().sum()) > -1e9 else x
 
         found = ns.generalization(Odd(), data(), steps=0, cells=(1,))
         assert [one.name for one in found.rows] == ["Theorem 20, slopes at D", "Corollary 21", "HKK"]
@@ -282,7 +288,10 @@ class TestRefused:
 class TestRows:
     def test_a_certified_row_needs_every_condition(self):
         good, bad = condition("a", True, ""), condition("b", None, "")
-        assert row("r", source="", speaks_of="", most=1.0, terms=[term("x", 0.1)], conditions=[good]).evidence == "certified"
+        assert (
+            row("r", source="", speaks_of="", most=1.0, terms=[term("x", 0.1)], conditions=[good]).evidence
+            == "certified"
+        )
         mixed = row("r", source="", speaks_of="", most=1.0, terms=[term("x", 0.1)], conditions=[good, bad])
         assert (mixed.evidence, mixed.missing) == ("estimated", (bad,))
         with pytest.raises(ValueError, match="cannot be certified"):

@@ -226,7 +226,13 @@ class TestMargins:
         changed = base | {planted: 0.125 if planted == "margin" else [value + 1.0 for value in base[planted]]}
         values = [
             bartlett2017.margin_bound(
-                one["spectral"], one["rows"], square_norms=1e3, width=10**4, samples=1000, margin=one["margin"], delta=0.1
+                one["spectral"],
+                one["rows"],
+                square_norms=1e3,
+                width=10**4,
+                samples=1000,
+                margin=one["margin"],
+                delta=0.1,
             )[0]
             for one in (base, changed)
         ]

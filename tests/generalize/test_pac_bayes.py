@@ -75,7 +75,10 @@ class TestFormulas:
         kl, right, place = found.settled(500, 0.05)
         assert kl == pytest.approx(float(found.kl(LARGEST * math.exp(-place / PRECISION))))
         assert right == pytest.approx(complexity(kl, 500, 0.05, place))
-        beside = [complexity(float(found.kl(LARGEST * math.exp(-j / PRECISION))), 500, 0.05, j) for j in (place - 1, place + 1)]
+        beside = [
+            complexity(float(found.kl(LARGEST * math.exp(-j / PRECISION))), 500, 0.05, j)
+            for j in (place - 1, place + 1)
+        ]
         assert right <= max(beside)
 
     @pytest.mark.parametrize("truth", [0.02, 0.3])

@@ -1,6 +1,7 @@
 """Partitions, fingerprints and the pass over the data: against sums over everything at once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -214,22 +215,22 @@ class TestReading:
             (lambda x, y: {"train": (x, torch.zeros_like(y))}, "one label"),
             (lambda x, y: {"train": (x, y.float())}, "labels are one whole number"),
             (lambda x, y: {"train": x}, "no labels"),
-            (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out also stand in train"),
+            (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out also stand"),
             (lambda x, y: {"train": (x, y), "test": (x[:1], y[:1])}, "1 samples of test also stand in train"),
             (lambda x, y: {"train": (x, y), "held_out": (x + 9, y + 7)}, "held-out samples has labels"),
             (lambda x, y: {"train": (x[:3], y[:3])}, "no held-out sample"),
             (lambda x, y: {"train": (x * math.nan, y)}, "not finite"),
             (lambda x, y: {"train": []}, "no"),
             (lambda x, y: {"train": (x, y), "held_out": (x[:, :2], y)}, "held-out samples have 2 entries"),
-            (lambda x, y: {"train": (x, y), "plan": Plan(kind="split", sizes=(1,), radius=None, input_range=(0.0, 1.0))},
-             "input_range is"),
+            (lambda x, y: {"train": (x, y), "plan": replace(PLAN, input_range=(0.0, 1.0))}, "input_range is"),
             (lambda x, y: {"train": (x[4:5].expand(200, 3), y[:200])}, "a cell is empty"),
         ],
     )  # fmt: skip
     def test_bad_data_are_refused_with_a_reason(self, change, message):
+        given = change(*data())
+        parts = (given.pop("train"), given.pop("test", None), given.pop("held_out", None))
         with pytest.raises(InputError, match=message):
-            given = change(*data())
-            reading(classifier(), given.pop("train"), given.pop("test", None), given.pop("held_out", None), **given)
+            reading(classifier(), *parts, **given)
 
     def test_repeats_can_be_allowed(self):
         x, y = data()

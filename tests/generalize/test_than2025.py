@@ -72,7 +72,9 @@ def test_planted_bugs_are_seen(monkeypatch, name, bug):
 
     def broken(counts, distances, constants, **given):
         constants = -1.0 if bug == "flat" else constants
-        return exact(counts, 0.0 * distances if bug == "no cells" else distances, constants, **(given | {"delta": 0.99}))
+        return exact(
+            counts, 0.0 * distances if bug == "no cells" else distances, constants, **(given | {"delta": 0.99})
+        )
 
     monkeypatch.setattr(simulated, "theorem20", broken)
     if bug in ("no cells", "flat"):
@@ -168,9 +170,7 @@ class TestDistances:
         found = mean_distances(train, held)
         train.vectors = None
         through = mean_distances(train, held)
-        own, theirs = (
-            which * 3 + train.partition.assign(some)[0] for some, which in ((x, labels), (z, other))
-        )
+        own, theirs = (which * 3 + train.partition.assign(some)[0] for some, which in ((x, labels), (z, other)))
         for cell in range(6):
             pairs = torch.cdist(x[own == cell].double(), z[theirs == cell].double())
             assert pairs.mean() <= found[cell] <= pairs.mean() * 1.2

@@ -25,6 +25,7 @@ from .reading import Plan, Reading, read, repeated
 from .result import Course, Generalization
 from .slides import decomposition
 from .stochastic import Search, pac_bayes_row
+from .stream import pieces
 from .than2025 import sizes_of
 
 CELLS = (1, 4, 16, 64)
@@ -133,7 +134,7 @@ def generalization(
             "the model was not trained on the test samples", True, "declared by passing them as test; none stands in D"
         )
         rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", unseen))
-    local = _local_rows(setting, known, domain, plan, held_out, notes)
+    local = _local_rows(model, setting, known, domain, plan, held_out, notes)
     rows += [one.bound for one in local]
     rows += _corollaries(setting, known, local)
     if sharpness:
@@ -215,7 +216,13 @@ def _setting(reading: Reading, loss: Loss, delta: float, known: Constants | None
 
 
 def _local_rows(
-    setting: Setting, known: Constants | None, domain: Domain | None, plan: Plan, held_out: Any, notes: list[str]
+    model: nn.Module,
+    setting: Setting,
+    known: Constants | None,
+    domain: Domain | None,
+    plan: Plan,
+    held_out: Any,
+    notes: list[str],
 ) -> list[LocalRow]:
     """Return Theorem 20 with every kind of constant."""
     parts, rows = len(setting.held), []
@@ -240,7 +247,8 @@ def _local_rows(
                 near = [setting.log10_loss + one for one in balls]
                 rows.append(families.theorem20_row(setting, AT_BALLS, near, steep, distances="reach"))
         if domain is not None:
-            share = None if held_out is None else domain.coverage(held_out).share
+            fresh = None if held_out is None else (piece.inputs for piece in pieces(model, held_out))
+            share = None if fresh is None else domain.coverage(fresh).share
             exponent, steep = over_domain(known, domain, share)
             inside = [setting.log10_loss + exponent] * parts
             rows.append(families.theorem20_row(setting, IN_DOMAIN, inside, steep, distances="mean"))

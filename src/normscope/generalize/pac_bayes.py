@@ -107,12 +107,17 @@ class Posterior:
     start: Tensor
     log_prior: Tensor
 
-    def kl(self, prior: Tensor | float | None = None) -> Tensor:
+    def kl(self, prior: float | None = None) -> Tensor:
         """KL from the prior of the given variance, or of its own; it can be differentiated."""
-        own = torch.as_tensor(prior, dtype=torch.float64) if prior is not None else (2.0 * self.log_prior).exp()
-        squares = (self.mean - self.start).double().square().sum() + (2.0 * self.log_deviation.double()).exp().sum()
-        logs = 2.0 * self.log_deviation.double().sum()
+        own = (2.0 * self.log_prior).exp() if prior is None else torch.tensor(prior, dtype=torch.float64)
+        deviation, distance = self.log_deviation.exp(), self.mean - self.start
+        squares = (distance * distance).sum(dtype=torch.float64) + (deviation * deviation).sum(dtype=torch.float64)
+        logs = 2.0 * self.log_deviation.sum(dtype=torch.float64)
         return 0.5 * (squares / own - len(self.mean) + len(self.mean) * own.log() - logs)
+
+    def double(self) -> Posterior:
+        """Return the same in float64."""
+        return Posterior(self.mean.double(), self.log_deviation.double(), self.start.double(), self.log_prior.double())
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return one vector of weights."""
@@ -122,9 +127,9 @@ class Posterior:
     def settled(self, samples: int, delta: float) -> tuple[float, float, int]:
         """Return KL, the right side and j for the member of the list of priors that makes it smallest."""
         wanted = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
-        found = []
+        found, exact = [], self.double()
         for place in {max(1, math.floor(wanted)), max(1, math.ceil(wanted))}:
-            kl = float(self.kl(LARGEST * math.exp(-place / PRECISION)))
+            kl = float(exact.kl(LARGEST * math.exp(-place / PRECISION)))
             found.append((complexity(kl, samples, delta, place), kl, place))
         right, kl, place = min(found)
         return kl, right, place
