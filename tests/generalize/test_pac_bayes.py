@@ -114,7 +114,14 @@ class TestWeights:
         weights = Weights.of(model)
         x, y = torch.randn(3 * AT_ONCE + 10, 2), torch.zeros(3 * AT_ONCE + 10, dtype=torch.long)
         own = Posterior(weights.vector(), torch.full((6,), -50.0), weights.vector(), torch.tensor(-1.0))
-        share, draws = averaged_error(weights, own, lambda: iter([Piece(x, y)]), 2, torch.Generator().manual_seed(0))
+        share, draws = averaged_error(
+            weights,
+            own,
+            lambda: iter([Piece(x, y)]),
+            samples=len(x),
+            draws=6,
+            generator=torch.Generator().manual_seed(0),
+        )
         assert draws == (2 * len(x)) // AT_ONCE
         assert share == pytest.approx(float((model(x).argmax(1) != 0).double().mean()))
 
@@ -129,7 +136,7 @@ def problem(m, seed, flip=0.1):
 
 def bound(m, seed, model, **options):
     x, y = problem(m, seed)
-    search = Search(**({"steps": 60, "passes": 2, "rates": (1e-2, 5e-2)} | options))
+    search = Search(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model, lambda: iter([Piece(x, y)]), search=search, samples=m, classes=2, delta=0.1, output=None, seed=seed
     )
@@ -155,7 +162,7 @@ class TestBound:
             torch.manual_seed(seed)
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([Piece(x, y)]),
-                search=Search(steps=40, passes=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5, output=None,
+                search=Search(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5, output=None,
                 seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5

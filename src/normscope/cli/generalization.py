@@ -74,7 +74,7 @@ def generalization(
         tuple[float, float] | None,
         typer.Option(metavar="LOW HIGH", help="What every entry of every input is known to lie between."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=0, help="Of the search for a PAC-Bayes posterior; 0 leaves it out.")] = 1000,
+    steps: Annotated[int, typer.Option(min=0, help="Of the search for a PAC-Bayes posterior; 0 leaves it out.")] = 500,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
     duplicates: Annotated[int, typer.Option(min=0, help="How many samples two parts may share.")] = 0,
     html: Html = None,

@@ -50,7 +50,7 @@ def generalization(
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
     domain: Domain | None = None,
-    steps: int = 1000,
+    steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
     sharpness: bool = False,
     duplicates: int = 0,

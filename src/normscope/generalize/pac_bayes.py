@@ -30,7 +30,7 @@ START = math.exp(-6.0)
 ROUNDING = 1e-15
 """What kl is off by, at most, where it is small."""
 AT_ONCE = 64
-"""Samples that one draw of the weights is tried on when the error is averaged."""
+"""Samples that one draw of the weights is tried on when the error is averaged, or more where there are many."""
 
 
 def binary_kl(q: float, p: float) -> float:
@@ -226,18 +226,34 @@ def optimise(
 
 
 def averaged_error(
-    weights: Weights, posterior: Posterior, read: Callable[[], Iterator[Piece]], passes: int, generator: torch.Generator
+    weights: Weights,
+    posterior: Posterior,
+    read: Callable[[], Iterator[Piece]],
+    *,
+    samples: int,
+    draws: int,
+    generator: torch.Generator,
 ) -> tuple[float, int]:
-    """Return the error on D averaged over draws, one for every `AT_ONCE` samples, and how many draws that counts as.
+    """Return the error on D averaged over draws of the weights, and how many draws that counts as.
 
-    Each draw gives the share of its own samples that it gets wrong. The expectation of their weighted mean over whole
-    passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+    Each draw gives the share of its own few samples that it gets wrong. The expectation of their weighted mean over
+    whole passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+
+    Args:
+        weights: of the model.
+        posterior: what is drawn from.
+        read: reads D.
+        samples: m.
+        draws: about how many to take: so many samples share one draw, in as many passes over D as that needs.
+        generator: of the draws, on the device of the weights.
     """
+    share = max(1, min(AT_ONCE, samples), samples // draws)
+    passes = math.ceil(draws * share / samples)
     wrong, total, largest = torch.zeros((), dtype=torch.float64, device=posterior.mean.device), 0, 1
     with Progress("PAC-Bayes: the error", passes) as progress, torch.no_grad():
         for _ in range(passes):
             for piece in read():
-                for inputs, labels in zip(piece.inputs.split(AT_ONCE), piece.labels.split(AT_ONCE)):
+                for inputs, labels in zip(piece.inputs.split(share), piece.labels.split(share)):
                     logits = weights.logits(posterior.draw(generator), inputs)
                     wrong += (logits.argmax(1) != labels).sum()
                     total, largest = total + len(labels), max(largest, len(labels))
