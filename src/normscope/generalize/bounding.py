@@ -79,7 +79,7 @@ def generalization(
             balls, and distances known.
         input_range: what every entry of every input is known to lie between. With it distances have certified limits.
         domain: what `normscope.domain` recorded: adds Theorem 20 with the constant over it.
-        steps: of the search for a PAC-Bayes posterior; 0 leaves it out.
+        steps: of the search for a PAC-Bayes posterior, with two draws for its error a step; 0 leaves it out.
         prior: weights by name that were fixed before D was seen, such as those at initialisation: where the prior is
             centred; None for zero.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
@@ -348,7 +348,7 @@ def _posterior(
     found, _ = pac_bayes_row(
         model,
         again,
-        search=Search(steps=steps, prior=None if prior is None else dict(prior)),
+        search=Search(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
         samples=reading.seen.samples,
         classes=reading.seen.classes,
         delta=delta,
