@@ -262,3 +262,27 @@ def test_all_pairs_of_classes_are_counted():
     model = nn.Linear(3, 4).eval()
     found = read_network(model, torch.randn(2, 3), 4, None, None)
     assert found.units[-1].count == len(list(itertools.permutations(range(4), 2)))
+
+
+class Shifted(nn.Module):
+    """Adds a constant between its layers, which no weight layer shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.b((self.a(x).relu() + 5.0).relu())
+
+
+def test_a_constant_that_is_added_is_seen():
+    found = read_network(Shifted().eval(), torch.randn(2, 3), 2, None, None)
+    assert (found.homogeneous.status, found.piecewise.status) == ("not met", "met")
+    assert {one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)} == {"estimated"}
+
+
+def test_pooling_is_nothing_that_golowich_speaks_of():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 2)).eval()
+    found = read_network(model, torch.randn(2, 1, 6, 6), 2, None, None)
+    rows = {one.name: one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)}
+    assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": "certified", "Golowich 2020": "estimated"}

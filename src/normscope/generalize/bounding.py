@@ -158,7 +158,7 @@ def generalization(
         test_loss=None if reading.test is None else reading.test.loss,
         test_error=None if reading.test is None else reading.test.error,
         rows=tuple(rows),
-        courses=tuple(_course(one, reading, delta) for one in local),
+        courses=tuple(_course(one) for one in local),
         parts=decomposition(
             reading.seen.loss,
             None if reading.test is None else reading.test.loss,
@@ -358,9 +358,8 @@ def _posterior(
     return [found]
 
 
-def _course(one: LocalRow, reading: Reading, delta: float) -> Course:
+def _course(one: LocalRow) -> Course:
     best = one.over[one.chosen]
-    halved = any("half of delta" in each.why for each in one.bound.conditions)
     return Course(
         name=one.bound.name,
         sizes=tuple(local.size for local in one.over),
@@ -368,5 +367,5 @@ def _course(one: LocalRow, reading: Reading, delta: float) -> Course:
         local=best.local,
         cells=best.cells,
         size=best.size,
-        delta=delta / len(one.over) / (2.0 if halved else 1.0),
+        delta=one.delta,
     )

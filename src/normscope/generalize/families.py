@@ -86,11 +86,13 @@ class LocalRow:
         bound: the row, at the best of them.
         over: the terms at each.
         chosen: which is the best.
+        delta: the probability of failure that each of them has.
     """
 
     bound: Bound
     over: tuple[Local, ...]
     chosen: int
+    delta: float
 
 
 def theorem20_row(
@@ -111,10 +113,11 @@ def theorem20_row(
         steep: whether these bound the loss's slope over the cells.
         distances: `"mean"` estimates lambda_i from held-out samples, `"limit"` bounds it with half of delta,
             `"reach"` by the radius of the cells, `"diameter"` as the Slides do.
-        two_sided: whether the row bounds the gap on both sides (the Slides).
+        two_sided: whether the row bounds the gap on both sides (the Slides), each with half of delta. The side that the
+            theorem does not have follows from `p - P <= sqrt(2 p ln(N/delta)/m)` for the share p of every cell.
     """
     seen, parts = setting.seen.tallies, len(setting.seen.tallies)
-    delta = setting.delta / 2.0 if distances == "limit" else setting.delta
+    delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
 
     def spread(place: int) -> Tensor:
         train, held, reach = seen[place], setting.held[place], setting.reaches[place]
@@ -157,7 +160,8 @@ def theorem20_row(
         f"the {setting.loss_name} of the model on fresh data"
     )  # fmt: skip
     terms = [term("cells", best.local), term("confidence", best.slack)]
-    note = f"{best.cells} of {best.size} cells hold samples; the best of {parts} partitions, each at delta/{parts}"
+    share = f"delta/{parts}" + (", half of it for each side" if two_sided else "")
+    note = f"{best.cells} of {best.size} cells hold samples; the best of {parts} partitions, each at {share}"
     return LocalRow(
         bound=row(
             name,
@@ -171,6 +175,7 @@ def theorem20_row(
         ),
         over=over,
         chosen=chosen,
+        delta=delta / parts,
     )
 
 
@@ -339,7 +344,7 @@ def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float 
         if input_radius is not None
         else "B is the longest sample of D: declare input_range",
     )
-    conditions = {"Neyshabur 2018": (*asked, within)}
+    conditions = {"Neyshabur 2018": (*asked, within), "Golowich 2020": (*asked, network.entrywise)}
     if not network.layers:
         return [_without_figure(name, source, conditions.get(name, asked)) for name, source in names.items()]
     spectral = [layer.log10_spectral for layer in network.layers]
