@@ -318,3 +318,34 @@ class TestRows:
         else:
             assert generalization.high == pytest.approx((bound or 1.0) - 0.1)
         assert parts["approximation error"].low == 0.0
+
+
+@pytest.mark.slow
+def test_no_draw_of_the_data_violates_a_certified_row():
+    """Uniform on a square with a tenth of the labels flipped, networks fitted to few samples; 100 draws of D."""
+
+    def draw(count, generator):
+        x = torch.rand(count, 2, generator=generator)
+        return x, ((x[:, 0] > 0.5) ^ (torch.rand(count, generator=generator) < 0.1)).long()
+
+    generator = torch.Generator().manual_seed(0)
+    fresh_x, fresh_y = draw(20_000, generator)
+    for seed in range(100):
+        x, y = draw(120, generator)
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        for _ in range(30):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        found = ns.generalization(
+            model, (x, y), delta=0.5, input_range=(0.0, 1.0), radius=None, steps=0, cells=(1, 4, 16)
+        )
+        with torch.no_grad():
+            logits = model(fresh_x)
+            risk = float(losses.probability().rows(logits, fresh_y).mean())
+            error = float((logits.argmax(1) != fresh_y).double().mean())
+        for one in found.rows:
+            if one.evidence == "certified" and one.speaks_of.endswith("of the model on fresh data"):
+                assert one.value >= (error if "error" in one.speaks_of else risk)
