@@ -89,7 +89,7 @@ def _table(found: Generalization, *, brief: bool) -> Table:
 def _says(one: Bound) -> str:
     if one.evidence == RATE:
         return "an order"
-    return "vacuous" if one.vacuous else "something"
+    return "vacuous" if one.vacuous else "not vacuous"
 
 
 def _conditions(found: Generalization) -> Table:
