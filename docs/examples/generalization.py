@@ -2,8 +2,8 @@
 Generalization: what bounds say, and what they ask for
 ======================================================
 
-``ns.generalization`` bounds the loss of a classifier on fresh data in every known way. Each row has its value, its terms,
-its conditions with whether they hold here, and its evidence.
+``ns.generalization`` bounds the loss of a classifier on fresh data in every known way. Each row has its value, its
+terms, its conditions with whether they hold here, and its evidence.
 """
 
 import torch

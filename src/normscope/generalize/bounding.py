@@ -15,7 +15,7 @@ from ..core.options import check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..theory.losses import Loss, named
-from . import families
+from . import families, weight_rows
 from .bound import CERTIFIED, Bound, condition
 from .constants import CONVEX, Constants, over_all_inputs, over_balls, over_domain
 from .families import LocalRow, Setting
@@ -321,9 +321,9 @@ def _by_architecture(
     if plan.input_range is not None:
         radius = math.sqrt(reading.example[0].numel()) * max(map(abs, plan.input_range))
     return [
-        families.growth_row(network, reading.seen, delta),
-        *families.margin_rows(network, reading.seen, delta, radius),
-        families.weight_norm_row(network, reading.seen),
+        weight_rows.growth_row(network, reading.seen, delta),
+        *weight_rows.margin_rows(network, reading.seen, delta, radius),
+        weight_rows.weight_norm_row(network, reading.seen),
     ]
 
 
