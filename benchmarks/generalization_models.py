@@ -4,7 +4,7 @@
     python benchmarks/generalization_models.py --samples 1000 --steps 20 --models mlp10_bn_cifar10      on a CPU
 
 The shared folder, beside the checkout or in it, holds `models/networks.py` with `load(name)` and `data/unpack.py` with
-`cifar10(split)`; `--images FILE` takes an npz with `train`, `train_labels`, `test` and `test_labels` instead of that.
+`cifar10(split)`; `--images FILE` takes an npz with `train`, `train_labels`, `test` and `test_labels` instead.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ..core.options import check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..theory.losses import Loss, named
-from . import families
+from . import families, weight_rows
 from .bound import CERTIFIED, Bound, condition
 from .constants import CONVEX, Constants, over_all_inputs, over_balls, over_domain
 from .families import LocalRow, Setting
@@ -25,6 +25,7 @@ from .reading import Plan, Reading, read, repeated
 from .result import Course, Generalization
 from .slides import decomposition
 from .stochastic import Search, pac_bayes_row
+from .stream import pieces
 from .than2025 import sizes_of
 
 CELLS = (1, 4, 16, 64)
@@ -49,7 +50,7 @@ def generalization(
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
     domain: Domain | None = None,
-    steps: int = 1000,
+    steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
     sharpness: bool = False,
     duplicates: int = 0,
@@ -78,7 +79,7 @@ def generalization(
             balls, and distances known.
         input_range: what every entry of every input is known to lie between. With it distances have certified limits.
         domain: what `normscope.domain` recorded: adds Theorem 20 with the constant over it.
-        steps: of the search for a PAC-Bayes posterior; 0 leaves it out.
+        steps: of the search for a PAC-Bayes posterior, with two draws for its error a step; 0 leaves it out.
         prior: weights by name that were fixed before D was seen, such as those at initialisation: where the prior is
             centred; None for zero.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
@@ -133,7 +134,7 @@ def generalization(
             "the model was not trained on the test samples", True, "declared by passing them as test; none stands in D"
         )
         rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", unseen))
-    local = _local_rows(setting, known, domain, plan, held_out, notes)
+    local = _local_rows(model, setting, known, domain, plan, held_out, notes)
     rows += [one.bound for one in local]
     rows += _corollaries(setting, known, local)
     if sharpness:
@@ -157,7 +158,7 @@ def generalization(
         test_loss=None if reading.test is None else reading.test.loss,
         test_error=None if reading.test is None else reading.test.error,
         rows=tuple(rows),
-        courses=tuple(_course(one, reading, delta) for one in local),
+        courses=tuple(_course(one) for one in local),
         parts=decomposition(
             reading.seen.loss,
             None if reading.test is None else reading.test.loss,
@@ -215,7 +216,13 @@ def _setting(reading: Reading, loss: Loss, delta: float, known: Constants | None
 
 
 def _local_rows(
-    setting: Setting, known: Constants | None, domain: Domain | None, plan: Plan, held_out: Any, notes: list[str]
+    model: nn.Module,
+    setting: Setting,
+    known: Constants | None,
+    domain: Domain | None,
+    plan: Plan,
+    held_out: Any,
+    notes: list[str],
 ) -> list[LocalRow]:
     """Return Theorem 20 with every kind of constant."""
     parts, rows = len(setting.held), []
@@ -240,7 +247,8 @@ def _local_rows(
                 near = [setting.log10_loss + one for one in balls]
                 rows.append(families.theorem20_row(setting, AT_BALLS, near, steep, distances="reach"))
         if domain is not None:
-            share = None if held_out is None else domain.coverage(held_out).share
+            fresh = None if held_out is None else (piece.inputs for piece in pieces(model, held_out))
+            share = None if fresh is None else domain.coverage(fresh).share
             exponent, steep = over_domain(known, domain, share)
             inside = [setting.log10_loss + exponent] * parts
             rows.append(families.theorem20_row(setting, IN_DOMAIN, inside, steep, distances="mean"))
@@ -313,9 +321,9 @@ def _by_architecture(
     if plan.input_range is not None:
         radius = math.sqrt(reading.example[0].numel()) * max(map(abs, plan.input_range))
     return [
-        families.growth_row(network, reading.seen, delta),
-        *families.margin_rows(network, reading.seen, delta, radius),
-        families.weight_norm_row(network, reading.seen),
+        weight_rows.growth_row(network, reading.seen, delta),
+        *weight_rows.margin_rows(network, reading.seen, delta, radius),
+        weight_rows.weight_norm_row(network, reading.seen),
     ]
 
 
@@ -340,7 +348,7 @@ def _posterior(
     found, _ = pac_bayes_row(
         model,
         again,
-        search=Search(steps=steps, prior=None if prior is None else dict(prior)),
+        search=Search(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
         samples=reading.seen.samples,
         classes=reading.seen.classes,
         delta=delta,
@@ -350,9 +358,8 @@ def _posterior(
     return [found]
 
 
-def _course(one: LocalRow, reading: Reading, delta: float) -> Course:
+def _course(one: LocalRow) -> Course:
     best = one.over[one.chosen]
-    halved = any("half of delta" in each.why for each in one.bound.conditions)
     return Course(
         name=one.bound.name,
         sizes=tuple(local.size for local in one.over),
@@ -360,5 +367,5 @@ def _course(one: LocalRow, reading: Reading, delta: float) -> Course:
         local=best.local,
         cells=best.cells,
         size=best.size,
-        delta=delta / len(one.over) / (2.0 if halved else 1.0),
+        delta=one.delta,
     )

@@ -1,4 +1,4 @@
-"""Rows of the table: each family of bounds with its conditions, and what they are here."""
+"""Rows of Theorem 20 and of what the paper sets beside it, with their conditions and what they are here."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..core.log10 import log10, log10_sum
-from . import bartlett2017, cisneros2025, golowich2020, neyshabur2018, vc
 from .bound import Bound, Condition, Term, condition, row, term
-from .layers import Network
 from .partition import Partition
 from .slides import diameters
-from .stratum import quantiles
 from .stream import Seen, Tally
 from .than2025 import Local, corollary22, hkk, limited_distances, lla, mean_distances, over_grid, theorem20
 
@@ -26,7 +22,8 @@ IID = condition(
     "declared by passing them; no test can show it",
 )
 """What every bound asks for and nobody can check."""
-ERROR = "the error of the model on fresh data"
+ALONE = "samples alone"
+"""How the names of rows end that need fresh samples and no D."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +78,13 @@ class LocalRow:
         bound: the row, at the best of them.
         over: the terms at each.
         chosen: which is the best.
+        delta: the probability of failure that each of them has.
     """
 
     bound: Bound
     over: tuple[Local, ...]
     chosen: int
+    delta: float
 
 
 def theorem20_row(
@@ -106,10 +105,11 @@ def theorem20_row(
         steep: whether these bound the loss's slope over the cells.
         distances: `"mean"` estimates lambda_i from held-out samples, `"limit"` bounds it with half of delta,
             `"reach"` by the radius of the cells, `"diameter"` as the Slides do.
-        two_sided: whether the row bounds the gap on both sides (the Slides).
+        two_sided: whether the row bounds the gap on both sides (the Slides), each with half of delta. The side that the
+            theorem does not have follows from `p - P <= sqrt(2 p ln(N/delta)/m)` for the share p of every cell.
     """
     seen, parts = setting.seen.tallies, len(setting.seen.tallies)
-    delta = setting.delta / 2.0 if distances == "limit" else setting.delta
+    delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
 
     def spread(place: int) -> Tensor:
         train, held, reach = seen[place], setting.held[place], setting.reaches[place]
@@ -152,7 +152,8 @@ def theorem20_row(
         f"the {setting.loss_name} of the model on fresh data"
     )  # fmt: skip
     terms = [term("cells", best.local), term("confidence", best.slack)]
-    note = f"{best.cells} of {best.size} cells hold samples; the best of {parts} partitions, each at delta/{parts}"
+    share = f"delta/{parts}" + (", half of it for each side" if two_sided else "")
+    note = f"{best.cells} of {best.size} cells hold samples; the best of {parts} partitions, each at {share}"
     return LocalRow(
         bound=row(
             name,
@@ -166,6 +167,7 @@ def theorem20_row(
         ),
         over=over,
         chosen=chosen,
+        delta=delta / parts,
     )
 
 
@@ -298,123 +300,10 @@ def lla_row(setting: Setting, sharpness: float) -> Bound:
     )
 
 
-def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
-    """Return the bound by the number of ways in which the architecture can classify m samples."""
-    conditions = (IID, network.piecewise)
-    if not network.units:
-        return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
-    count = vc.log_growth(network.units, seen.samples)
-    first, second = vc.growth_bound(count, seen.samples, delta)
-    dimension = vc.vc_dimension(network.units)
-    printed = seen.error + vc.slides_bound(dimension, seen.samples, delta)
-    return row(
-        "VC",
-        source="Bartlett et al. 2019, Theorem 7, and Massart's lemma",
-        speaks_of=ERROR,
-        most=1.0,
-        terms=[term("error on D", seen.error), term("growth", first), term("confidence", second)],
-        conditions=conditions,
-        log10_as_printed=log10(printed) if printed < math.inf else math.inf,
-        note=f"VC dimension at most {dimension:.4g} for {network.parameters:,} weights; the Slides' formula as printed",
-    )
-
-
-def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float | None) -> list[Bound]:
-    """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
-    asked = (IID, network.chain, network.homogeneous, network.matrices)
-    names = {
-        "Bartlett 2017": "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants",
-        "Neyshabur 2018": "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",
-        "Golowich 2020": "Golowich, Rakhlin and Shamir 2020, Theorem 1",
-    }
-    within = condition(
-        "no input is longer than B",
-        True if input_radius is not None else None,
-        "from the declared input range"
-        if input_radius is not None
-        else "B is the longest sample of D: declare input_range",
-    )
-    conditions = {"Neyshabur 2018": (*asked, within)}
-    if not network.layers:
-        return [_without_figure(name, source, conditions.get(name, asked)) for name, source in names.items()]
-    spectral = [layer.log10_spectral for layer in network.layers]
-    frobenius = [layer.log10_frobenius for layer in network.layers]
-    m, extra = seen.samples, float(network.biased)
-    squares = seen.square_norms + extra * m
-    radius = math.hypot(input_radius if input_radius is not None else seen.largest_norm, extra)
-    margins = seen.margins.tolist()
-
-    def terms(name: str, margin: float) -> list[Term]:
-        if name == "Neyshabur 2018":
-            _, main = neyshabur2018.margin_bound(
-                spectral, frobenius, radius=radius, width=network.width, samples=m, margin=margin, delta=delta
-            )
-            return [Term(name="complexity", log10=main)]
-        if name == "Bartlett 2017":
-            rows = [layer.log10_rows for layer in network.layers]
-            main, sure = bartlett2017.margin_bound(
-                spectral, rows, square_norms=squares, width=network.width, samples=m, margin=margin, delta=delta
-            )
-        else:
-            main, sure = golowich2020.margin_bound(
-                network.log10_frobenius,
-                depth=len(frobenius),
-                classes=seen.classes,
-                square_norms=squares,
-                samples=m,
-                margin=margin,
-                delta=delta,
-            )
-        return [Term(name="complexity", log10=main), term("confidence", sure)]
-
-    found = []
-    for name, source in names.items():
-        tried = []
-        for margin in quantiles(margins) or [1.0]:
-            below = int(torch.searchsorted(seen.margins, margin, right=True)) / m
-            parts = [term("margin loss on D", below), *terms(name, margin)]
-            tried.append((log10_sum(part.log10 for part in parts), margin, parts))
-        _, margin, parts = min(tried, key=lambda one: one[:2])
-        found.append(
-            row(
-                name,
-                source=source,
-                speaks_of=ERROR,
-                most=1.0,
-                terms=parts,
-                conditions=conditions.get(name, asked),
-                note=f"at a margin of {margin:.4g}, which may be chosen after the fact",
-            )
-        )
-    return found
-
-
-def weight_norm_row(network: Network, seen: Seen) -> Bound:
-    """Return the rate of Cisneros-Velarde et al. for weight normalization."""
-    source = f"Cisneros-Velarde et al. 2025, as {THAN} quotes it"
-    norms = network.weight_frobenius
-    unit = condition(
-        "every layer but the last has weights of Frobenius norm 1",
-        cisneros2025.is_normalized(norms),
-        "read off the weights, BatchNorms folded",
-    )
-    if not norms:
-        return _without_figure("Weight normalization", source, (IID, unit), rate=True)
-    return row(
-        "Weight normalization",
-        source=source,
-        speaks_of="the gap between the losses on D and on fresh data",
-        most=1.0,
-        terms=[Term(name="rho^2/sqrt(m)", log10=cisneros2025.rate(norms[-1], seen.samples))],
-        conditions=(IID, unit),
-        rate=True,
-    )
-
-
 def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> Bound:
     """Return what fresh samples alone say (Hoeffding): the yardstick for every bound from D."""
     return row(
-        f"{what} samples alone",
+        f"{what} {ALONE}",
         source="Hoeffding's inequality",
         speaks_of=f"the {setting.loss_name} of the model on fresh data",
         most=setting.most,
@@ -423,18 +312,4 @@ def fresh_row(setting: Setting, loss: float, samples: int, what: str, independen
             term("confidence", setting.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * samples))),
         ],
         conditions=(IID, setting.alone, independent),
-    )
-
-
-def _without_figure(name: str, source: str, conditions: Sequence[Condition], *, rate: bool = False) -> Bound:
-    return row(
-        name,
-        source=source,
-        speaks_of=ERROR,
-        most=1.0,
-        terms=(),
-        conditions=conditions,
-        rate=rate,
-        log10_value=math.inf,
-        note="it has no figure for this network",
     )

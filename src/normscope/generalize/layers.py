@@ -31,6 +31,7 @@ HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "leaky_relu_", "abs")
 SUMS = ("add", "add_", "sub")
 AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "avg_pool1d", "adaptive_avg_pool1d", "mean")
 """Fixed linear maps of the pooling family."""
+POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
 MATRICES = ("linear", "conv1d", "conv2d", "conv3d")
 """Weight layers whose norms are known here."""
 
@@ -64,7 +65,7 @@ class Network:
         units: what bends, in order; the last are the differences of the outputs. Empty where they cannot be counted.
         biased: whether there are biases, so that every input has one entry more, which is 1.
         parameters: weights and biases after folding.
-        chain, homogeneous, matrices, piecewise: conditions that bounds ask for.
+        chain, homogeneous, entrywise, matrices, piecewise: conditions that bounds ask for.
         weight_frobenius: the Frobenius norm of each weight tensor itself, as log10.
     """
 
@@ -74,6 +75,7 @@ class Network:
     parameters: int
     chain: Condition
     homogeneous: Condition
+    entrywise: Condition
     matrices: Condition
     piecewise: Condition
     weight_frobenius: tuple[float, ...]
@@ -107,13 +109,15 @@ def read_network(
     graph = work.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
-    known = bool(nodes) and all(node.operator in MATRICES for node in nodes)
+    known = bool(nodes) and all(
+        node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor) for node in nodes
+    )
     with torch.no_grad():
         layers = tuple(_norms(work, node, biased, node is nodes[-1]) for node in nodes) if known else ()
     formula = printed(work.segments, work.norm, exact=True)
     left = next((node for node in graph if is_normalizer(node)), None)
-    kinds = [node for node in graph if _is_activation(node)]
-    odd = next((node for node in kinds if node.operator not in HOMOGENEOUS), None)
+    odd = next((node for node in graph if not _is_homogeneous(node)), None)
+    pool = next((node for node in graph if node.operator in (*POOLS, *AVERAGES)), None)
     units, stops = _units(graph, classes)
     return Network(
         layers=layers,
@@ -127,9 +131,14 @@ def read_network(
             "graph, BatchNorms folded",
         ),
         homogeneous=condition(
-            "activations let positive factors through (ReLU, leaky ReLU)",
+            "what stands between weight layers lets positive factors through (ReLU, leaky ReLU, pooling)",
             odd is None,
             "read off the graph" if odd is None else f"`{odd.path}` is {odd.operator}",
+        ),
+        entrywise=condition(
+            "activations act on single entries",
+            pool is None,
+            "read off the graph" if pool is None else f"`{pool.path}` pools",
         ),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
@@ -150,6 +159,19 @@ def _folded(model: nn.Module, batch: Tensor) -> tuple[nn.Module, str]:
         return twin(model, batch, normalizer=None, fold=True).model.eval(), ""
     except NormscopeError as error:
         return model, f" ({said(error)})"
+
+
+def _is_homogeneous(node: Node) -> bool:
+    """Whether a positive factor passes through; weight layers and normalizers have conditions of their own.
+
+    A constant that is added, or padded with, does not: it is a bias that the weight layers do not show.
+    """
+    found = lookup(node)
+    if is_weight(node) or is_normalizer(node) or node.operator in (*HOMOGENEOUS, *POOLS, *AVERAGES):
+        return True
+    if node.operator in SUMS:
+        return len(node.refs) > 1
+    return found is not None and found.family == "shape" and "pad" not in node.operator
 
 
 def _is_activation(node: Node) -> bool:

@@ -27,8 +27,10 @@ LARGEST, PRECISION = 0.1, 100.0
 """c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
 START = math.exp(-6.0)
 """The variance of prior and posterior before the search."""
+ROUNDING = 1e-15
+"""What kl is off by, at most, where it is small."""
 AT_ONCE = 64
-"""Samples that one draw of the weights is tried on when the error is averaged."""
+"""Samples that one draw of the weights is tried on when the error is averaged, or more where there are many."""
 
 
 def binary_kl(q: float, p: float) -> float:
@@ -56,7 +58,7 @@ def kl_inverse(q: float, limit: float) -> float:
     low, high = q, 1.0
     for _ in range(100):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if binary_kl(q, middle) <= limit else (low, middle)
+        low, high = (middle, high) if binary_kl(q, middle) <= limit + ROUNDING else (low, middle)
     return high
 
 
@@ -105,12 +107,17 @@ class Posterior:
     start: Tensor
     log_prior: Tensor
 
-    def kl(self, prior: Tensor | float | None = None) -> Tensor:
+    def kl(self, prior: float | None = None) -> Tensor:
         """KL from the prior of the given variance, or of its own; it can be differentiated."""
-        own = torch.as_tensor(prior, dtype=torch.float64) if prior is not None else (2.0 * self.log_prior).exp()
-        squares = (self.mean - self.start).double().square().sum() + (2.0 * self.log_deviation.double()).exp().sum()
-        logs = 2.0 * self.log_deviation.double().sum()
+        own = (2.0 * self.log_prior).exp() if prior is None else torch.tensor(prior, dtype=torch.float64)
+        deviation, distance = self.log_deviation.exp(), self.mean - self.start
+        squares = (distance * distance).sum(dtype=torch.float64) + (deviation * deviation).sum(dtype=torch.float64)
+        logs = 2.0 * self.log_deviation.sum(dtype=torch.float64)
         return 0.5 * (squares / own - len(self.mean) + len(self.mean) * own.log() - logs)
+
+    def double(self) -> Posterior:
+        """Return the same in float64."""
+        return Posterior(self.mean.double(), self.log_deviation.double(), self.start.double(), self.log_prior.double())
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return one vector of weights."""
@@ -120,9 +127,9 @@ class Posterior:
     def settled(self, samples: int, delta: float) -> tuple[float, float, int]:
         """Return KL, the right side and j for the member of the list of priors that makes it smallest."""
         wanted = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
-        found = []
+        found, exact = [], self.double()
         for place in {max(1, math.floor(wanted)), max(1, math.ceil(wanted))}:
-            kl = float(self.kl(LARGEST * math.exp(-place / PRECISION)))
+            kl = float(exact.kl(LARGEST * math.exp(-place / PRECISION)))
             found.append((complexity(kl, samples, delta, place), kl, place))
         right, kl, place = min(found)
         return kl, right, place
@@ -219,18 +226,34 @@ def optimise(
 
 
 def averaged_error(
-    weights: Weights, posterior: Posterior, read: Callable[[], Iterator[Piece]], passes: int, generator: torch.Generator
+    weights: Weights,
+    posterior: Posterior,
+    read: Callable[[], Iterator[Piece]],
+    *,
+    samples: int,
+    draws: int,
+    generator: torch.Generator,
 ) -> tuple[float, int]:
-    """Return the error on D averaged over draws, one for every `AT_ONCE` samples, and how many draws that counts as.
+    """Return the error on D averaged over draws of the weights, and how many draws that counts as.
 
-    Each draw gives the share of its own samples that it gets wrong. The expectation of their weighted mean over whole
-    passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+    Each draw gives the share of its own few samples that it gets wrong. The expectation of their weighted mean over
+    whole passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+
+    Args:
+        weights: of the model.
+        posterior: what is drawn from.
+        read: reads D.
+        samples: m.
+        draws: about how many to take: so many samples share one draw, in as many passes over D as that needs.
+        generator: of the draws, on the device of the weights.
     """
+    share = max(1, min(AT_ONCE, samples), samples // draws)
+    passes = math.ceil(draws * share / samples)
     wrong, total, largest = torch.zeros((), dtype=torch.float64, device=posterior.mean.device), 0, 1
     with Progress("PAC-Bayes: the error", passes) as progress, torch.no_grad():
         for _ in range(passes):
             for piece in read():
-                for inputs, labels in zip(piece.inputs.split(AT_ONCE), piece.labels.split(AT_ONCE)):
+                for inputs, labels in zip(piece.inputs.split(share), piece.labels.split(share)):
                     logits = weights.logits(posterior.draw(generator), inputs)
                     wrong += (logits.argmax(1) != labels).sum()
                     total, largest = total + len(labels), max(largest, len(labels))

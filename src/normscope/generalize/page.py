@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..core.log10 import log10_sum
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
 from ..theory.complexity import generalization_slack
@@ -31,15 +32,15 @@ def page(found: Generalization, *, brief: bool) -> Document:
 
 
 def _verdict(found: Generalization) -> str:
-    best = found.best
+    best, trained = found.best, found.best_from_train
     sure = f"probability {1 - found.delta:.4g}"
-    if best is None:
-        head = (
-            f"No certified bound says anything: all are at least as large as the largest {found.loss}, "
-            f"{found.most:g}, or the largest error, 1."
-        )
-    else:
+    head = "No certified bound says anything: all are at least as large as what they bound can be."
+    if best is not None:
         head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name})."
+        if trained is None:
+            head += " No certified bound from the training samples alone says anything."
+        elif trained is not best:
+            head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
     seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
         seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
@@ -88,7 +89,7 @@ def _table(found: Generalization, *, brief: bool) -> Table:
 def _says(one: Bound) -> str:
     if one.evidence == RATE:
         return "an order"
-    return "vacuous" if one.vacuous else "something"
+    return "vacuous" if one.vacuous else "not vacuous"
 
 
 def _conditions(found: Generalization) -> Table:
@@ -123,17 +124,24 @@ def _parts(found: Generalization) -> Table:
     return Table(title=f"The three errors of the model ({found.loss})", columns=columns, rows=rows)
 
 
+def _kind(name: str) -> str:
+    """Say which of three parts of a bound a term belongs to."""
+    if name.endswith((" on D", " on them")):
+        return "loss or error seen"
+    return "confidence" if name in ("confidence", "draws") else "cells or complexity"
+
+
 def _terms(found: Generalization) -> Chart:
-    """Bars from one summand to the next, on a logarithmic scale, one row of bars for each bound."""
+    """Return what is seen, the complexity and the confidence of every bound, and their sum, as log10."""
     shown = [one for one in found.rows if one.terms and math.isfinite(one.log10_value)]
-    most = max((len(one.terms) for one in shown), default=0)
-    series = []
-    for place in range(most):
-        values = tuple(
-            max(-6.0, one.terms[place].log10) if place < len(one.terms) else None for one in shown
-        )  # a term of 0 is drawn at the edge
-        series.append(Series(name=f"term {place + 1}", style="marks", values=values))
-    series.append(Series(name="bound", style="marks", values=tuple(one.log10_value for one in shown)))
+
+    def part(one: Bound, kind: str) -> float | None:
+        terms = [each.log10 for each in one.terms if _kind(each.name) == kind]
+        return max(-SHOWN, log10_sum(terms)) if terms else None  # a term of 0 is drawn at the edge
+
+    kinds = ("loss or error seen", "cells or complexity", "confidence")
+    series = [Series(name=kind, style="marks", values=tuple(part(one, kind) for one in shown)) for kind in kinds]
+    series.append(Series(name="the bound", style="marks", values=tuple(one.log10_value for one in shown)))
     return Chart(
         title="Terms of each bound",
         labels=tuple(one.name for one in shown),
@@ -141,8 +149,8 @@ def _terms(found: Generalization) -> Chart:
         axis="log10",
         sideways=True,
         rules=(("the largest error", 0.0),),
-        caption="The terms in the order of the table below, and their sum. A bound to the right of the line says "
-        "nothing of an error.",
+        caption="A bound to the right of the line says nothing of an error. What makes it so is the rightmost of its "
+        "terms.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ..geometry.result import Measured
 from ..report.document import Document
 from ..theory.complexity import sample_size
 from .bound import CERTIFIED, Bound
+from .families import ALONE
 from .slides import Part
 
 if TYPE_CHECKING:
@@ -86,8 +88,17 @@ class Generalization(Measured):
 
     @property
     def best(self) -> Bound | None:
-        """The smallest certified bound that says something, of those that speak of the model's loss or error."""
-        known = [one for one in self.rows if one.evidence == CERTIFIED and not one.vacuous]
+        """The smallest certified bound that says something, in units of what it bounds can be at most."""
+        return self._least(self.rows)
+
+    @property
+    def best_from_train(self) -> Bound | None:
+        """The same without what fresh samples alone say."""
+        return self._least([one for one in self.rows if not one.name.endswith(ALONE)])
+
+    @staticmethod
+    def _least(rows: Sequence[Bound]) -> Bound | None:
+        known = [one for one in rows if one.evidence == CERTIFIED and not one.vacuous]
         return min(known, key=lambda one: one.value / one.most, default=None)
 
     def samples_for(self, gap: float, name: str) -> float:

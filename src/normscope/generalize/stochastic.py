@@ -27,14 +27,14 @@ class Search:
 
     Attributes:
         steps: of RMSprop.
-        passes: over D, for the average error.
+        draws: of the weights, for the average error.
         rates: of the means, and of the logarithms of the deviations.
         prior: the weights that the prior is centred at, fixed before D was seen; None for zero.
         batch: samples of a step.
     """
 
-    steps: int = 1000
-    passes: int = 4
+    steps: int = 500
+    draws: int = 1000
     rates: tuple[float, float] = (1e-3, 1e-2)
     prior: dict[str, Tensor] | None = None
     batch: int = BATCH
@@ -66,7 +66,7 @@ def pac_bayes_row(
     weights = Weights.of(model, output)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
-    with untouched(model, "eval"):
+    with untouched(model, "eval", traced=True):  # other weights go through the model, its own are not written
         posterior = optimise(
             weights,
             endless(read_again, search.batch),
@@ -78,7 +78,9 @@ def pac_bayes_row(
             delta=delta / 2.0,
             generator=generator,
         )
-        error, draws = averaged_error(weights, posterior, read_again, search.passes, generator)
+        error, draws = averaged_error(
+            weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
+        )
     kl, right, place = posterior.settled(samples, delta / 2.0)
     at_most = certified_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)

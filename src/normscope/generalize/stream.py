@@ -70,7 +70,7 @@ def parted(source: Iterable[Piece], every: int) -> Iterator[tuple[Piece | None, 
     place = 0
     for piece in source:
         count = len(piece.labels)
-        aside = torch.arange((-place - 1) % every, count, every)
+        aside = torch.tensor(range((-place - 1) % every, count, every), dtype=torch.long)
         kept = torch.ones(count, dtype=torch.bool).index_fill(0, aside, False).nonzero()[:, 0]
         place += count
         yield tuple(  # type: ignore[misc]
