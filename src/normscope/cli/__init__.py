@@ -20,6 +20,7 @@ from . import (
     domain,
     lipschitz,
     ops,
+    predict,
     radius,
     show,
     symmetries,
@@ -51,6 +52,7 @@ app.command(help=domain.HELP, epilog=domain.EXAMPLES)(domain.domain)
 app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
 app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
+app.command(help=predict.HELP, epilog=predict.EXAMPLES)(predict.predict)
 app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)

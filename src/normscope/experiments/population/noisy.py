@@ -1,4 +1,4 @@
-"""`NoisyData`: few training samples, some with a wrong label, so that networks that fit them all generalize unequally."""
+"""`NoisyData`: few training samples, some with a wrong label, so that networks that fit them all differ on others."""
 
 from __future__ import annotations
 

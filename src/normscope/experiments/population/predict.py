@@ -79,8 +79,8 @@ def predictive_power(
         >>> from normscope.experiments.data import digits
         >>> from normscope.experiments.population.recipes import Grid
         >>> split = digits(generator=torch.Generator().manual_seed(0), test_share=0.8)
-        >>> one = {"depths": (2,), "widths": (24,), "batch_sizes": (16,), "learning_rates": (0.1,), "weight_decays": (0.0,)}
-        >>> grid = Grid(**one, normalizers=("none",), seeds=1)
+        >>> sizes = {"depths": (2,), "widths": (24,), "batch_sizes": (16,), "normalizers": ("none",)}
+        >>> grid = Grid(**sizes, learning_rates=(0.1,), weight_decays=(0.0,), seeds=1)
         >>> found = predictive_power(split, grid, samples=40, target_loss=0.5, workers=0)
         >>> [member.status for member in found.members]
         ['reached']
@@ -120,9 +120,7 @@ def predictive_power(
     return Prediction.of(name, members, settings, notes=notes, seed=seed)
 
 
-def _checked(
-    network: str, target_loss: float, steps: int, momentum: float, device: str | torch.device
-) -> torch.device:
+def _checked(network: str, target_loss: float, steps: int, momentum: float, device: str | torch.device) -> torch.device:
     """Return the device; refuse what the options cannot be."""
     if network not in NETWORKS:
         raise InputError(f"network is one of {', '.join(NETWORKS)}, not {network!r}")

@@ -147,7 +147,9 @@ def train_together(
                 continue
             model = copy.deepcopy(models[which])
             stack.write(place, model)
-            reached: Status = "diverged" if not math.isfinite(loss) else "reached" if loss <= stop.loss else "not reached"
+            reached: Status = (
+                "diverged" if not math.isfinite(loss) else "reached" if loss <= stop.loss else "not reached"
+            )
             yield Trained(
                 recipe=recipes[which],
                 model=model.eval(),
