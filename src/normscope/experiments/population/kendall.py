@@ -90,6 +90,9 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
         axes: names of the axes, in the order of the configurations.
         generator: draws the resamples.
     """
+    if not len(values):
+        nothing = Tau(value=None)
+        return Power(overall=nothing, axes=dict.fromkeys(axes, nothing), seed=nothing, mean=nothing, networks=0)
     numbers, counts = _draws(sample.configurations, generator)
     weights = counts[:, numbers]
     overall = _weighted(_signs(values), _signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))

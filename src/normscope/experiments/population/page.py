@@ -16,8 +16,8 @@ from .words import figured, population, surest, verdict
 CAPTION = (
     "Kendall's tau of each measure with the gap: 1 is the order of the gaps, -1 its reverse, 0 no relation. Mean: of "
     "the taus along single axes, where one hyperparameter alone changes (Psi of Jiang et al. 2020); overall: over all "
-    "pairs of networks. In brackets the 95 % interval, from resamples of whole configurations with their seeds. Seed: among "
-    "networks that differ by their seed alone, no part of the mean."
+    "pairs of networks. In brackets the 95 % interval, from resamples of whole configurations with their seeds. Seed: "
+    "among networks that differ by their seed alone, no part of the mean."
 )
 
 
@@ -83,7 +83,7 @@ def _brief_table(prediction: Prediction) -> Table:
     columns = (
         Column(title="measure", kind="name"),
         Column(title="mean over axes", kind="name"),
-        Column(title="overall", kind="name"),
+        Column(title="overall", kind="number"),
         *(Column(title=short.get(axis, axis), kind="number") for axis in AXES),
         Column(title="seed", kind="number"),
     )
@@ -91,7 +91,7 @@ def _brief_table(prediction: Prediction) -> Table:
         (
             name,
             figured(found.mean),
-            figured(found.overall),
+            _number(found.overall),
             *(_number(found.axes[axis]) for axis in AXES),
             _number(found.seed),
         )
