@@ -21,6 +21,8 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .generalize.bounding import generalization
+from .generalize.result import Generalization
 from .geometry.flatness import Flatness, flatness
 from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
@@ -50,6 +52,7 @@ __all__ = [
     "Finding",
     "Flatness",
     "Flow",
+    "Generalization",
     "Graph",
     "Initialisation",
     "Ladder",
@@ -75,6 +78,7 @@ __all__ = [
     "domain",
     "flatness",
     "flow",
+    "generalization",
     "hessian",
     "initialise",
     "ladder",

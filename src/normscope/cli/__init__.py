@@ -18,6 +18,7 @@ from . import (
     curve,
     demo,
     domain,
+    generalization,
     lipschitz,
     ops,
     predict,
@@ -37,6 +38,7 @@ app = typer.Typer(
     epilog="From Python: import normscope as ns; ns.check(model, batch), ns.audit(model, batch, loader=loader), "
     "ns.lipschitz(model, batch), ns.ladder(model, batch), ns.domain(model, loader), ns.curve(model, loader), "
     "ns.certified_radius(model, x, y), ns.symmetries(model, batch), ns.hessian(model, loss_fn, loader), "
+    "ns.generalization(model, train, test), "
     "ns.spectral_norm(layer, input_shape=...), "
     "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder).",
@@ -51,6 +53,7 @@ app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
 app.command(help=domain.HELP, epilog=domain.EXAMPLES)(domain.domain)
 app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
+app.command(help=generalization.HELP, epilog=generalization.EXAMPLES)(generalization.generalization)
 app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
 app.command(help=predict.HELP, epilog=predict.EXAMPLES)(predict.predict)
 app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)

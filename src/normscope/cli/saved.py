@@ -14,6 +14,7 @@ from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..diagnosis.checked import Check
 from ..diagnosis.result import Audit
+from ..generalize.result import Generalization
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
 from ..geometry.symmetry import Symmetries
@@ -32,8 +33,9 @@ def open_saved(path: Path) -> Shown:
 
     Args:
         path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json`, `symmetries
-            --json`, `curvature --json` or `lipschitz --scope data --json` wrote, or `to_json` of a result of these
-            kinds, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can be read once only.
+            --json`, `curvature --json`, `generalization --json` or `lipschitz --scope data --json` wrote, or `to_json`
+            of a result of these kinds, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can
+            be read once only.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
@@ -47,6 +49,7 @@ def open_saved(path: Path) -> Shown:
         "share_curve": ShareCurve,
         "symmetries": Symmetries,
         "curvature": Curvature,
+        "generalization": Generalization,
         **MEASURED,
     }
     kind = _type(path)

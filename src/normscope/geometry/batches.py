@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -43,16 +43,20 @@ def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: 
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"batches is a whole number from 1 on, or None for all, not {limit!r}")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    found = []
-    for given in islice(_batches(loader), limit):
-        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
-        inputs, targets = (placed, None) if own_loss else _parted(placed)
-        call = arguments(model, inputs)
-        found.append(Batch(call=call, targets=targets, samples=call.count))
+    found = list(islice(placed_batches(model, loader, own_loss=own_loss), limit))
     if not found:
         raise InputError("the loader yields no batch: there is no loss to measure")
     return found
+
+
+def placed_batches(model: nn.Module, loader: Any, *, own_loss: bool = False) -> Iterator[Batch]:
+    """Yield batches one by one on the model's device, as `kept_batches` reads them."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    for given in _batches(loader):
+        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+        inputs, targets = (placed, None) if own_loss else _parted(placed)
+        call = arguments(model, inputs)
+        yield Batch(call=call, targets=targets, samples=call.count)
 
 
 def _batches(loader: Any) -> Iterable[Any]:

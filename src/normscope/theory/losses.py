@@ -36,6 +36,7 @@ class Loss:
         reference: where the constant comes from.
         as_printed: the constant a paper prints for it, if one does.
         reason: why the constant is infinite, if it is.
+        most: the largest value it takes; infinite for a loss without a largest one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Loss:
     reference: str
     as_printed: float | None = None
     reason: str | None = None
+    most: float = math.inf
 
     def upper(self, outputs: int, rows: int = 1) -> Upper:
         """Return the constant of the mean over `rows` rows of `outputs` each, rounded outward.
@@ -124,6 +126,7 @@ def clipped_cross_entropy(clip: float = 10.0) -> Loss:
         constant=lambda classes: 0.0 if classes == 1 else -math.sqrt(2.0) * math.expm1(-clip),
         rows=lambda logits, targets: F.cross_entropy(logits, targets, reduction="none").clamp(max=clip),
         reference="gradient p - e_y where p_y > exp(-clip)",
+        most=clip,
     )
 
 
@@ -139,6 +142,7 @@ def probability() -> Loss:
         constant=lambda classes: 0.0 if classes == 1 else math.sqrt(2.0) / 4.0,
         rows=lambda logits, targets: 1.0 - logits.softmax(-1).gather(-1, targets[:, None])[:, 0],
         reference="gradient p_y (p - e_y)",
+        most=1.0,
     )
 
 
@@ -163,6 +167,7 @@ def ramp(margin: float = 1.0) -> Loss:
         constant=lambda classes: 0.0 if classes == 1 else math.sqrt(2.0) / margin,
         rows=lambda logits, targets: (1.0 - margins(logits, targets) / margin).clamp(0.0, 1.0),
         reference="gradient (e_j - e_y)/margin",
+        most=1.0,
     )
 
 
@@ -226,6 +231,7 @@ def clipped_mse(clip: float = 1.0) -> Loss:
         constant=lambda outputs: 2.0 * math.sqrt(clip),
         rows=lambda logits, targets: (logits - targets.to(logits)).square().sum(-1).clamp(max=clip),
         reference="gradient 2 (h - y) where norm(h - y)^2 < clip",
+        most=clip,
     )
 
 

@@ -1,0 +1,159 @@
+"""`Bound`: the value of a generalization bound, its terms, its conditions, and the evidence that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.log10 import log10, log10_sum, power10
+
+MET, NOT_MET, UNKNOWN = "met", "not met", "unknown"
+"""What a condition can be."""
+CERTIFIED, ESTIMATED, RATE = "certified", "estimated", "rate without constants"
+"""What a row can be: a bound whose conditions all hold; one of which some do not, or are not known; an order alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What a bound asks for, whether it holds here (`met`, `not met`, `unknown`), and why.
+
+    Raises:
+        ValueError: the status is none of these.
+    """
+
+    what: str
+    status: str
+    why: str
+
+    def __post_init__(self) -> None:
+        if self.status not in (MET, NOT_MET, UNKNOWN):
+            raise ValueError(f"a condition is met, not met or unknown, not {self.status!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One summand of a bound, as log10."""
+
+    name: str
+    log10: float
+
+    @property
+    def value(self) -> float:
+        """The summand itself, which may overflow to infinity."""
+        return power10(self.log10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One row of the table.
+
+    Attributes:
+        name: of the bound.
+        source: where it is stated.
+        speaks_of: what the value bounds, such as the error of the model on fresh data.
+        log10_value: log10 of the value, the sum of the terms unless `note` says otherwise.
+        most: the largest value that what it bounds can have: a bound from there on says nothing.
+        terms: the summands.
+        conditions: what it asks for, and whether that holds here.
+        evidence: `certified`, `estimated` or `rate without constants`.
+        vacuous: whether the value is at least `most`.
+        log10_as_printed: log10 of the value of the formula as a paper prints it, where that is another one.
+        note: what the reader must know.
+
+    Raises:
+        ValueError: the evidence or `vacuous` are not what conditions and value make them.
+    """
+
+    name: str
+    source: str
+    speaks_of: str
+    log10_value: float
+    most: float
+    terms: tuple[Term, ...]
+    conditions: tuple[Condition, ...]
+    evidence: str
+    vacuous: bool
+    log10_as_printed: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.evidence == CERTIFIED and self.missing:
+            raise ValueError(f"{self.name} cannot be certified: {self.missing[0].what}")
+        if self.evidence not in (CERTIFIED, ESTIMATED, RATE):
+            raise ValueError(f"evidence of {self.name} is {self.evidence!r}")
+        if self.vacuous is not bool(self.log10_value >= log10(self.most)):
+            raise ValueError(f"{self.name} is said to be {'' if self.vacuous else 'not '}vacuous, which it is not")
+
+    @property
+    def value(self) -> float:
+        """The value itself, which may overflow to infinity."""
+        return power10(self.log10_value)
+
+    @property
+    def missing(self) -> tuple[Condition, ...]:
+        """The conditions that are not met or not known to be."""
+        return tuple(condition for condition in self.conditions if condition.status != MET)
+
+    def term(self, name: str) -> float:
+        """Return the value of a term by its name."""
+        return next(term.value for term in self.terms if term.name == name)
+
+
+def term(name: str, value: float) -> Term:
+    """Return a summand from its plain value."""
+    return Term(name=name, log10=log10(value))
+
+
+def row(
+    name: str,
+    *,
+    source: str,
+    speaks_of: str,
+    most: float,
+    terms: Sequence[Term],
+    conditions: Sequence[Condition],
+    rate: bool = False,
+    log10_value: float | None = None,
+    log10_as_printed: float | None = None,
+    note: str = "",
+) -> Bound:
+    """Return a row whose evidence and vacuity follow from its conditions and its value.
+
+    Args:
+        name: as in `Bound`, and so are the others that are not explained here.
+        source: where it is stated.
+        speaks_of: what the value bounds.
+        most: the largest value of that.
+        terms: the summands.
+        conditions: what it asks for.
+        rate: whether constants are missing from the formula.
+        log10_value: where the value is not the sum of the terms.
+        log10_as_printed: log10 of the printed formula's value.
+        note: what the reader must know.
+
+    Example:
+        >>> iid = Condition(what="independent samples", status="unknown", why="nobody said so")
+        >>> found = row("toy", source="", speaks_of="", most=1.0, terms=[term("loss", 0.2)], conditions=[iid])
+        >>> found.evidence, found.vacuous, round(found.value, 6)
+        ('estimated', False, 0.2)
+    """
+    value = log10_sum(one.log10 for one in terms) if log10_value is None else log10_value
+    met = all(condition.status == MET for condition in conditions)
+    return Bound(
+        name=name,
+        source=source,
+        speaks_of=speaks_of,
+        log10_value=value,
+        most=most,
+        terms=tuple(terms),
+        conditions=tuple(conditions),
+        evidence=RATE if rate else CERTIFIED if met else ESTIMATED,
+        vacuous=bool(value >= log10(most)),
+        log10_as_printed=log10_as_printed,
+        note=note,
+    )
+
+
+def condition(what: str, holds: bool | None, why: str) -> Condition:
+    """Return a condition from a truth value; None is unknown."""
+    return Condition(what=what, status=UNKNOWN if holds is None else MET if holds else NOT_MET, why=why)

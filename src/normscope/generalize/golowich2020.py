@@ -1,0 +1,48 @@
+"""Golowich, Rakhlin and Shamir 2020: the Rademacher complexity of networks with bounded Frobenius norms.
+
+Theorem 1: networks of depth d with scalar output and homogeneous 1-Lipschitz activations of single entries have `Rad
+<= prod norm(W_j)_F (sqrt(2 ln(2) d) + 1) norm(X)_F/m`. For K classes the ramp loss of the margin is
+sqrt(2)/gamma-Lipschitz in the outputs, and Maurer's vector contraction gives `sqrt(2) sqrt(2)/gamma K Rad`; the error
+is at most the margin loss on D plus twice that plus `3 sqrt(ln(2/delta)/(2 m))`. Only `prod/gamma` matters, which is
+rounded up to a power of two, delta being shared over these.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .stratum import power_of_two
+
+
+def margin_bound(
+    log10_frobenius: float,
+    *,
+    depth: int,
+    classes: int,
+    square_norms: float,
+    samples: int,
+    margin: float,
+    delta: float,
+) -> tuple[float, float]:
+    """Return log10 of the complexity term, and the confidence term; the margin loss on D comes on top.
+
+    Args:
+        log10_frobenius: of the product of the Frobenius norms.
+        depth: d, the number of weight layers.
+        classes: K.
+        square_norms: the squared Frobenius norm of all inputs together.
+        samples: m.
+        margin: gamma, any number above 0, chosen after the fact.
+        delta: the probability of failure.
+
+    Example:
+        >>> term, sure = margin_bound(0.0, depth=1, classes=2, square_norms=1e4, samples=10_000, margin=1.0, delta=0.01)
+        >>> round(10**term, 4), round(sure, 4)  # 2 * 2 * 2 * (sqrt(2 ln 2) + 1) * 100/1e4
+        (0.1742, 0.0537)
+
+    Reference: Golowich, Rakhlin and Shamir 2020, Theorem 1; Maurer 2016, Corollary 4.
+    """
+    scale, factor = power_of_two(log10_frobenius - math.log10(margin))
+    root = 0.5 * math.log10(square_norms) - math.log10(samples)
+    term = scale + root + math.log10(4.0 * classes * (math.sqrt(2.0 * math.log(2.0) * depth) + 1.0))
+    return term, 3.0 * math.sqrt(math.log(2.0 * factor / delta) / (2.0 * samples))

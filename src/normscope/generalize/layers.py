@@ -1,0 +1,231 @@
+"""The network as the norm-based bounds see it: weight layers with their norms, and units that bend.
+
+Eval-mode BatchNorms are affine maps and are folded into the layers before them first. A bias is a column more: with a
+constant 1 as one more entry of the input, and one more unit that hands it on, a layer `A x + b` is the matrix
+`[[A, b], [0, 1]]` without a bias. ReLU keeps the 1, so that bounds for networks without biases hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..bounds.printed import is_normalizer, is_weight, printed
+from ..bounds.work import Work
+from ..core.errors import NormscopeError, said
+from ..core.log10 import log10, power10
+from ..graph.ir import Graph, Node
+from ..networks.twin import twin
+from ..rules.effects import Linear
+from ..rules.registry import lookup
+from .bound import Condition, condition
+from .vc import Units
+
+BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
+"""Piecewise linear activations, and how often each bends."""
+HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "leaky_relu_", "abs")
+"""Those that a positive factor passes through."""
+SUMS = ("add", "add_", "sub")
+AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "avg_pool1d", "adaptive_avg_pool1d", "mean")
+"""Fixed linear maps of the pooling family."""
+MATRICES = ("linear", "conv1d", "conv2d", "conv3d")
+"""Weight layers whose norms are known here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNorms:
+    """The norms of one weight layer as a matrix on the whole input, its bias as a column; all as log10.
+
+    Attributes:
+        path: the module.
+        log10_spectral: of the operator norm, from above.
+        log10_frobenius: of the Frobenius norm.
+        log10_rows: of the sum over its outputs of the l2 norms of their rows, the (2, 1) norm of its transpose.
+        inputs, outputs: entries on either side.
+    """
+
+    path: str
+    log10_spectral: float
+    log10_frobenius: float
+    log10_rows: float
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What the norm-based bounds need of a network.
+
+    Attributes:
+        layers: the weight layers in order, BatchNorms folded; empty where a weight layer is of another kind.
+        units: what bends, in order; the last are the differences of the outputs. Empty where they cannot be counted.
+        biased: whether there are biases, so that every input has one entry more, which is 1.
+        parameters: weights and biases after folding.
+        chain, homogeneous, matrices, piecewise: conditions that bounds ask for.
+        weight_frobenius: the Frobenius norm of each weight tensor itself, as log10.
+    """
+
+    layers: tuple[WeightNorms, ...]
+    units: tuple[Units, ...]
+    biased: bool
+    parameters: int
+    chain: Condition
+    homogeneous: Condition
+    matrices: Condition
+    piecewise: Condition
+    weight_frobenius: tuple[float, ...]
+
+    @property
+    def log10_spectral(self) -> float:
+        """Log10 of the product of the operator norms."""
+        return math.fsum(layer.log10_spectral for layer in self.layers)
+
+    @property
+    def log10_frobenius(self) -> float:
+        """Log10 of the product of the Frobenius norms."""
+        return math.fsum(layer.log10_frobenius for layer in self.layers)
+
+    @property
+    def width(self) -> int:
+        """The most entries that stand between two layers, the constant one counted."""
+        return max(max(layer.inputs, layer.outputs) for layer in self.layers) + self.biased
+
+
+def read_network(
+    model: nn.Module, batch: Tensor, classes: int, output: str | int | None, max_seconds: float | None
+) -> Network:
+    """Return what the norm-based bounds need of a model in eval mode.
+
+    Raises:
+        NormscopeError: the model cannot be traced, or has operators without a rule.
+    """
+    folded, why = _folded(model, batch)
+    work = Work(folded, batch, mode="eval", output=output, max_seconds=max_seconds)
+    graph = work.graph
+    nodes = [node for node in graph if is_weight(node)]
+    biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
+    known = bool(nodes) and all(node.operator in MATRICES for node in nodes)
+    with torch.no_grad():
+        layers = tuple(_norms(work, node, biased, node is nodes[-1]) for node in nodes) if known else ()
+    formula = printed(work.segments, work.norm, exact=True)
+    left = next((node for node in graph if is_normalizer(node)), None)
+    kinds = [node for node in graph if _is_activation(node)]
+    odd = next((node for node in kinds if node.operator not in HOMOGENEOUS), None)
+    units, stops = _units(graph, classes)
+    return Network(
+        layers=layers,
+        units=units,
+        biased=biased,
+        parameters=sum(_parameters(node) for node in nodes),
+        chain=condition(
+            "the network is a chain of weight layers with 1-Lipschitz activations between them",
+            formula.holds and left is None,
+            f"`{left.path}` normalizes by what it sees{why}" if left is not None else formula.reason or "read off the "
+            "graph, BatchNorms folded",
+        ),
+        homogeneous=condition(
+            "activations let positive factors through (ReLU, leaky ReLU)",
+            odd is None,
+            "read off the graph" if odd is None else f"`{odd.path}` is {odd.operator}",
+        ),
+        matrices=condition(
+            "every weight layer is a matrix or a convolution",
+            known,
+            "read off the graph" if known else "the norms of some weight layer are not known",
+        ),
+        piecewise=condition("the network is piecewise linear, from weights, sums and ReLUs", not stops, stops or
+                            "read off the graph"),
+        weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if known),
+    )  # fmt: skip
+
+
+def _folded(model: nn.Module, batch: Tensor) -> tuple[nn.Module, str]:
+    """Return the model with its BatchNorms folded, or the model itself and why not."""
+    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return model, ""
+    try:
+        return twin(model, batch, normalizer=None, fold=True).model.eval(), ""
+    except NormscopeError as error:
+        return model, f" ({said(error)})"
+
+
+def _is_activation(node: Node) -> bool:
+    found = lookup(node)
+    return found is not None and found.family == "activation"
+
+
+def _parameters(node: Node) -> int:
+    given = node.bound()
+    return sum(given[name].numel() for name in ("weight", "bias") if isinstance(given.get(name), Tensor))
+
+
+def _norms(work: Work, node: Node, biased: bool, last: bool) -> WeightNorms:
+    """Return the norms of a layer; those of a convolution count every place as if none were at the border."""
+    given = node.bound()
+    weight, bias = given["weight"].double(), given.get("bias")
+    outputs, inputs = math.prod(node.shape), math.prod(node.operands[0].shape)
+    channels = len(weight)
+    places = outputs // channels
+    effect = work.segments.effects[node.name]
+    assert isinstance(effect, Linear)
+    spectral = work.norm(effect.maps[0]).log10
+    rows = weight.flatten(1).norm(dim=1)
+    shift = bias.double() if isinstance(bias, Tensor) else torch.zeros_like(rows)
+    frobenius = math.sqrt(places) * float(rows.norm())
+    if not biased:
+        return WeightNorms(
+            path=node.path,
+            log10_spectral=spectral,
+            log10_frobenius=log10(frobenius),
+            log10_rows=log10(places * float(rows.sum())),
+            inputs=inputs,
+            outputs=outputs,
+        )
+    extra = 0.0 if last else 1.0
+    column = math.sqrt(places) * float(shift.norm())
+    corner = torch.tensor([[power10(spectral), column], [0.0, extra]], dtype=torch.float64)
+    return WeightNorms(
+        path=node.path,
+        log10_spectral=log10(float(torch.linalg.matrix_norm(corner, 2)) * (1 + 1e-12)),
+        log10_frobenius=log10(math.sqrt(frobenius**2 + column**2 + extra)),
+        log10_rows=log10(places * float(torch.hypot(rows, shift).sum()) + extra),
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def _is_fixed_linear(node: Node) -> bool:
+    """Whether a node adds, averages or moves values about, without weights."""
+    found = lookup(node)
+    return found is not None and (found.family == "shape" or node.operator in (*SUMS, *AVERAGES))
+
+
+def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
+    """Return what bends, in order, and why it cannot be counted (empty where it can).
+
+    Every operator must be a weight layer, a sum, a fixed linear map or a piecewise linear activation.
+    """
+    behind: dict[str, frozenset[str]] = {item.name: frozenset() for item in graph.inputs}
+    degrees = {item.name: 0 for item in graph.inputs}
+    sizes: dict[str, int] = {}
+    found: list[Units] = []
+    for node in graph:
+        weights: frozenset[str] = frozenset().union(*(behind[name] for name in node.refs))
+        degree = max((degrees[name] for name in node.refs), default=0)
+        if is_weight(node):
+            sizes[node.name] = _parameters(node)
+            weights, degree = weights | {node.name}, degree + 1
+        elif _is_activation(node) and node.operator in BENDS:
+            total = sum(sizes[name] for name in weights)
+            found.append(
+                Units(count=math.prod(node.shape), bends=BENDS[node.operator], weights=total, degree=max(degree, 1))
+            )
+        elif not _is_fixed_linear(node):
+            return (), f"`{node.path}` ({node.operator}) is none of these"
+        behind[node.name], degrees[node.name] = weights, degree
+    total = sum(sizes[name] for name in behind[graph.output])
+    last = Units(count=classes * (classes - 1), bends=1, weights=total, degree=max(degrees[graph.output], 1))
+    return (*found, last), ""

@@ -1,0 +1,252 @@
+"""PAC-Bayes for a Gaussian around the weights, optimised for the bound (Dziugaite and Roy 2017).
+
+For a prior fixed before the data are seen, with probability 1 - delta, for all Gaussians Q of weights together,
+`kl(error of Q on D, error of Q) <= (KL(Q, P) + ln(2 sqrt(m)/delta))/m` (Maurer 2004). The prior is `N(w_0, lambda I)`
+with lambda from the list `c exp(-j/b)`, whose members have the shares `6/(pi^2 j^2)` of delta. The error of Q on D is
+an average over weights: it is drawn, and the average of n independent draws bounds it with a delta of its own. The
+bound speaks of the network whose weights are drawn anew for every sample, not of the network with the mean weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from ..core.errors import InputError
+from ..core.progress import Progress
+from ..graph.call import select
+from .stream import Piece
+
+LARGEST, PRECISION = 0.1, 100.0
+"""c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
+START = math.exp(-6.0)
+"""The variance of prior and posterior before the search."""
+ROUNDING = 1e-15
+"""What kl is off by, at most, where it is small."""
+AT_ONCE = 64
+"""Samples that one draw of the weights is tried on when the error is averaged."""
+
+
+def binary_kl(q: float, p: float) -> float:
+    """Return kl(q, p) between coins, infinite where p is 0 or 1 and q is not.
+
+    Example:
+        >>> round(binary_kl(0.0, 0.5), 6)  # ln 2
+        0.693147
+    """
+    first = 0.0 if q == 0.0 else math.inf if p == 0.0 else q * math.log(q / p)
+    second = 0.0 if q == 1.0 else math.inf if p == 1.0 else (1.0 - q) * math.log((1.0 - q) / (1.0 - p))
+    return first + second
+
+
+def kl_inverse(q: float, limit: float) -> float:
+    """Return the largest p with `kl(q, p) <= limit`, from above.
+
+    Example:
+        >>> p = kl_inverse(0.1, 0.05)
+        >>> round(p, 4), round(binary_kl(0.1, p), 6)
+        (0.2201, 0.05)
+    """
+    if not 0.0 <= q <= 1.0 or not limit >= 0.0:
+        raise InputError(f"kl has an inverse for a share and a limit from 0 on, not {q!r} and {limit!r}")
+    low, high = q, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if binary_kl(q, middle) <= limit + ROUNDING else (low, middle)
+    return high
+
+
+def gaussian_kl(square_distance: float, log_variances: float, variances: float, count: int, prior: float) -> float:
+    """Return `KL(N(w, diag s), N(w_0, lambda I))`.
+
+    Args:
+        square_distance: `|w - w_0|^2`.
+        log_variances: the sum of `ln s`.
+        variances: the sum of `s`.
+        count: of weights.
+        prior: lambda.
+
+    Example:
+        >>> gaussian_kl(4.0, 0.0, 3.0, 3, 1.0)  # three weights, all variances 1
+        2.0
+    """
+    return 0.5 * ((variances + square_distance) / prior - count + count * math.log(prior) - log_variances)
+
+
+def complexity(kl: float, samples: int, delta: float, place: int) -> float:
+    """Return the right side: `(KL + ln(2 sqrt(m)/delta_j))/m`, `delta_j = 6 delta/(pi^2 j^2)`.
+
+    Args:
+        kl: of the posterior from the prior.
+        samples: m.
+        delta: the probability of failure over all priors together.
+        place: j, the number of the prior's variance in its list.
+    """
+    share = math.log(math.pi**2 * place**2 / 6.0)
+    return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share) / samples
+
+
+@dataclass(slots=True)
+class Posterior:
+    """A Gaussian over all weights: means and half the logarithms of variances as vectors, the prior's mean beside them.
+
+    Attributes:
+        mean, log_deviation: of the posterior.
+        start: w_0.
+        log_prior: half the logarithm of lambda.
+    """
+
+    mean: Tensor
+    log_deviation: Tensor
+    start: Tensor
+    log_prior: Tensor
+
+    def kl(self, prior: Tensor | float | None = None) -> Tensor:
+        """KL from the prior of the given variance, or of its own; it can be differentiated."""
+        own = torch.as_tensor(prior, dtype=torch.float64) if prior is not None else (2.0 * self.log_prior).exp()
+        squares = (self.mean - self.start).double().square().sum() + (2.0 * self.log_deviation.double()).exp().sum()
+        logs = 2.0 * self.log_deviation.double().sum()
+        return 0.5 * (squares / own - len(self.mean) + len(self.mean) * own.log() - logs)
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Return one vector of weights."""
+        noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype)
+        return self.mean + self.log_deviation.exp() * noise
+
+    def settled(self, samples: int, delta: float) -> tuple[float, float, int]:
+        """Return KL, the right side and j for the member of the list of priors that makes it smallest."""
+        wanted = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
+        found = []
+        for place in {max(1, math.floor(wanted)), max(1, math.ceil(wanted))}:
+            kl = float(self.kl(LARGEST * math.exp(-place / PRECISION)))
+            found.append((complexity(kl, samples, delta, place), kl, place))
+        right, kl, place = min(found)
+        return kl, right, place
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters of a model as one vector, and the model as a function of it."""
+
+    model: nn.Module
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    output: str | int | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, output: str | int | None = None) -> Weights:
+        """Return the weights of a model."""
+        named = dict(model.named_parameters())
+        return cls(model, tuple(named), tuple(one.shape for one in named.values()), output)
+
+    def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
+        """Return a state, or the one the model is in, as one vector.
+
+        Raises:
+            InputError: a parameter is missing or of another shape.
+        """
+        held = dict(self.model.named_parameters()) if given is None else given
+        for name, shape in zip(self.names, self.shapes):
+            if name not in held or held[name].shape != shape:
+                raise InputError(f"the prior has no parameter {name!r} of shape {tuple(shape)}: pass a state_dict")
+        like = next(self.model.parameters())
+        return torch.cat([held[name].detach().reshape(-1).to(like) for name in self.names]).clone()
+
+    def logits(self, vector: Tensor, inputs: Tensor) -> Tensor:
+        """Run the model with other weights."""
+        parts = vector.split([shape.numel() for shape in self.shapes])
+        state = {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes)}
+        return select(functional_call(self.model, state, (inputs,)), self.output)
+
+
+def optimise(
+    weights: Weights,
+    source: Iterator[Piece],
+    *,
+    start: Tensor,
+    samples: int,
+    classes: int,
+    steps: int,
+    rates: tuple[float, float],
+    delta: float,
+    generator: torch.Generator,
+) -> Posterior:
+    """Search for the posterior that makes the bound smallest, by RMSprop on `surrogate + sqrt(right side/2)`.
+
+    The surrogate is the cross entropy over ln K, which is at least the error. One draw of the weights a step; the rate
+    falls tenfold for the last quarter.
+
+    Args:
+        weights: of the model, where the mean starts.
+        source: pieces of D, without end.
+        start: w_0.
+        samples: m.
+        classes: K.
+        steps: how many.
+        rates: of the means, and of the logarithms of the deviations.
+        delta: the probability of failure.
+        generator: of the draws, on the device of the weights.
+    """
+    mean = weights.vector().requires_grad_(True)
+    deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
+    prior = torch.tensor(0.5 * math.log(START), dtype=torch.float64, device=mean.device, requires_grad=True)
+    found = Posterior(mean, deviation, start, prior)
+    groups = [{"params": [mean], "lr": rates[0]}, {"params": [deviation, prior], "lr": rates[1]}]
+    optimizer = torch.optim.RMSprop(groups)
+    highest = 0.5 * (math.log(LARGEST) - 1.0 / PRECISION)
+    with Progress("PAC-Bayes: the posterior", steps) as progress:
+        for step in range(steps):
+            if step == (3 * steps) // 4:
+                for group in optimizer.param_groups:
+                    group["lr"] *= 0.1
+            piece = next(source)
+            surrogate = F.cross_entropy(weights.logits(found.draw(generator), piece.inputs), piece.labels)
+            place = PRECISION * (math.log(LARGEST) - 2.0 * prior)
+            fixed = math.log(2.0 * math.sqrt(samples) / delta) + math.log(math.pi**2 / 6.0) + 2.0 * place.log()
+            loss = surrogate / math.log(classes) + ((found.kl() + fixed) / (2.0 * samples)).sqrt()
+            gradients = torch.autograd.grad(loss, [mean, deviation, prior])
+            for parameter, gradient in zip((mean, deviation, prior), gradients):
+                parameter.grad = gradient
+            optimizer.step()
+            with torch.no_grad():
+                prior.clamp_(max=highest)
+            progress.step()
+    return Posterior(mean.detach(), deviation.detach(), start, prior.detach())
+
+
+def averaged_error(
+    weights: Weights, posterior: Posterior, read: Callable[[], Iterator[Piece]], passes: int, generator: torch.Generator
+) -> tuple[float, int]:
+    """Return the error on D averaged over draws, one for every `AT_ONCE` samples, and how many draws that counts as.
+
+    Each draw gives the share of its own samples that it gets wrong. The expectation of their weighted mean over whole
+    passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+    """
+    wrong, total, largest = torch.zeros((), dtype=torch.float64, device=posterior.mean.device), 0, 1
+    with Progress("PAC-Bayes: the error", passes) as progress, torch.no_grad():
+        for _ in range(passes):
+            for piece in read():
+                for inputs, labels in zip(piece.inputs.split(AT_ONCE), piece.labels.split(AT_ONCE)):
+                    logits = weights.logits(posterior.draw(generator), inputs)
+                    wrong += (logits.argmax(1) != labels).sum()
+                    total, largest = total + len(labels), max(largest, len(labels))
+            progress.step()
+    return float(wrong) / total, total // largest
+
+
+def certified_error(error: float, draws: int, delta: float) -> float:
+    """Return what the error of the posterior on D is at most, with probability 1 - delta over the draws.
+
+    Chernoff's bound in its kl form, `kl(average, mean) <= ln(1/delta)/n`, holds for independent variables in [0, 1].
+
+    Example:
+        >>> round(certified_error(0.03, 1000, 0.01), 4)
+        0.0493
+    """
+    return kl_inverse(error, math.log(1.0 / delta) / draws)

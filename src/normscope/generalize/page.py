@@ -1,0 +1,202 @@
+"""What a reader sees of generalization bounds: the verdict, the table, the terms, and three charts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
+from ..report.words import counted
+from ..theory.complexity import generalization_slack
+from .bound import CERTIFIED, RATE, Bound
+
+if TYPE_CHECKING:
+    from .result import Generalization
+
+SHOWN = 6.0
+"""Exponents that charts go up to: a bound above a million times the largest loss is drawn at the edge."""
+
+
+def page(found: Generalization, *, brief: bool) -> Document:
+    """Return the report."""
+    blocks: list[Block] = [Text(body=_verdict(found), lead=True)]
+    if not brief:
+        blocks += [_figures(found), _terms(found), *_curves(found)]
+    blocks += [_table(found, brief=brief), _conditions(found)]
+    if not brief:
+        blocks += [_summands(found)]
+    blocks += [_parts(found)]
+    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    return Document(title=f"Generalization of {found.name}", blocks=tuple(blocks))
+
+
+def _verdict(found: Generalization) -> str:
+    best, trained = found.best, found.best_from_train
+    sure = f"probability {1 - found.delta:.4g}"
+    head = "No certified bound says anything: all are at least as large as what they bound can be."
+    if best is not None:
+        head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name})."
+        if trained is None:
+            head += " No certified bound from the training samples alone says anything."
+        elif trained is not best:
+            head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
+    seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
+    if found.test_loss is not None and found.gap is not None:
+        seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
+    empty = sum(one.vacuous for one in found.rows)
+    return f"{head}{seen}. {empty} of {counted(len(found.rows), 'row')} are vacuous."
+
+
+def _figures(found: Generalization) -> Figures:
+    best = found.best
+    items = [
+        Figure(label="Loss on D", value=found.train_loss, kind="number", note=found.loss),
+        Figure(label="Gap measured", value=found.gap, kind="number", note="test less D"),
+        Figure(
+            label="Smallest certified bound",
+            value=None if best is None else best.value,
+            kind="number",
+            note="all are vacuous" if best is None else best.name,
+        ),
+    ]
+    return Figures(items=tuple(items))
+
+
+def _table(found: Generalization, *, brief: bool) -> Table:
+    columns = [
+        Column(title="bound", kind="name"),
+        Column(title="value", kind="number"),
+        Column(title="evidence"),
+        Column(title="says", help="vacuous: at least as large as what it bounds can be"),
+        Column(title="of what"),
+    ]
+    rows = [(one.name, one.value, one.evidence, _says(one), one.speaks_of) for one in found.rows]
+    if not brief:
+        columns += [
+            Column(title="as printed", kind="log10", help="the formula as a paper prints it, log10"),
+            Column(title="source"),
+            Column(title="note"),
+        ]
+        rows = [(*row, one.log10_as_printed, one.source, one.note) for row, one in zip(rows, found.rows)]  # type: ignore[misc]
+    caption = (
+        f"Each row for itself holds with probability {1 - found.delta:.4g} where it is certified. Cells: "
+        f"{found.partition}."
+    )
+    return Table(title="Bounds", columns=tuple(columns), rows=tuple(rows), caption=caption)
+
+
+def _says(one: Bound) -> str:
+    if one.evidence == RATE:
+        return "an order"
+    return "vacuous" if one.vacuous else "something"
+
+
+def _conditions(found: Generalization) -> Table:
+    columns = (
+        Column(title="bound", kind="name"),
+        Column(title="condition"),
+        Column(title="here"),
+        Column(title="why"),
+    )
+    rows = [
+        (one.name, each.what, each.status, each.why)
+        for one in found.rows
+        for each in (one.missing if one.evidence != CERTIFIED else ())
+    ]
+    return Table(title="Conditions that are not met, or not known to be", columns=columns, rows=tuple(rows))
+
+
+def _summands(found: Generalization) -> Table:
+    columns = (Column(title="bound", kind="name"), Column(title="term"), Column(title="value", kind="number"))
+    rows = [(one.name, each.name, each.value) for one in found.rows for each in one.terms]
+    return Table(title="Terms of each bound", columns=columns, rows=tuple(rows))
+
+
+def _parts(found: Generalization) -> Table:
+    columns = (
+        Column(title="error", kind="name"),
+        Column(title="from", kind="number"),
+        Column(title="to", kind="number"),
+        Column(title="why"),
+    )
+    rows = tuple((part.name, part.low, part.high, part.why) for part in found.parts)
+    return Table(title=f"The three errors of the model ({found.loss})", columns=columns, rows=rows)
+
+
+def _terms(found: Generalization) -> Chart:
+    """Bars from one summand to the next, on a logarithmic scale, one row of bars for each bound."""
+    shown = [one for one in found.rows if one.terms and math.isfinite(one.log10_value)]
+    most = max((len(one.terms) for one in shown), default=0)
+    series = []
+    for place in range(most):
+        values = tuple(
+            max(-6.0, one.terms[place].log10) if place < len(one.terms) else None for one in shown
+        )  # a term of 0 is drawn at the edge
+        series.append(Series(name=f"term {place + 1}", style="marks", values=values))
+    series.append(Series(name="bound", style="marks", values=tuple(one.log10_value for one in shown)))
+    return Chart(
+        title="Terms of each bound",
+        labels=tuple(one.name for one in shown),
+        series=tuple(series),
+        axis="log10",
+        sideways=True,
+        rules=(("the largest error", 0.0),),
+        caption="The terms in the order of the table below, and their sum. A bound to the right of the line says "
+        "nothing of an error.",
+    )
+
+
+def _curves(found: Generalization) -> list[Block]:
+    blocks: list[Block] = []
+    over = [
+        Curve(
+            name=course.name,
+            points=tuple((math.log10(n), _log(found.train_loss + gap)) for n, gap in zip(course.sizes, course.gaps)),
+        )
+        for course in found.courses
+    ]
+    rules = (("the largest loss", math.log10(found.most)),)
+    if over and len(over[0].points) > 1:
+        blocks.append(
+            Curves(
+                title="Theorem 20 against the number of cells",
+                curves=tuple(over),
+                axis="log10 of the bound",
+                along="log10 of the cells, labels counted",
+                rules=rules,
+                caption="More cells are smaller, so that distances shrink, and hold fewer samples each, so that the "
+                "confidence term grows.",
+            )
+        )
+    if found.courses:
+        start = math.log10(found.samples)
+        points = [start + 0.25 * step for step in range(-4, 25)]
+        curves = []
+        for course in found.courses:
+            values = []
+            for exponent in points:
+                slack = generalization_slack(
+                    10.0**exponent,
+                    cells=course.cells,
+                    partition=course.size,
+                    delta=course.delta,
+                    most=found.most,
+                )
+                values.append((exponent, _log(found.train_loss + course.local + slack)))
+            curves.append(Curve(name=course.name, points=tuple(values)))
+        blocks.append(
+            Curves(
+                title="Theorem 20 against the number of samples",
+                curves=tuple(curves),
+                axis="log10 of the bound",
+                along="log10 of the samples",
+                rules=rules,
+                caption="Loss on D, cells and their distances are taken as they are: only the confidence term shrinks. "
+                "A curve that stays above the line asks for infinitely many samples.",
+            )
+        )
+    return blocks
+
+
+def _log(value: float) -> float:
+    return min(SHOWN, math.log10(value)) if value > 0 else -SHOWN

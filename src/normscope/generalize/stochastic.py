@@ -1,0 +1,117 @@
+"""The PAC-Bayes row: the posterior around a model's weights, its error, and what the bound says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.untouched import untouched
+from .bound import Bound, condition, row, term
+from .families import IID
+from .pac_bayes import LARGEST, PRECISION, Weights, averaged_error, certified_error, kl_inverse, optimise
+from .reading import endless
+from .stream import Piece
+
+BATCH = 128
+"""Samples of a step of the search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How the posterior is searched for.
+
+    Attributes:
+        steps: of RMSprop.
+        passes: over D, for the average error.
+        rates: of the means, and of the logarithms of the deviations.
+        prior: the weights that the prior is centred at, fixed before D was seen; None for zero.
+        batch: samples of a step.
+    """
+
+    steps: int = 1000
+    passes: int = 4
+    rates: tuple[float, float] = (1e-3, 1e-2)
+    prior: dict[str, Tensor] | None = None
+    batch: int = BATCH
+
+
+def pac_bayes_row(
+    model: nn.Module,
+    read_again: Callable[[], Iterator[Piece]],
+    *,
+    search: Search,
+    samples: int,
+    classes: int,
+    delta: float,
+    output: str | int | None,
+    seed: int,
+) -> tuple[Bound, dict[str, Any]]:
+    """Optimise a Gaussian around the weights and return what PAC-Bayes says of it, and the figures behind it.
+
+    Args:
+        model: its weights are where the search starts, and stay as they are.
+        read_again: reads D.
+        search: how to search.
+        samples: m.
+        classes: K.
+        delta: the probability of failure; half is for the bound and half for the draws.
+        output: which output of the model.
+        seed: of the draws.
+    """
+    weights = Weights.of(model, output)
+    start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
+    generator = torch.Generator(start.device).manual_seed(seed)
+    with untouched(model, "eval", traced=True):  # other weights go through the model, its own are not written
+        posterior = optimise(
+            weights,
+            endless(read_again, search.batch),
+            start=start,
+            samples=samples,
+            classes=classes,
+            steps=search.steps,
+            rates=search.rates,
+            delta=delta / 2.0,
+            generator=generator,
+        )
+        error, draws = averaged_error(weights, posterior, read_again, search.passes, generator)
+    kl, right, place = posterior.settled(samples, delta / 2.0)
+    at_most = certified_error(error, draws, delta / 2.0)
+    value = kl_inverse(at_most, right)
+    buffers = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
+    conditions = (
+        IID,
+        condition(
+            "the prior does not depend on D",
+            True,
+            "it is centred at zero" if search.prior is None else "its centre is declared as fixed before D was seen",
+        ),
+        condition(
+            "nothing but the weights depends on D",
+            not buffers,
+            "the model has no buffers of floats"
+            if not buffers
+            else f"`{buffers[0]}` is no weight, has no prior, and may have been taken from D",
+        ),
+    )
+    figures = {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
+    return row(
+        "PAC-Bayes",
+        source="McAllester 1999, Maurer 2004, after Dziugaite and Roy 2017",
+        speaks_of="the error of a network with weights drawn around those of the model, on fresh data",
+        most=1.0,
+        terms=[
+            term("error on D", error),
+            term("draws", at_most - error),
+            term("complexity", value - at_most),
+        ],
+        conditions=conditions,
+        log10_value=math.log10(value),
+        log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
+        note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
+        f"{LARGEST * math.exp(-place / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
+    ), figures

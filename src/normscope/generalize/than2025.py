@@ -1,0 +1,229 @@
+"""Than 2025, section 5.2: Theorem 20, Corollaries 21 and 22, and the bounds that it quotes (HKK, LLA).
+
+Theorem 20: for a partition fixed before D is seen, with probability 1 - delta over D, for every model,
+`F(P) <= F(D) + sum over T of (m_i/m) lambda_i L_i + g`. It is used here with one remark that costs nothing: two losses
+in [0, C] differ by at most C, so that no cell contributes more than `(m_i/m) C`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..core.log10 import log10, log10_sum
+from ..theory.complexity import generalization_slack
+from .stream import Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """Theorem 20 for one partition.
+
+    Attributes:
+        size: N, the cells of the partition, labels counted.
+        cells: |T|, those that hold samples of D.
+        local: the mean over the samples of `min(lambda_i L_i, C)`.
+        log10_local_as_printed: log10 of the same mean without the minimum.
+        slack: g.
+    """
+
+    size: int
+    cells: int
+    local: float
+    log10_local_as_printed: float
+    slack: float
+
+    @property
+    def gap(self) -> float:
+        """What the loss on fresh data is above the loss on D, at most."""
+        return self.local + self.slack
+
+
+def theorem20(
+    counts: Tensor, distances: Tensor, log10_constants: Tensor | float, *, delta: float, most: float
+) -> Local:
+    """Return the terms of Theorem 20 beside the loss on D.
+
+    Args:
+        counts: m_i, for every cell of the partition, empty ones too.
+        distances: lambda_i; infinite where it is not known.
+        log10_constants: log10 of L_i, of each cell or of all.
+        delta: the probability of failure.
+        most: C.
+
+    Raises:
+        InputError: no sample, or another number that cannot be one.
+
+    Example:
+        >>> found = theorem20(torch.tensor([4000.0]), torch.zeros(1), 0.0, delta=0.01, most=1.0)
+        >>> round(found.gap, 4)
+        0.0905
+
+    Reference: Than 2025, Theorem 20, equation 13.
+    """
+    counts, distances = counts.double(), distances.double()
+    held = counts > 0
+    m = float(counts.sum())
+    if m < 1 or bool((distances[held] < 0).any()) or bool(distances[held].isnan().any()):
+        raise InputError("Theorem 20 needs samples, and distances that are numbers from 0 on")
+    exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[held]
+    spread = distances[held].log10() + exponents
+    spread = torch.where((distances[held] == 0) | (exponents == -math.inf), -math.inf, spread)
+    share = counts[held] / m
+    capped = torch.where(spread >= math.log10(most), most, 10.0**spread)
+    top = float(spread.max())
+    printed = top if math.isinf(top) else top + math.log10(float((share * 10.0 ** (spread - top)).sum()))
+    cells = int(held.sum())
+    return Local(
+        size=len(counts),
+        cells=cells,
+        local=float((share * capped).sum()),
+        log10_local_as_printed=printed,
+        slack=generalization_slack(m, cells=cells, partition=len(counts), delta=delta, most=most),
+    )
+
+
+def over_grid(settings: int, found: Callable[[int, float], Local], delta: float) -> tuple[int, tuple[Local, ...]]:
+    """Return which of the declared partitions has the smallest gap, and all of them, each at `delta/settings`.
+
+    A union bound: all hold together with probability 1 - delta, so that the smallest may be taken after the fact.
+    """
+    all_of_them = tuple(found(place, delta / settings) for place in range(settings))
+    return min(range(settings), key=lambda place: all_of_them[place].gap), all_of_them
+
+
+def mean_distances(train: Tally, held: Tally) -> Tensor:
+    """Estimate lambda_i of every cell from held-out samples, from above; infinite where a cell has none.
+
+    The mean distance between a sample of D and a held-out one is at most the root of the mean square, which sums of
+    vectors give without all pairs: `E|s-c|^2 + E|x-c|^2 - 2 <E s - c, E x - c>`. Without these vectors it is at most
+    the mean distance of either from the centre, together.
+    """
+    s, x = train.counts.clamp(min=1.0), held.counts.clamp(min=1.0)
+    if train.vectors is None or held.vectors is None:
+        found = train.distances / s + held.distances / x
+    else:
+        meeting = ((train.vectors / s[:, None]) * (held.vectors / x[:, None])).sum(1)
+        found = (train.squares / s + held.squares / x - 2.0 * meeting).clamp(min=0.0).sqrt()
+    return torch.where(held.counts > 0, found, torch.where(train.counts > 0, math.inf, 0.0))
+
+
+def limited_distances(train: Tally, held: Tally, reach: Tensor, delta: float) -> Tensor:
+    """Bound lambda_i of every cell with probability 1 - delta, over the held-out samples.
+
+    `lambda_i <= mean |s - c| + E|x - c|`, and the second, of a variable in [0, R_i], is at most its mean over H_i
+    held-out samples plus `R_i sqrt(ln(|T|/delta)/(2 H_i))` (Hoeffding, a union bound over the cells that hold samples
+    of D), and at most R_i.
+
+    Args:
+        train: of D.
+        held: of samples that are independent of D.
+        reach: R_i, how far a point of the region can be from its centre, one per region.
+        delta: the probability of failure.
+    """
+    reaches = reach.repeat(len(train.counts) // len(reach))
+    cells = max(1, int((train.counts > 0).sum()))
+    seen = held.counts.clamp(min=1.0)
+    mean = held.distances / seen + reaches * torch.sqrt(math.log(cells / delta) / (2.0 * seen))
+    fresh = torch.where(held.counts > 0, torch.minimum(mean, reaches), reaches)
+    return train.distances / train.counts.clamp(min=1.0) + fresh
+
+
+def memoriser(samples: int, delta: float) -> tuple[float, float]:
+    """Return the true risk and the right side of Corollary 21 for a model that has memorised D.
+
+    The loss is 0 on D and 1 elsewhere, the distribution has no atoms, N = 1. The set where the loss is not continuous
+    is D, which has probability 0, and the loss is constant around every other point: the corollary as printed drops
+    the set and says that the risk is at most g. It is 1. Theorem 20 needs a set that does not depend on D.
+
+    Example:
+        >>> risk, right_side = memoriser(4000, 0.01)
+        >>> risk, round(right_side, 4)
+        (1.0, 0.0905)
+    """
+    found = theorem20(torch.tensor([float(samples)]), torch.ones(1), -math.inf, delta=delta, most=1.0)
+    return 1.0, found.gap
+
+
+def corollary22(
+    log10_product: float, log10_loss: float, mean_distance: float, slack: float, log10_normalizers: float = 0.0
+) -> tuple[float, float]:
+    """Return log10 of `omega` times the normalizers' constants, and log10 of the gap it bounds.
+
+    `omega = L_f P_w sum of (m_i/m) lambda_i`; the normalizers' part is `sigma^-K` for BN, with
+    `1/sigma = max_k norm(1/sigma_k)`, and the product of `1/sigma_k` for LN, over all inputs `1/sqrt(eps)` each.
+
+    Args:
+        log10_product: of P_w, the product of the weights' norms.
+        log10_loss: of L_f.
+        mean_distance: the mean over the samples of lambda_i.
+        slack: g.
+        log10_normalizers: of that part; 0 for the unnormalized twin.
+
+    Example:
+        >>> [round(10**x, 6) for x in corollary22(1.0, 0.0, 0.5, 0.25, -1.0)]
+        [0.5, 0.75]
+    """
+    omega = log10_product + log10_loss + log10(mean_distance) + log10_normalizers
+    return omega, log10_sum((omega, log10(slack)))
+
+
+def hkk(
+    counts: Tensor, distances: Tensor, log10_constants: Tensor | float, *, delta: float
+) -> tuple[float, float, float]:
+    """Return log10 of the three terms that Than quotes from Hou, Kassraie, Kratsios, Krause and Rothfuss 2023.
+
+    `sum (m_i/m) lambda_i max(1, L_i)`, `max_i lambda_i L_i sqrt(ln(4/delta)/m)` and `sqrt(N/m)`; a constant that is not
+    given is missing. Cells without held-out samples are left out.
+    """
+    known = (counts > 0) & distances.isfinite()
+    m, spread = float(counts.sum()), distances[known].double()
+    if not bool(known.any()):
+        return math.inf, math.inf, 0.5 * math.log10(len(counts) / m)
+    exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[known]
+    steep = exponents.clamp(min=0.0) + spread.log10()
+    top = float(steep.max())
+    mean = top if math.isinf(top) else top + log10(float((counts[known] / m * 10.0 ** (steep - top)).sum()))
+    worst = float((exponents + spread.log10()).max()) + 0.5 * math.log10(math.log(4.0 / delta) / m)
+    return mean, worst, 0.5 * math.log10(len(counts) / m)
+
+
+def lla(sharpness: float, samples: int) -> tuple[float, float, float]:
+    """Return the two terms that Than quotes from Lyu, Li and Arora 2022, at the mu that makes their sum smallest.
+
+    `tau mu^2/2 + ln(m)/(mu sqrt(m))`: the orders are taken as they stand, with constants of 1, and one more is missing.
+
+    Args:
+        sharpness: tau, the spherical sharpness of the loss on D.
+        samples: m.
+
+    Returns:
+        Both terms, and mu.
+
+    Example:
+        >>> first, second, mu = lla(2.0, 10_000)
+        >>> bool(abs(second - 2 * first) < 1e-12)  # where the derivative by mu vanishes
+        True
+    """
+    if not sharpness > 0.0 or samples < 2:
+        return 0.0, 0.0, math.inf
+    order = math.log(samples) / math.sqrt(samples)
+    mu = (order / sharpness) ** (1.0 / 3.0)
+    return sharpness * mu**2 / 2.0, order / mu, mu
+
+
+def sizes_of(given: Sequence[int]) -> tuple[int, ...]:
+    """Return the declared grid of N, ascending and without repeats.
+
+    Raises:
+        InputError: it holds something else than whole numbers from 1 on.
+    """
+    whole = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    if not whole or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
+        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {given!r}")
+    return tuple(sorted(set(given)))

@@ -1,0 +1,96 @@
+"""The growth function of piecewise linear networks, after Bartlett, Harvey, Liaw and Mehrabian 2019.
+
+Fix m inputs. A unit's input is, on a region of weights where all units before it keep their side, a polynomial in the
+weights of a degree that is the number of weight layers up to it. By Warren's theorem t polynomials of degree d in W
+variables have at most `2 (2 e t d/W)^W` sign patterns if `t >= W`, and 2^t in any case. Multiplied over the layers that
+counts the patterns of the whole network (the proof of Theorem 7 there). The last polynomials are the differences of two
+outputs: their signs decide which class wins, so that the number of ways to classify m samples is counted for any number
+of classes, and shared weights count once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """Units that bend: how many, at how many places, behind how many weights, and the degree of their input."""
+
+    count: int
+    bends: int
+    weights: int
+    degree: int
+
+
+def log_growth(layers: Sequence[Units], samples: int) -> float:
+    """Return the natural logarithm of the number of ways in which so many samples can be classified, at most.
+
+    Args:
+        layers: the units in the order of the network; the last are the differences of outputs.
+        samples: m.
+
+    Example:
+        >>> perceptron = [Units(count=1, bends=1, weights=2, degree=1)]  # sign(w x + b): at most 2 m ways
+        >>> math.exp(log_growth(perceptron, 10)) >= 20
+        True
+    """
+    total = 0.0
+    for layer in layers:
+        signs = layer.count * layer.bends * samples
+        most = signs * math.log(2.0)
+        if signs >= layer.weights > 0:
+            warren = math.log(2.0) + layer.weights * math.log(2.0 * math.e * signs * layer.degree / layer.weights)
+            most = min(most, warren)
+        total += most
+    return total
+
+
+def vc_dimension(layers: Sequence[Units]) -> int:
+    """Return a bound on the VC dimension: the largest m that the growth function lets be classified in 2^m ways.
+
+    Example:
+        >>> vc_dimension([Units(count=1, bends=1, weights=2, degree=1)]) >= 2
+        True
+    """
+
+    def shattered(m: int) -> bool:
+        return log_growth(layers, m) >= m * math.log(2.0)
+
+    high = 1
+    while shattered(high):
+        high *= 2
+        if high > 2**80:
+            return high
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if shattered(middle) else (low, middle)
+    return low
+
+
+def growth_bound(log_count: float, samples: int, delta: float) -> tuple[float, float]:
+    """Return the two terms that bound the error on fresh data beside that on D.
+
+    `sqrt(2 ln Pi(m)/m) + sqrt(ln(1/delta)/(2 m))`: Massart's lemma for losses that are 0 or 1.
+
+    Example:
+        >>> [round(x, 4) for x in growth_bound(math.log(2.0), 1000, 0.05)]
+        [0.0372, 0.0387]
+
+    Reference: Mohri, Rostamizadeh and Talwalkar 2018, Corollary 3.9.
+    """
+    return math.sqrt(2.0 * log_count / samples), math.sqrt(math.log(1.0 / delta) / (2.0 * samples))
+
+
+def slides_bound(dimension: float, samples: int, delta: float) -> float:
+    """Return the right side that the Slides print: `sqrt((2/m) d ln(2 e m/d) + (1/m) ln(2/delta))`.
+
+    Where d is above 2 e m the logarithm is negative and the formula says nothing: infinity is returned.
+    """
+    inner = 2.0 * math.e * samples / dimension
+    if inner <= 1.0:
+        return math.inf
+    return math.sqrt(2.0 * dimension * math.log(inner) / samples + math.log(2.0 / delta) / samples)

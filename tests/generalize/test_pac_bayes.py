@@ -1,0 +1,184 @@
+"""PAC-Bayes: its formulas against others, and the bound itself on a distribution where the truth is known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+from normscope.core.errors import InputError
+from normscope.generalize.pac_bayes import (
+    AT_ONCE,
+    LARGEST,
+    PRECISION,
+    Posterior,
+    Weights,
+    averaged_error,
+    binary_kl,
+    certified_error,
+    complexity,
+    gaussian_kl,
+    kl_inverse,
+)
+from normscope.generalize.stochastic import Search, pac_bayes_row
+from normscope.generalize.stream import Piece
+
+
+def posterior(count=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(count, generator=generator, dtype=torch.float64) for _ in range(3)]
+    return Posterior(parts[0], parts[1] - 2.0, parts[2], torch.tensor(-2.0, dtype=torch.float64))
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_kl_is_that_of_torch(self, seed):
+        found = posterior(seed=seed)
+        own = Normal(found.mean, found.log_deviation.exp())
+        prior = Normal(found.start, found.log_prior.exp())
+        expected = float(kl_divergence(own, prior).sum())
+        assert float(found.kl()) == pytest.approx(expected)
+        variances = (2 * found.log_deviation).exp()
+        square = float((found.mean - found.start).square().sum())
+        logs, total = float(variances.log().sum()), float(variances.sum())
+        assert gaussian_kl(square, logs, total, 7, math.exp(-4.0)) == pytest.approx(expected)
+
+    @pytest.mark.parametrize("q", [0.0, 0.03, 0.5, 0.9, 1.0])
+    @pytest.mark.parametrize("limit", [0.0, 1e-4, 0.1, 3.0])
+    def test_the_inverse_of_kl_is_the_largest_share_within_the_limit(self, q, limit):
+        p = kl_inverse(q, limit)
+        assert p >= q
+        assert binary_kl(q, max(q, p - 1e-9)) <= limit + 1e-12
+        if p < 1.0:
+            assert binary_kl(q, min(1.0, p + 1e-9)) >= limit - 1e-12
+        assert p <= q + math.sqrt((limit + 1e-14) / 2)  # Pinsker: never worse than McAllester's square root
+
+    @pytest.mark.parametrize("wrong", [(-0.1, 1.0), (1.1, 1.0), (0.5, -1.0), (0.5, math.nan)])
+    def test_what_is_no_share_is_refused(self, wrong):
+        with pytest.raises(InputError):
+            kl_inverse(*wrong)
+
+    def test_the_shares_of_all_priors_add_up_to_delta(self):
+        """The right side grows by ln(1/share): undo it and add."""
+        base = math.log(2 * math.sqrt(100) / 0.05)
+        shares = [math.exp(-(complexity(0.0, 100, 0.05, j) * 100 - base)) for j in range(1, 20_000)]
+        assert sum(shares) <= 1.0
+        assert sum(shares) == pytest.approx(1.0, abs=1e-3)
+
+    def test_a_hand_computed_right_side(self):
+        right = complexity(50.0, 1000, 0.02, 3)
+        assert right == pytest.approx((50 + math.log(2 * math.sqrt(1000) / 0.02) + math.log(math.pi**2 * 9 / 6)) / 1000)
+
+    def test_the_prior_is_taken_from_its_list(self):
+        found = posterior()
+        kl, right, place = found.settled(500, 0.05)
+        assert kl == pytest.approx(float(found.kl(LARGEST * math.exp(-place / PRECISION))))
+        assert right == pytest.approx(complexity(kl, 500, 0.05, place))
+        beside = [complexity(float(found.kl(LARGEST * math.exp(-j / PRECISION))), 500, 0.05, j) for j in (place - 1, place + 1)]
+        assert right <= max(beside)
+
+    @pytest.mark.parametrize("truth", [0.02, 0.3])
+    def test_the_average_of_draws_bounds_their_mean(self, truth):
+        """Draws of unlike means, as batches have: the limit fails no more often than its delta."""
+        generator = torch.Generator().manual_seed(0)
+        chances = (truth * torch.tensor([0.5, 1.5]).repeat(50)).clamp(max=1)
+        failed = sum(
+            certified_error(float(torch.bernoulli(chances, generator=generator).mean()), 100, 0.1) < truth
+            for _ in range(300)
+        )
+        assert failed <= 0.1 * 300 + 3 * math.sqrt(300 * 0.09)
+
+
+class TestWeights:
+    def test_the_model_runs_with_other_weights_and_keeps_its_own(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        weights = Weights.of(model)
+        x = torch.randn(5, 3)
+        before = model(x).detach()
+        assert torch.allclose(weights.logits(weights.vector(), x), before)
+        assert not torch.allclose(weights.logits(2 * weights.vector(), x), before)
+        assert torch.equal(model(x), before)
+
+    def test_a_prior_of_another_model_is_refused(self):
+        weights = Weights.of(nn.Linear(3, 2))
+        with pytest.raises(InputError, match="no parameter 'weight'"):
+            weights.vector(dict(nn.Linear(4, 2).named_parameters()))
+
+    def test_draws_are_counted_by_the_largest_share_one_of_them_has(self):
+        model = nn.Linear(2, 2)
+        weights = Weights.of(model)
+        x, y = torch.randn(3 * AT_ONCE + 10, 2), torch.zeros(3 * AT_ONCE + 10, dtype=torch.long)
+        own = Posterior(weights.vector(), torch.full((6,), -50.0), weights.vector(), torch.tensor(-1.0))
+        share, draws = averaged_error(weights, own, lambda: iter([Piece(x, y)]), 2, torch.Generator().manual_seed(0))
+        assert draws == (2 * len(x)) // AT_ONCE
+        assert share == pytest.approx(float((model(x).argmax(1) != 0).double().mean()))
+
+
+def problem(m, seed, flip=0.1):
+    """Two Gaussian clouds, a share of the labels flipped: the best error is about `flip`."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(2, (m,), generator=generator)
+    x = torch.randn(m, 2, generator=generator) + 4.0 * (y[:, None] - 0.5)
+    return x, torch.where(torch.rand(m, generator=generator) < flip, 1 - y, y)
+
+
+def bound(m, seed, model, **options):
+    x, y = problem(m, seed)
+    search = Search(**({"steps": 60, "passes": 2, "rates": (1e-2, 5e-2)} | options))
+    return pac_bayes_row(
+        model, lambda: iter([Piece(x, y)]), search=search, samples=m, classes=2, delta=0.1, output=None, seed=seed
+    )
+
+
+class TestBound:
+    def test_it_says_something_about_a_small_network_and_is_above_the_truth(self):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            row, figures = bound(1000, seed, nn.Linear(2, 2))
+            assert row.evidence == "certified"
+            assert not row.vacuous
+            assert row.value > 0.1  # the share of flipped labels, which every classifier errs on
+            assert figures["error"] <= figures["error_at_most"] <= row.value
+            assert 10**row.log10_as_printed >= row.value - 1e-12
+
+    @pytest.mark.slow
+    def test_no_draw_of_the_data_violates_it(self):
+        """Random labels: every classifier errs on half of fresh data, however well it fits D."""
+        for seed in range(100):
+            generator = torch.Generator().manual_seed(seed)
+            x, y = torch.randn(40, 30, generator=generator), torch.randint(2, (40,), generator=generator)
+            torch.manual_seed(seed)
+            row, _ = pac_bayes_row(
+                nn.Linear(30, 2), lambda x=x, y=y: iter([Piece(x, y)]),
+                search=Search(steps=40, passes=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5, output=None,
+                seed=seed,
+            )  # fmt: skip
+            assert row.value >= 0.5
+
+    def test_the_weights_stay_and_nothing_global_is_drawn(self):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 2).train()
+        before = model.weight.detach().clone()
+        random = torch.random.get_rng_state()
+        bound(100, 0, model, steps=3)
+        assert torch.equal(model.weight, before)
+        assert model.training
+        assert model.weight.grad is None
+        assert torch.equal(random, torch.random.get_rng_state())
+
+    def test_running_statistics_have_no_prior(self):
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+        row, _ = bound(100, 0, model, steps=2)
+        assert row.evidence == "estimated"
+        assert "1.running_mean" in row.missing[0].why
+
+    def test_a_prior_at_the_start_of_training_is_nearer_than_zero(self):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.add_(3.0)
+        near = {name: value.detach().clone() for name, value in model.named_parameters()}
+        kls = [bound(300, 0, model, steps=0, prior=prior)[1]["kl"] for prior in (None, near)]
+        assert kls[1] < kls[0]

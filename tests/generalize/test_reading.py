@@ -1,0 +1,246 @@
+"""Partitions, fingerprints and the pass over the data: against sums over everything at once."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.generalize import stream
+from normscope.generalize.fingerprints import fingerprints, identical, random_keys
+from normscope.generalize.partition import Grid, Voronoi, grid, partitions
+from normscope.generalize.reading import EVERY, Plan, read
+from normscope.generalize.stream import CHUNK, Piece, parted
+from normscope.graph.call import run
+from normscope.theory.losses import probability
+
+GENERATOR = torch.Generator()
+
+
+def points(count=60, features=3, seed=0):
+    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed))
+
+
+class TestPartition:
+    def test_points_go_to_the_nearest_centre(self):
+        x, centres = points(), points(5, seed=1)
+        cells, offsets = Voronoi(centres).assign(x)
+        assert torch.equal(cells, torch.cdist(x, centres).argmin(1))
+        assert torch.allclose(offsets, x - centres[cells])
+
+    def test_points_beyond_the_radius_have_a_cell_of_their_own(self):
+        x, centres = points(), points(5, seed=1)
+        partition = Voronoi(centres, 0.8)
+        cells, _ = partition.assign(x)
+        near = torch.cdist(x, centres).amin(1)
+        assert partition.size == 6
+        assert torch.equal(cells == 5, near > 0.8)
+        assert partition.reach(None, None).tolist() == [0.8] * 5 + [math.inf]
+
+    def test_no_point_of_the_range_is_beyond_the_reach(self):
+        x = torch.rand(2000, 3, generator=torch.Generator().manual_seed(0))
+        for partition in (Voronoi(x[:4]), grid(8, 3, 0.0, 1.0, torch.Generator()), grid(4, 3, 0.0, 1.0, GENERATOR)):
+            cells, offsets = partition.assign(x.clone())
+            assert bool((offsets.double().norm(dim=1) <= partition.reach(0.0, 1.0)[cells] + 1e-6).all())
+            assert int(cells.max()) < partition.size
+
+    def test_a_grid_cuts_its_axes_into_bins(self):
+        partition = Grid(0.0, 1.0, torch.tensor([1]), 4, 2)
+        cells, offsets = partition.assign(torch.tensor([[0.9, 0.0], [0.1, 0.3], [0.5, 0.99], [0.5, 1.0]]))
+        assert cells.tolist() == [0, 1, 3, 3]
+        assert torch.allclose(offsets[1], torch.tensor([-0.4, -0.075]), atol=1e-6)
+
+    def test_without_a_range_nothing_is_known_of_the_reach(self):
+        assert Voronoi(points(2)).reach(None, None).isinf().all()
+
+    @pytest.mark.parametrize(
+        ("kind", "given", "message"),
+        [
+            ("split", {"points": torch.zeros(4, 2)}, "a cell is empty"),
+            ("split", {"points": torch.ones(2, 2), "radius": 1.0}, "a cell is empty"),
+            ("grid", {}, "input_range"),
+            ("grid", {"input_range": (0.0, 1.0), "radius": 1.0}, "no radius"),
+            ("random", {}, "input_range"),
+            ("kmeans", {}, "partition is one of"),
+        ],
+    )
+    def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):
+        options = {"points": None, "radius": None, "input_range": None} | given
+        with pytest.raises(InputError, match=message):
+            partitions(kind, (1, 2), features=2, generator=torch.Generator(), **options)
+
+    def test_an_empty_range_is_refused(self):
+        with pytest.raises(InputError, match="empty cells"):
+            Grid(1.0, 1.0, torch.tensor([0]), 2, 1)
+
+    def test_random_centres_lie_in_the_range_and_are_the_same_for_a_seed(self):
+        made = [
+            partitions("random", (3, 9), features=2, points=None, radius=None, input_range=(2.0, 5.0),
+                       generator=torch.Generator().manual_seed(1))
+            for _ in range(2)
+        ]  # fmt: skip
+        assert [one.size for one in made[0]] == [3, 9]
+        assert torch.equal(made[0][1].centres, made[1][1].centres)
+        assert 2.0 <= float(made[0][1].centres.min()) <= float(made[0][1].centres.max()) <= 5.0
+
+
+class TestFingerprints:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    def test_the_same_row_has_the_same_number_in_every_batch(self, dtype):
+        x = points(40, 7).to(dtype)
+        keys = random_keys(7, torch.Generator().manual_seed(0))
+        whole = fingerprints(x, keys)
+        assert torch.equal(torch.cat([fingerprints(part, keys) for part in x.split(3)]), whole)
+        assert len(whole.unique()) == 40
+        assert identical(whole[:5], whole[3:20]) == 2
+
+    def test_images_of_few_values_are_told_apart(self):
+        x = torch.randint(0, 2, (4000, 30), generator=torch.Generator().manual_seed(0)).float()
+        keys = random_keys(30, torch.Generator().manual_seed(0))
+        assert len(fingerprints(x, keys).unique()) == len(torch.unique(x, dim=0))
+
+
+def classifier():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def data(count=240, seed=0):
+    x = points(count, 3, seed)
+    return x, (x[:, 0] > 0).long()
+
+
+PLAN = Plan(kind="split", sizes=(1, 4), radius=None, input_range=None)
+
+
+def reading(model, train, test=None, held_out=None, **options):
+    given = {"plan": PLAN, "loss": probability(), "output": None, "duplicates": 0, "seed": 0} | options
+    return read(model, train, test, held_out, **given)
+
+
+class TestReading:
+    def test_every_fifth_sample_is_set_aside_whatever_the_batches(self):
+        x, y = data(23)
+        for size in (1, 2, 7, 23):
+            pairs = list(parted((Piece(a, b) for a, b in zip(x.split(size), y.split(size))), EVERY))
+            kept = torch.cat([piece.inputs for piece, _ in pairs if piece is not None])
+            aside = torch.cat([piece.inputs for _, piece in pairs if piece is not None])
+            assert torch.equal(aside, x[4::5])
+            assert len(kept) == 19
+
+    def test_sums_do_not_depend_on_the_batches(self):
+        x, y = data()
+        model = classifier()
+        found = [reading(model, list(zip(x.split(size), y.split(size)))) for size in (9, 60, 240)]
+        for other in found[1:]:
+            assert other.seen.loss == pytest.approx(found[0].seen.loss)
+            assert torch.allclose(other.seen.margins, found[0].seen.margins, atol=1e-6)
+            for one, two in zip(other.seen.tallies + other.held, found[0].seen.tallies + found[0].held):
+                assert torch.equal(one.counts, two.counts)
+                assert torch.allclose(one.vectors, two.vectors, atol=1e-5)
+                assert torch.allclose(one.slopes, two.slopes, atol=1e-6)
+
+    def test_figures_are_those_of_the_whole_at_once(self):
+        x, y = data()
+        model = classifier().eval()
+        found = reading(model, (x, y), data(50, 1))
+        kept = torch.ones(len(x), dtype=torch.bool)
+        kept[4::5] = False
+        logits = model(x[kept]).detach()
+        assert found.seen.samples == 192
+        assert found.held_out == 48
+        assert found.seen.error == pytest.approx(float((logits.argmax(1) != y[kept]).double().mean()))
+        assert found.seen.loss == pytest.approx(float(probability().rows(logits, y[kept]).mean()), rel=1e-5)
+        assert found.seen.square_norms == pytest.approx(float(x[kept].square().sum()), rel=1e-5)
+        assert found.test.samples == 50
+        inputs = x[kept].requires_grad_(True)
+        (slopes,) = torch.autograd.grad(probability().rows(model(inputs), y[kept]).sum(), inputs)
+        largest = [float(slopes[y[kept] == label].norm(dim=1).max()) for label in (0, 1)]
+        assert found.seen.tallies[0].slopes.tolist() == pytest.approx(largest, rel=1e-5)
+        assert int(found.held[1].counts.sum()) == 48 - 4  # the four that are centres do not count
+
+    def test_centres_are_no_samples_of_d(self):
+        x, y = data()
+        found = reading(classifier(), list(zip(x.split(20), y.split(20))))
+        centres = found.seen.tallies[1].partition.centres
+        assert torch.equal(centres, x[4::5][:4])
+
+    def test_a_loader_that_can_be_read_once_is_enough(self):
+        x, y = data()
+        found = reading(classifier(), iter(list(zip(x.split(20), y.split(20)))))
+        assert found.seen.samples == 192
+
+    @pytest.fixture
+    def runs(self, monkeypatch):
+        """How many samples each run of the model takes."""
+        found = []
+
+        def counted(model, call):
+            found.append(call.count)
+            return run(model, call)
+
+        monkeypatch.setattr(stream, "run", counted)
+        return found
+
+    def test_each_sample_goes_through_the_model_once(self, runs):
+        x, y = data()
+        reading(classifier(), list(zip(x.split(20), y.split(20))), data(30, 1), data(40, 2))
+        assert sum(runs) == 240 + 30
+        assert max(runs) <= 30
+
+    def test_a_large_batch_is_taken_in_pieces(self, runs):
+        reading(classifier(), data(3 * CHUNK))
+        assert max(runs) <= CHUNK
+
+    def test_the_model_stays_as_it_was_found_also_after_an_error(self):
+        x, y = data()
+        model = classifier().train()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        random = torch.random.get_rng_state()
+        reading(model, (x, y))
+        with pytest.raises(InputError):
+            reading(model, (x, y + 5))
+        assert model.training
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert torch.equal(random, torch.random.get_rng_state())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda x, y: {"train": (x, y + 1)}, "labels from 1 to 2: the model has 2 classes"),
+            (lambda x, y: {"train": (x, y - 1)}, "labels from -1 to 0"),
+            (lambda x, y: {"train": (x, torch.zeros_like(y))}, "one label"),
+            (lambda x, y: {"train": (x, y.float())}, "labels are one whole number"),
+            (lambda x, y: {"train": x}, "no labels"),
+            (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out also stand in train"),
+            (lambda x, y: {"train": (x, y), "test": (x[:1], y[:1])}, "1 samples of test also stand in train"),
+            (lambda x, y: {"train": (x, y), "held_out": (x + 9, y + 7)}, "held-out samples has labels"),
+            (lambda x, y: {"train": (x[:3], y[:3])}, "no held-out sample"),
+            (lambda x, y: {"train": (x * math.nan, y)}, "not finite"),
+            (lambda x, y: {"train": []}, "no"),
+            (lambda x, y: {"train": (x, y), "held_out": (x[:, :2], y)}, "held-out samples have 2 entries"),
+            (lambda x, y: {"train": (x, y), "plan": Plan(kind="split", sizes=(1,), radius=None, input_range=(0.0, 1.0))},
+             "input_range is"),
+            (lambda x, y: {"train": (x[4:5].expand(200, 3), y[:200])}, "a cell is empty"),
+        ],
+    )  # fmt: skip
+    def test_bad_data_are_refused_with_a_reason(self, change, message):
+        with pytest.raises(InputError, match=message):
+            given = change(*data())
+            reading(classifier(), given.pop("train"), given.pop("test", None), given.pop("held_out", None), **given)
+
+    def test_repeats_can_be_allowed(self):
+        x, y = data()
+        assert reading(classifier(), (x, y), (x[:3], y[:3]), duplicates=3).test.samples == 3
+
+    def test_a_model_with_one_output_is_no_classifier(self):
+        x, y = data()
+        with pytest.raises(InputError, match="two or more classes"):
+            reading(nn.Linear(3, 1), (x, y))
+
+    def test_token_ids_have_no_distances(self):
+        model = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
+        with pytest.raises(InputError, match="one tensor of floats"):
+            reading(model, (torch.randint(5, (40, 3)), torch.randint(2, (40,))))
