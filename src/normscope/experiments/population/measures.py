@@ -19,8 +19,9 @@ from ...bounds.domain.domain import domain
 from ...bounds.domain.work import DomainWork
 from ...bounds.lipschitz import lipschitz
 from ...bounds.work import Work
-from ...core.errors import NormscopeError, said
+from ...core.errors import InputError, NormscopeError, said
 from ...core.log10 import log10, log10_sum
+from ...generalize.bounding import generalization
 from ...geometry.flatness import Flatness, flatness
 from ...geometry.hessian import hessian
 from ...geometry.margins import margins
@@ -43,7 +44,7 @@ RTOL = 0.05
 DIGITS = 6
 """That are kept of a figure."""
 
-Group = Literal["size", "norms", "margin", "capacity", "capacity over margin", "sharpness", "training"]
+Group = Literal["size", "norms", "margin", "capacity", "capacity over margin", "bounds", "sharpness", "training"]
 
 
 class Subject:
@@ -112,6 +113,22 @@ class Subject:
         return log10(max(found, 0.0))
 
     @cached_property
+    def bounds(self) -> dict[str, float]:
+        """Log10 of every bound on the risk, by name; PAC-Bayes, which searches a posterior, is left out."""
+        return {row.name: row.log10_value for row in generalization(self.model, self.batches, steps=0).rows}
+
+    def bound(self, name: str) -> float:
+        """Return log10 of the bound whose name begins so.
+
+        Raises:
+            InputError: there is none for this network.
+        """
+        found = [value for own, value in self.bounds.items() if own.startswith(name)]
+        if not found:
+            raise InputError(f"there is no bound {name} for this network")
+        return found[0]
+
+    @cached_property
     def flatness(self) -> Flatness:
         """Loss under noise and ascent, and the sharpness on the quotient."""
         return flatness(self.model, "cross_entropy", self.batches, levels=(NOISE,), draws=DRAWS, mode="eval")
@@ -172,6 +189,14 @@ def _pac_bayes_complexity(subject: Subject) -> float:
     )
 
 
+def _bound(name: str, about: str) -> Measure:
+    return Measure(about, "bounds", lambda subject: subject.bound(name))
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 MEASURES: dict[str, Measure] = {
     "parameters": Measure("number of parameters", "size", _parameters),
     "frobenius-sum": Measure(
@@ -225,6 +250,15 @@ MEASURES: dict[str, Measure] = {
     "observed-mean/margin": Measure(
         "mean Jacobian norm over the margin", "capacity over margin", _over_margin(_mean_observed)
     ),
+    "theorem-20": _bound("Theorem 20, all inputs", "Theorem 20 with the constant over all inputs (Than 2025)"),
+    "theorem-20-slopes": _bound("Theorem 20, slopes at D", "Theorem 20 with the slopes at the samples, an estimate"),
+    "corollary-22": _bound("Corollary 22 (", "Corollary 22 for the network's normalizer (Than 2025)"),
+    "hkk": _bound("HKK", "the rate of Hou et al. 2023 as Than quotes it, without constants"),
+    "vc": _bound("VC", "the growth function of piecewise linear networks (VC)"),
+    "bartlett": _bound("Bartlett 2017", "Bartlett et al. 2017 with constants; its conditions may not hold"),
+    "neyshabur": _bound("Neyshabur 2018", "Neyshabur et al. 2018 with constants; its conditions may not hold"),
+    "golowich": _bound("Golowich 2020", "Golowich et al. 2020 with constants; its conditions may not hold"),
+    "weight-normalization": _bound("Weight normalization", "the rate of Cisneros-Velarde et al., without constants"),
     "sharpness": Measure(
         "largest eigenvalue of the Hessian of the training loss", "sharpness", lambda s: s.largest_eigenvalue
     ),
@@ -249,10 +283,6 @@ MEASURES: dict[str, Measure] = {
     "train-loss": Measure("training loss at the end, at most the one asked for", "training", lambda s: s.trained.loss),
 }  # fmt: skip
 """By name."""
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def measured(subject: Subject) -> tuple[dict[str, float | None], tuple[str, ...]]:
