@@ -25,12 +25,12 @@ from normscope.experiments.models import cnn, mlp
 from normscope.experiments.population import cohorts as work
 from normscope.experiments.population import measures
 from normscope.experiments.population.cohorts import PopulationWork
-from normscope.experiments.population.measures import MEASURES, Subject, measured
+from normscope.experiments.population.measures import MEASURES, MemberFigures, measured
 from normscope.experiments.population.member import Member
 from normscope.experiments.population.noisy import drawn
 from normscope.experiments.population.predict import predictive_power
 from normscope.experiments.population.prediction import Prediction
-from normscope.experiments.population.recipes import Grid, Recipe, cohorts
+from normscope.experiments.population.recipes import RecipeGrid, Recipe, cohorts
 from normscope.experiments.population.training import Stop, Trained, train_together
 
 ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),
@@ -55,7 +55,7 @@ def cheap(monkeypatch):
 
 def predicted(split: Split, grid: dict, **given) -> Prediction:
     return predictive_power(
-        split, Grid(**{**ONE, **grid}), **{"samples": 64, "target_loss": 1.0, "workers": 0, **given}
+        split, RecipeGrid(**{**ONE, **grid}), **{"samples": 64, "target_loss": 1.0, "workers": 0, **given}
     )
 
 
@@ -71,7 +71,7 @@ def member(gap: float, status: str = "reached", figures: dict | None = None, **g
 
 
 def test_a_grid_has_every_combination_and_cohorts_share_shape_and_batch_size():
-    recipes = Grid().recipes()
+    recipes = RecipeGrid().recipes()
     assert len(recipes) == len({one.key for one in recipes}) == 2 * 2 * 5 * 2 * 2 * 2 * 2
     groups = cohorts(recipes)
     assert len(groups) == 40
@@ -153,12 +153,12 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         start = mlp(generator=generator(), normalizer=normalizer, width=24, depth=2)
         (trained,) = train_together([start], [recipe(normalizer=normalizer)], hidden, **given)
         state = {name: value.clone() for name, value in trained.model.state_dict().items()}
-        figures, notes = measured(Subject(trained, hidden))
+        figures, notes = measured(MemberFigures(trained, hidden))
         assert notes == ()
         assert list(figures) == list(MEASURES)
         infinite = {name for name, value in figures.items() if value is None or not math.isfinite(value)}
         assert infinite == (set() if normalizer == "none" else {"vc"})  # GroupNorm is not piecewise linear
-        row = normscope.generalization(trained.model, Subject(trained, hidden).batches, steps=0)["Bartlett 2017"]
+        row = normscope.generalization(trained.model, MemberFigures(trained, hidden).batches, steps=0)["Bartlett 2017"]
         assert figures["bartlett"] == pytest.approx(row.log10_value, rel=1e-5)
         assert all(torch.equal(value, state[name]) for name, value in trained.model.state_dict().items())
         tolerance = 1e-4
@@ -183,7 +183,7 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
 
 
 def test_a_measure_that_cannot_be_taken_is_none_with_the_reason(split, monkeypatch):
-    def fails(subject: Subject) -> float:
+    def fails(subject: MemberFigures) -> float:
         raise InputError("no such figure")
 
     rows = {"good": MEASURES["steps"], "bad": measures.Measure("", "norms", fails)}

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import InputError
 from ..experiments import data as data_sets
 from ..experiments.population import predict as front
-from ..experiments.population.recipes import NORMALIZERS, Grid
+from ..experiments.population.recipes import NORMALIZERS, RecipeGrid
 from ..report.terminal import print_document
 from .choose import numbers
 from .data_forms import RAW, folder_split
@@ -25,7 +25,7 @@ LEAST_TESTS = 0.1
 """Share of the digits that is kept for testing at least."""
 WHOLE = 10**9
 """Images of a data set: all of them."""
-DEFAULT = Grid()
+DEFAULT = RecipeGrid()
 
 HELP = """Train a population of networks and say which measures predict their generalization gap.
 
@@ -89,7 +89,7 @@ def predict(
 ) -> None:
     """Say which measures predict the gap (its help is HELP)."""
     check_targets(html, json, inputs=read_from(data))
-    grid = Grid(
+    grid = RecipeGrid(
         depths=numbers(depths, "--depths", int),
         widths=numbers(widths, "--widths", int),
         normalizers=[name.strip() for name in normalizers.split(",")],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...core.errors import said
 from ..models import cnn, mlp
-from .measures import Subject, measured
+from .measures import MemberFigures, measured
 from .member import Member
 from .noisy import NoisyData
 from .recipes import Cohort, Recipe
@@ -94,7 +94,7 @@ class PopulationWork:
             figures["train_error"] = _error(trained.model, data.train_images, data.train_labels)
             figures["test_error"] = data.test_error(_error(trained.model, data.test_images, data.test_labels))
             if trained.status == "reached":
-                figures["measures"], figures["notes"] = measured(Subject(trained, data))
+                figures["measures"], figures["notes"] = measured(MemberFigures(trained, data))
         except Exception as error:
             return Member(status="failed", reason=said(error), **figures)
         return Member(status=trained.status, **figures)

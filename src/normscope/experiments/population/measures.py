@@ -47,7 +47,7 @@ DIGITS = 6
 Group = Literal["size", "norms", "margin", "capacity", "capacity over margin", "bounds", "sharpness", "training"]
 
 
-class Subject:
+class MemberFigures:
     """A trained network and its data, with the figures that several measures share, each computed once.
 
     Args:
@@ -146,42 +146,42 @@ class Measure:
 
     about: str
     group: Group
-    of: Callable[[Subject], float]
+    of: Callable[[MemberFigures], float]
 
 
-def _over_margin(of: Callable[[Subject], float]) -> Callable[[Subject], float]:
+def _over_margin(of: Callable[[MemberFigures], float]) -> Callable[[MemberFigures], float]:
     return lambda subject: of(subject) - subject.log10_margin
 
 
-def _parameters(subject: Subject) -> float:
+def _parameters(subject: MemberFigures) -> float:
     return float(sum(parameter.numel() for parameter in subject.model.parameters()))
 
 
-def _frobenius_product(subject: Subject) -> float:
+def _frobenius_product(subject: MemberFigures) -> float:
     return math.fsum(log10(float(now.norm())) for now, _ in subject.weights)
 
 
-def _spectral_product(subject: Subject) -> float:
+def _spectral_product(subject: MemberFigures) -> float:
     return math.fsum(subject.spectral)
 
 
-def _mean_observed(subject: Subject) -> float:
+def _mean_observed(subject: MemberFigures) -> float:
     return log10_sum(subject.observed) - math.log10(len(subject.observed))
 
 
-def _distance_over_spectral(subject: Subject) -> float:
+def _distance_over_spectral(subject: MemberFigures) -> float:
     pairs = zip(subject.weights, subject.spectral, strict=True)
     return math.fsum(float((now - before).square().sum()) * 10.0 ** (-2.0 * norm) for (now, before), norm in pairs)
 
 
-def _spectral_complexity(subject: Subject) -> float:
+def _spectral_complexity(subject: MemberFigures) -> float:
     """Return log10 of Bartlett, Foster and Telgarsky's spectral complexity, from the weights at the start."""
     pairs = zip(subject.weights, subject.spectral, strict=True)
     rows = [log10(float((now - before).flatten(1).norm(dim=1).sum())) - norm for (now, before), norm in pairs]
     return _spectral_product(subject) + 1.5 * log10_sum(2.0 / 3.0 * ratio for ratio in rows)
 
 
-def _pac_bayes_complexity(subject: Subject) -> float:
+def _pac_bayes_complexity(subject: MemberFigures) -> float:
     """Return log10 of the root of Neyshabur, Bhojanapalli and Srebro's prod norm(W)^2 sum (norm(W)_F/norm(W))^2."""
     pairs = zip(subject.weights, subject.spectral, strict=True)
     return _spectral_product(subject) + 0.5 * log10_sum(
@@ -285,7 +285,7 @@ MEASURES: dict[str, Measure] = {
 """By name."""
 
 
-def measured(subject: Subject) -> tuple[dict[str, float | None], tuple[str, ...]]:
+def measured(subject: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
     """Return every measure of a network, None where it cannot be taken, and why not."""
     found: dict[str, float | None] = {}
     notes: list[str] = []

@@ -18,7 +18,7 @@ from .measures import MEASURES
 from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
-from .recipes import Grid, cohorts
+from .recipes import RecipeGrid, cohorts
 from .training import Stop
 
 LABEL_NOISE, LOSS, STEPS, MOMENTUM = 0.1, 0.05, 3000, 0.9
@@ -29,7 +29,7 @@ SAMPLES = 300
 @outside_inference_mode
 def predictive_power(
     split: Split,
-    grid: Grid | None = None,
+    grid: RecipeGrid | None = None,
     *,
     network: str = "mlp",
     samples: int = SAMPLES,
@@ -77,17 +77,17 @@ def predictive_power(
     Example:
         >>> import torch
         >>> from normscope.experiments.data import digits
-        >>> from normscope.experiments.population.recipes import Grid
+        >>> from normscope.experiments.population.recipes import RecipeGrid
         >>> split = digits(generator=torch.Generator().manual_seed(0), test_share=0.8)
         >>> sizes = {"depths": (2,), "widths": (24,), "batch_sizes": (16,), "normalizers": ("none",)}
-        >>> grid = Grid(**sizes, learning_rates=(0.1,), weight_decays=(0.0,), seeds=1)
+        >>> grid = RecipeGrid(**sizes, learning_rates=(0.1,), weight_decays=(0.0,), seeds=1)
         >>> found = predictive_power(split, grid, samples=40, target_loss=0.5, workers=0)
         >>> [member.status for member in found.members]
         ['reached']
 
     Reference: Jiang, Neyshabur, Mobahi, Krishnan and Bengio 2020, Fantastic Generalization Measures.
     """
-    grid = grid or Grid()
+    grid = grid or RecipeGrid()
     place = _checked(network, target_loss, steps, momentum, device)
     if place.type != "cpu" and engine == "ray":
         raise InputError('engine="ray" trains on processors: leave device out, or use engine="local"')

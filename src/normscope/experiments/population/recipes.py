@@ -1,4 +1,4 @@
-"""`Recipe`: how one network of a population is built and trained; `Grid`: all of them."""
+"""`Recipe`: how one network of a population is built and trained; `RecipeGrid`: all of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Cohort = tuple[Recipe, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class RecipeGrid:
     """The values of every axis; the population has every combination of them, with every seed.
 
     Attributes:
