@@ -30,7 +30,7 @@ from normscope.experiments.population.member import Member
 from normscope.experiments.population.noisy import drawn
 from normscope.experiments.population.predict import predictive_power
 from normscope.experiments.population.prediction import Prediction
-from normscope.experiments.population.recipes import RecipeGrid, Recipe, cohorts
+from normscope.experiments.population.recipes import Recipe, RecipeGrid, cohorts
 from normscope.experiments.population.training import Stop, Trained, train_together
 
 ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),

@@ -14,7 +14,6 @@ from ..data import Split
 from ..engines import runner
 from ..ledger import Ledger
 from .cohorts import NETWORKS, PopulationWork
-from .measures import MEASURES
 from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
@@ -61,7 +60,8 @@ def predictive_power(
         momentum: of SGD.
         device: where to train and measure; a GPU is used from this process alone.
         folder: where to write one line of JSON per network. A population that was killed goes on from there with the
-            same arguments, and one with a larger grid adds to it.
+            same arguments, and one with a larger grid adds to it. Networks of an older folder lack the measures that
+            are new since.
         engine: `"local"`, or `"ray"` for a cluster (`pip install 'normscope[ray]'`).
         workers: processes on this machine; 0 for none, None for one a core.
         name: how the report calls the data.
@@ -102,7 +102,6 @@ def predictive_power(
         "target_loss": target_loss,
         "steps": steps,
         "momentum": momentum,
-        "measures": list(MEASURES),
     }
     notes: list[str] = []
     recipes = grid.recipes()
