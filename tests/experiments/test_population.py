@@ -338,8 +338,10 @@ def test_the_verdict_quotes_its_figures_and_does_not_oversell():
         for seed, gap in enumerate(row)
     ]
     settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
+    members.append(member(0.5, "not reached", {"good": -9.0, "reverse": 9.0, "idle": 1.0}, width=99))
     found = Prediction.of("toy", members, settings, seed=0)
     assert list(found.powers) == ["good", "idle", "reverse"]
+    assert {one.networks for one in found.powers.values()} == {24}
     assert [found.powers[name].mean.value for name in found.powers] == [1.0, 0.0, -1.0]
     text = " ".join(str(found).split())
     assert "`good` orders the gaps best" in text
