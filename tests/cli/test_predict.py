@@ -11,7 +11,7 @@ QUICK = ("--depths", "2", "--widths", "24", "--normalizers", "none", "--batch-si
 def test_a_population_is_printed_and_written(work, run):
     done = run("predict", *QUICK, "--target-loss", "1.5", "--html", "p.html", "--json", "p.json", "--folder", "runs")
     assert (done.code, done.err) == (0, "")
-    assert "2 networks reached it and are compared." in " ".join(done.out.split())
+    assert "2 reached it and are compared." in " ".join(done.out.split())
     assert [one.recipe.lr for one in Prediction.from_json(work / "p.json").members] == [0.05, 0.1]
     assert "How well each measure orders the gaps" in (work / "p.html").read_text()
     assert len((work / "runs" / "runs.jsonl").read_text().splitlines()) == 2

@@ -223,7 +223,7 @@ def test_networks_that_do_not_reach_the_loss_are_counted_and_left_out(split):
     assert found.members[0].gap is not None
     assert not found.members[0].measures
     text = " ".join(str(found).split())
-    assert "1 network reached it and are compared; 2 did not and are left out" in text
+    assert "1 reached it and is compared; 2 did not and are left out" in text
     assert "Nothing can be said" in text
 
 

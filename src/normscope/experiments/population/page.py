@@ -16,8 +16,7 @@ from .words import figured, population, surest, verdict
 CAPTION = (
     "Kendall's tau of each measure with the gap: 1 is the order of the gaps, -1 its reverse, 0 no relation. Mean: of "
     "the taus along single axes, where one hyperparameter alone changes (Psi of Jiang et al. 2020); overall: over all "
-    "pairs of networks. In brackets the 95 % interval, from resamples of whole configurations with their seeds. Seed: "
-    "among networks that differ by their seed alone, no part of the mean."
+    "pairs of networks. Intervals are at 95 %, from resamples of whole configurations with their seeds."
 )
 
 
@@ -85,7 +84,6 @@ def _brief_table(prediction: Prediction) -> Table:
         Column(title="mean over axes", kind="name"),
         Column(title="overall", kind="number"),
         *(Column(title=short.get(axis, axis), kind="number") for axis in AXES),
-        Column(title="seed", kind="number"),
     )
     rows = tuple(
         (
@@ -93,7 +91,6 @@ def _brief_table(prediction: Prediction) -> Table:
             figured(found.mean),
             _number(found.overall),
             *(_number(found.axes[axis]) for axis in AXES),
-            _number(found.seed),
         )
         for name, found in prediction.powers.items()
     )
@@ -112,7 +109,7 @@ def _table(prediction: Prediction) -> Table:
         Column(title="overall", kind="number", help="over all pairs of networks"),
         *ends,
         *(Column(title=title, kind="number", help="where this alone changes") for title in AXES.values()),
-        Column(title="seed", kind="number", help="where the seed alone changes"),
+        Column(title="seed", kind="number", help="where the seed alone changes; no part of the mean"),
         Column(title="networks", kind="count"),
     )
     rows = tuple(

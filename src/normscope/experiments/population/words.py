@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...report.words import counted, listed
@@ -33,14 +32,10 @@ def verdict(prediction: Prediction) -> str:
     text = (
         f"`{best}` orders the gaps best: where one hyperparameter alone changes, its Kendall tau is "
         f"{figured(found.mean)}, in the mean over the axes, and {figured(found.overall)} over all pairs. "
-        f"Of {counted(len(known), 'measure')} {_how_many(above)} orders them better than chance and {_how_many(below)} "
-        "worse (95 % intervals of the mean over axes)."
+        f"Of {counted(len(known), 'measure')} there are {len(above)} that order them better than chance, and {len(below)} "
+        "that order them worse (95 % intervals of the mean over axes)."
     )
     return f"{text} The best of many is chosen after the fact: its tau is flattered by the choice."
-
-
-def _how_many(names: Sequence[str]) -> str:
-    return counted(len(names), "measure") if names else "none"
 
 
 def population(prediction: Prediction) -> str:
@@ -51,7 +46,7 @@ def population(prediction: Prediction) -> str:
         f"{settings.get('momentum'):g}) on {counted(settings.get('samples', 0), 'sample')} of {prediction.name}, of "
         f"which each label is wrong with probability {settings.get('label_noise'):g}, to a cross entropy of "
         f"{settings.get('target_loss'):g} (eval mode) or for {counted(settings.get('steps', 0), 'step')}. "
-        f"{counted(len(reached), 'network')} reached it and are compared"
+        f"{len(reached):,} reached it and {'is' if len(reached) == 1 else 'are'} compared"
     )
     left = len(prediction.members) - len(reached)
     text += f"; {left} did not and are left out." if left else "."
