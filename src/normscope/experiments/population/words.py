@@ -32,8 +32,8 @@ def verdict(prediction: Prediction) -> str:
     text = (
         f"`{best}` orders the gaps best: where one hyperparameter alone changes, its Kendall tau is "
         f"{figured(found.mean)}, in the mean over the axes, and {figured(found.overall)} over all pairs. "
-        f"Of {counted(len(known), 'measure')} there are {len(above)} that order them better than chance, and {len(below)} "
-        "that order them worse (95 % intervals of the mean over axes)."
+        f"Of {counted(len(known), 'measure')} {len(above)} order them better than chance and {len(below)} the wrong "
+        "way round (95 % intervals of the mean over axes)."
     )
     return f"{text} The best of many is chosen after the fact: its tau is flattered by the choice."
 
