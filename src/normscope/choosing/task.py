@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, said
 from ..core.untouched import unwrapped
+from ..experiments.ledger import hashed
 from ..geometry.batches import Batch, LossFunction, kept_batches
 from ..graph.call import Call
 from ..theory.losses import Loss
@@ -80,7 +80,7 @@ class Samples:
         leaves = [
             leaf for leaf in tree_leaves((self.call.args, self.call.kwargs, self.targets)) if isinstance(leaf, Tensor)
         ]
-        return _hashed(leaves)
+        return hashed(leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Task:
         model = self.built(0)
         loss = self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
         return {
-            "model": f"{type(model).__name__} {_hashed(list(model.state_dict().values()))}",
+            "model": f"{type(model).__name__} {hashed(list(model.state_dict().values()))}",
             "data": self.samples.digest(),
             "loss": loss,
             "steps": self.steps,
@@ -190,11 +190,3 @@ def _some(loader: Any) -> Iterator[Any]:
         yield tuple(loader) if pair else loader
     else:
         yield from loader
-
-
-def _hashed(tensors: list[Tensor]) -> str:
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]

@@ -22,6 +22,7 @@ from . import (
     generalization,
     lipschitz,
     ops,
+    predict,
     radius,
     reproduce,
     show,
@@ -57,6 +58,7 @@ app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
 app.command(help=generalization.HELP, epilog=generalization.EXAMPLES)(generalization.generalization)
 app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
+app.command(help=predict.HELP, epilog=predict.EXAMPLES)(predict.predict)
 app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)

@@ -96,7 +96,7 @@ def choose(
 ) -> None:
     """Choose a normalizer (its help is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    sizes, rates = _numbers(batch_sizes, "--batch-sizes", int), _numbers(learning_rates, "--learning-rates", float)
+    sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
     with staying():
         given = open_model(model, trust=trust)
         if given.model is None:
@@ -133,7 +133,8 @@ def _source(text: str, given: Given) -> nn.Module | Callable[[], nn.Module]:
     return ModelSource(text) if builds else given.module
 
 
-def _numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
+def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
+    """Return the numbers of an option that holds several, with commas."""
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError as error:

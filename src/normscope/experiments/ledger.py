@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
@@ -97,3 +101,12 @@ class Ledger(Generic[Result]):
                 return
             kept += len(line)
             self.done[result.key] = result
+
+
+def hashed(tensors: Iterable[Tensor]) -> str:
+    """Return a short name for the values of tensors, by which settings are compared."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Small networks for 8x8 images, initialised from a generator of their own."""
+"""Small networks for images, initialised from a generator of their own."""
 
 from __future__ import annotations
 
@@ -9,19 +9,33 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Normalizer = Literal["none", "batch", "layer", "group"]
+from ..networks.normalizers import SampleRMSNorm
+
+Normalizer = Literal["none", "batch", "layer", "group", "rms"]
 GROUPS = 8
 """Of GroupNorm; a width must be divisible by it."""
+EPS = 1e-5
+"""Of RMSNorm, as the other normalizers have it."""
 
 
-def mlp(*, generator: torch.Generator, normalizer: Normalizer = "none", width: int = 128, depth: int = 4) -> nn.Module:
-    """Return a ReLU network of `depth` linear layers from (1, 8, 8) images to 10 logits.
+def mlp(
+    *,
+    generator: torch.Generator,
+    normalizer: Normalizer = "none",
+    width: int = 128,
+    depth: int = 4,
+    inputs: int = 64,
+    classes: int = 10,
+) -> nn.Module:
+    """Return a ReLU network of `depth` linear layers, from (1, 8, 8) images to 10 logits if nothing else is said.
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
         normalizer: what stands between each hidden linear layer and its activation; `"group"` takes 8 groups.
         width: of the hidden layers.
         depth: number of linear layers.
+        inputs: pixels of an image, over all channels.
+        classes: outputs.
 
     Returns:
         A network in train mode.
@@ -30,15 +44,62 @@ def mlp(*, generator: torch.Generator, normalizer: Normalizer = "none", width: i
         "batch": lambda: nn.BatchNorm1d(width),
         "layer": lambda: nn.LayerNorm(width),
         "group": lambda: nn.GroupNorm(GROUPS, width),
+        "rms": lambda: nn.RMSNorm(width, eps=EPS),
     }
     with torch.device("meta"):
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         for index in range(1, depth):
-            layers[f"linear{index}"] = nn.Linear(width if index > 1 else 64, width)
+            layers[f"linear{index}"] = nn.Linear(width if index > 1 else inputs, width)
             if normalizer != "none":
                 layers[f"norm{index}"] = between[normalizer]()
             layers[f"relu{index}"] = nn.ReLU()
-        layers[f"linear{depth}"] = nn.Linear(width, 10)
+        layers[f"linear{depth}"] = nn.Linear(width if depth > 1 else inputs, classes)
+        network = nn.Sequential(layers)
+    return initialise(network, generator=generator)
+
+
+def cnn(
+    *,
+    generator: torch.Generator,
+    normalizer: Normalizer = "none",
+    width: int = 32,
+    depth: int = 4,
+    channels: int = 3,
+    classes: int = 10,
+) -> nn.Module:
+    """Return a ReLU network of `depth - 1` 3x3 convolutions, a mean over positions and one linear layer.
+
+    Every second convolution halves the picture. Normalizers take all positions of a sample (or batch) together, with
+    one scale per channel.
+
+    Args:
+        generator: draws the weights; torch's global generator is left alone.
+        normalizer: what stands between each convolution and its activation; `"group"` takes 8 groups.
+        width: channels of the hidden layers.
+        depth: number of weight layers, two or more.
+        channels: of the images.
+        classes: outputs.
+
+    Returns:
+        A network in train mode.
+    """
+    between: dict[Normalizer, Callable[[], nn.Module]] = {
+        "batch": lambda: nn.BatchNorm2d(width),
+        "layer": lambda: nn.GroupNorm(1, width),
+        "group": lambda: nn.GroupNorm(GROUPS, width),
+        "rms": lambda: SampleRMSNorm(width, eps=EPS, affine=True),
+    }
+    with torch.device("meta"):
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        for index in range(1, depth):
+            stride = 1 if index % 2 else 2
+            layers[f"conv{index}"] = nn.Conv2d(width if index > 1 else channels, width, 3, stride, padding=1)
+            if normalizer != "none":
+                layers[f"norm{index}"] = between[normalizer]()
+            layers[f"relu{index}"] = nn.ReLU()
+        layers["pool"] = nn.AdaptiveAvgPool2d(1)
+        layers["flatten"] = nn.Flatten()
+        layers[f"linear{depth}"] = nn.Linear(width, classes)
         network = nn.Sequential(layers)
     return initialise(network, generator=generator)
 
@@ -98,6 +159,8 @@ def initialise(network: nn.Module, *, generator: torch.Generator) -> nn.Module:
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm):
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
             module.reset_parameters()
+        elif isinstance(module, SampleRMSNorm) and module.weight is not None:
+            nn.init.ones_(module.weight)
     return network

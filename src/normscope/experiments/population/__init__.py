@@ -1,0 +1,1 @@
+"""A population of trained networks, every measure of each, and how well each measure predicts the gap."""

@@ -1,0 +1,107 @@
+"""`PopulationWork`: a cohort of networks as a job of an engine: built, trained together, measured one by one."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import said
+from ..models import cnn, mlp
+from .measures import MemberFigures, measured
+from .member import Member
+from .noisy import NoisyData
+from .recipes import Cohort, Recipe
+from .training import AT_ONCE, Stop, Trained, train_together
+
+Builder = Callable[[Recipe, tuple[int, ...], int, torch.Generator], nn.Module]
+"""Builds a network from its recipe, the shape of an image, the number of classes and a generator."""
+
+
+def _mlp(recipe: Recipe, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+    given = {"width": recipe.width, "depth": recipe.depth, "inputs": math.prod(shape)}
+    return mlp(generator=generator, normalizer=recipe.normalizer, classes=classes, **given)
+
+
+def _cnn(recipe: Recipe, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+    given = {"width": recipe.width, "depth": recipe.depth, "channels": shape[0]}
+    return cnn(generator=generator, normalizer=recipe.normalizer, classes=classes, **given)
+
+
+NETWORKS: dict[str, Builder] = {"mlp": _mlp, "cnn": _cnn}
+"""Kinds of networks, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationWork:
+    """What all cohorts share.
+
+    Attributes:
+        data: the samples.
+        network: of `NETWORKS`.
+        stop: when a training ends.
+        momentum: of SGD.
+    """
+
+    data: NoisyData
+    network: str
+    stop: Stop
+    momentum: float
+
+    @property
+    def local(self) -> bool:
+        """Whether the samples are on a GPU, which processes do not share."""
+        return self.data.train_images.is_cuda
+
+    def do(self, job: Cohort) -> tuple[Member, ...]:
+        """Return what becomes of the networks of a cohort; where training them together raises, each one alone."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                trained = self.train(job)
+            except Exception as error:
+                if len(job) == 1:
+                    return self.failed(job, said(error))
+                return tuple(member for recipe in job for member in self.do((recipe,)))
+            found = {one.recipe: self.member(one) for one in trained}
+        return tuple(found[recipe] for recipe in job)
+
+    def failed(self, job: Cohort, reason: str) -> tuple[Member, ...]:
+        """Return the members that stand for a cohort that could not be done."""
+        return tuple(Member(recipe=recipe, status="failed", reason=reason) for recipe in job)
+
+    def train(self, job: Cohort) -> list[Trained]:
+        """Return the networks of a cohort after their training."""
+        generators = [torch.Generator().manual_seed(recipe.seed) for recipe in job]
+        shape, device = tuple(self.data.train_images.shape[1:]), self.data.train_images.device
+        build = NETWORKS[self.network]
+        models = [build(one, shape, self.data.classes, drawn).to(device) for one, drawn in zip(job, generators)]
+        given = {"stop": self.stop, "momentum": self.momentum, "generators": generators}
+        return list(train_together(models, job, self.data, **given))  # type: ignore[arg-type]
+
+    def member(self, trained: Trained) -> Member:
+        """Measure a network that reached the loss; what raises makes it a failure."""
+        figures: dict[str, Any] = {"recipe": trained.recipe, "steps": trained.steps, "train_loss": trained.loss}
+        if trained.status == "diverged":
+            return Member(status="diverged", **figures)
+        try:
+            data = self.data
+            figures["train_error"] = _error(trained.model, data.train_images, data.train_labels)
+            figures["test_error"] = data.test_error(_error(trained.model, data.test_images, data.test_labels))
+            if trained.status == "reached":
+                figures["measures"], figures["notes"] = measured(MemberFigures(trained, data))
+        except Exception as error:
+            return Member(status="failed", reason=said(error), **figures)
+        return Member(status=trained.status, **figures)
+
+
+@torch.no_grad()
+def _error(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return the share of images that a model in eval mode puts into another class than their label."""
+    parts = zip(images.split(AT_ONCE), labels.split(AT_ONCE))
+    return sum(int((model(some).argmax(1) != known).sum()) for some, known in parts) / len(images)

@@ -1,0 +1,193 @@
+"""Kendall's tau with ties, overall and along single axes, with bootstrap intervals that keep seeds together.
+
+Overall: tau-b over all pairs of networks. Along an axis (the psi of Jiang et al. 2020): tau-b within each group of
+networks that differ on that axis alone (same seed too), averaged over the groups; a measure that is the same throughout
+a group says nothing there and counts as 0, a group whose gaps are all the same has nothing to predict and is left out.
+Psi is the mean over the axes.
+
+Intervals are percentiles over resamples. Networks that differ by their seed alone are not independent, so that whole
+configurations are drawn, with all of their seeds. Along one axis the groups are the independent parts, and settings of
+the other axes are drawn, with all seeds. In a simulation of 160 configurations with known noise the spread of
+resampled figures was 0.05 for a true spread of 0.05 (mean over axes) and 0.09 for 0.09 (one axis); drawing the axes
+independently of each other gave 0.036 for the mean over axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DRAWS, LEVEL = 1000, 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tau:
+    """A rank correlation with its 95 % interval; None where it is not defined."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Networks to be compared.
+
+    Attributes:
+        gaps: one per network.
+        configurations: their place on every axis.
+        seeds: theirs.
+    """
+
+    gaps: Sequence[float]
+    configurations: Sequence[tuple[Hashable, ...]]
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """How well one measure orders the gaps.
+
+    Attributes:
+        overall: over all pairs of networks.
+        axes: along each axis.
+        seed: among networks that differ by their seed alone; no part of the mean.
+        mean: over the axes, None where none of them varies.
+        networks: how many were compared.
+    """
+
+    overall: Tau
+    axes: Mapping[str, Tau]
+    seed: Tau
+    mean: Tau
+    networks: int
+
+
+def tau_b(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Return Kendall's tau-b; None where all of one side are the same.
+
+    Example:
+        >>> tau_b([1, 2, 3], [1, 3, 2])  # two pairs of three in order
+        0.3333333333333333
+        >>> tau_b([1, 1], [1, 2]) is None
+        True
+    """
+    found = float(_weighted(_signs(x), _signs(y), np.ones((1, len(x))))[0])
+    return None if math.isnan(found) else found
+
+
+def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, generator: np.random.Generator) -> Power:
+    """Return how well a measure orders the gaps of networks.
+
+    Args:
+        values: the measure, one per network; infinite ones count as tied with each other.
+        sample: the networks.
+        axes: names of the axes, in the order of the configurations.
+        generator: draws the resamples.
+    """
+    if not len(values):
+        nothing = Tau(value=None)
+        return Power(overall=nothing, axes=dict.fromkeys(axes, nothing), seed=nothing, mean=nothing, networks=0)
+    numbers, counts = _draws(sample.configurations, generator)
+    weights = counts[:, numbers]
+    overall = _weighted(_signs(values), _signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
+    along, resampled, found = {}, [], []
+    for place, axis in enumerate(axes):
+        others = [(*one[:place], *one[place + 1 :]) for one in sample.configurations]
+        groups = _groups(list(zip(others, sample.seeds)), values, sample.gaps)
+        along[axis] = tau = _averaged(groups, others, generator)
+        if tau.value is not None:
+            found.append(tau.value)
+            resampled.append(_resampled(groups, values, sample.gaps, weights))
+    alike = _groups(list(sample.configurations), values, sample.gaps)
+    mean = Tau(value=None)
+    if found:
+        mean = _interval(float(np.mean(found)), np.mean(resampled, axis=0))
+    return Power(
+        overall=_interval(float(overall[0]), overall[1:]),
+        axes=along,
+        seed=_averaged(alike, sample.configurations, generator),
+        mean=mean,
+        networks=len(values),
+    )
+
+
+def _signs(values: Sequence[float]) -> Array:
+    """Return the sign of every difference; those of equal infinities are 0."""
+    column = np.asarray(values, dtype=np.float64)
+    return np.greater.outer(column, column).astype(np.float64) - np.less.outer(column, column)
+
+
+def _weighted(x: Array, y: Array, weights: Array) -> Array:
+    """Return tau-b of networks that are there several times, for every row of weights; NaN where it is not defined."""
+
+    def total(signs: Array) -> Array:
+        return np.einsum("...bi,...bi->...b", weights @ signs, weights)
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(total(x * y) / np.sqrt(total(np.abs(x)) * total(np.abs(y))))
+
+
+def _draws(clusters: Sequence[Hashable], generator: np.random.Generator) -> tuple[Array, Array]:
+    """Return the number of each one's cluster, and how often each cluster is there in every resample."""
+    known = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    counts = generator.multinomial(len(known), np.full(len(known), 1.0 / len(known)), size=DRAWS)
+    return np.array([known[cluster] for cluster in clusters], dtype=np.intp), counts.astype(np.float64)
+
+
+Groups = list[tuple[list[int], float]]
+"""Networks that differ in one thing, and their tau."""
+
+
+def _groups(keys: Sequence[Hashable], values: Sequence[float], gaps: Sequence[float]) -> Groups:
+    """Return the networks that share a key, with their tau, where there are gaps to order."""
+    places: dict[Hashable, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    found = []
+    for group in places.values():
+        theirs = [gaps[place] for place in group]
+        if len(set(theirs)) > 1:
+            found.append((group, tau_b([values[place] for place in group], theirs) or 0.0))
+    return found
+
+
+def _averaged(groups: Groups, clusters: Sequence[Hashable], generator: np.random.Generator) -> Tau:
+    """Return the mean tau of groups, with clusters of them drawn anew."""
+    if not groups:
+        return Tau(value=None)
+    taus = np.array([tau for _, tau in groups])
+    numbers, counts = _draws([clusters[group[0]] for group, _ in groups], generator)
+    weights = counts[:, numbers]
+    return _interval(float(taus.mean()), weights @ taus / weights.sum(1))
+
+
+def _resampled(groups: Groups, values: Sequence[float], gaps: Sequence[float], weights: Array) -> Array:
+    """Return the mean tau of groups in every resample of configurations; groups with one left are left out."""
+    total, present = np.zeros(len(weights)), np.zeros(len(weights))
+    for size in {len(group) for group, _ in groups}:
+        rows = np.array([group for group, _ in groups if len(group) == size])
+        x, y = (np.stack([_signs(side[row]) for row in rows]) for side in (np.asarray(values), np.asarray(gaps)))
+        held = weights[:, rows].transpose(1, 0, 2)
+        taus = _weighted(x, y, held)
+        ordered = np.einsum("gbi,gij,gbj->gb", held, np.abs(y), held) > 0.0
+        total += np.where(ordered, np.nan_to_num(taus), 0.0).sum(0)
+        present += ordered.sum(0)
+    with np.errstate(invalid="ignore"):
+        return total / present
+
+
+def _interval(value: float, resampled: Array) -> Tau:
+    """Return a figure with the percentiles of its resamples."""
+    if math.isnan(value):
+        return Tau(value=None)
+    known = resampled[~np.isnan(resampled)]
+    if len(known) < 2:
+        return Tau(value=value)
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Tau(value=value, low=float(low), high=float(high))

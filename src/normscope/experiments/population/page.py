@@ -1,0 +1,199 @@
+"""What a reader sees of a population: the verdict, a chart of tau by measure, and the tables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from statistics import fmean
+
+from ...report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
+from .kendall import Tau
+from .measures import MEASURES
+from .member import Member
+from .prediction import Prediction
+from .recipes import AXES
+from .words import figured, population, surest, verdict
+
+CAPTION = (
+    "Kendall's tau of each measure with the gap: 1 is the order of the gaps, -1 its reverse, 0 no relation. Mean: of "
+    "the taus along single axes, where one hyperparameter alone changes (Psi of Jiang et al. 2020); overall: over all "
+    "pairs of networks. Intervals are at 95 %, from resamples of whole configurations with their seeds."
+)
+
+
+def prediction_document(prediction: Prediction, *, brief: bool = False) -> Document:
+    """Return the report of a population."""
+    blocks: list[Block] = [
+        Text(heading="" if brief else "What predicts the gap", body=verdict(prediction), lead=True),
+        Steps(items=tuple(surest(prediction))),
+        Text(body=population(prediction)),
+        *([] if brief else _chart(prediction)),
+        _brief_table(prediction) if brief else _table(prediction),
+        *_left_out(prediction),
+        *(Text(body=f"Note: {note}.") for note in prediction.notes),
+    ]
+    if not brief:
+        blocks += [
+            Text(heading="What the measures are", folded=True), _measures(prediction),
+            Text(heading="Gap by hyperparameter", folded=True), _by_value(prediction),
+            Text(heading="All networks", folded=True), _networks(prediction),
+        ]  # fmt: skip
+    return Document(title=f"What predicts generalization on {prediction.name}", blocks=tuple(blocks))
+
+
+def _number(tau: Tau) -> float | None:
+    return None if tau.value is None else round(tau.value, 2)
+
+
+def _chart(prediction: Prediction) -> list[Block]:
+    known = [(name, found.mean) for name, found in prediction.powers.items() if found.mean.value is not None]
+    if not known:
+        return []
+    series = (
+        Series(
+            name="95 % interval",
+            style="spans",
+            values=tuple(mean.low for _, mean in known),
+            until=tuple(mean.high for _, mean in known),
+        ),
+        Series(name="mean over axes", style="marks", values=tuple(mean.value for _, mean in known)),
+        Series(
+            name="over all pairs",
+            style="marks",
+            values=tuple(prediction.powers[name].overall.value for name, _ in known),
+            faint=True,
+        ),
+    )
+    return [
+        Chart(
+            labels=tuple(name for name, _ in known),
+            series=series,
+            title="How well each measure orders the gaps",
+            axis="Kendall's tau",
+            sideways=True,
+            rules=(("no relation", 0.0),),
+            caption="Right of zero a larger figure goes with a larger gap.",
+        )
+    ]
+
+
+def _brief_table(prediction: Prediction) -> Table:
+    """Return narrow columns, for a terminal."""
+    short = {"batch_size": "batch", "lr": "lr", "weight_decay": "decay", "normalizer": "norm"}
+    columns = (
+        Column(title="measure", kind="name"),
+        Column(title="mean over axes", kind="name"),
+        Column(title="overall", kind="number"),
+        *(Column(title=short.get(axis, axis), kind="number") for axis in AXES),
+    )
+    rows = tuple(
+        (
+            name,
+            figured(found.mean),
+            _number(found.overall),
+            *(_number(found.axes[axis]) for axis in AXES),
+        )
+        for name, found in prediction.powers.items()
+    )
+    return Table(columns=columns, rows=rows, caption=CAPTION)
+
+
+def _table(prediction: Prediction) -> Table:
+    ends = (
+        Column(title="from", kind="number", help="of the 95 % interval"),
+        Column(title="to", kind="number", help="of the 95 % interval"),
+    )
+    columns = (
+        Column(title="measure", kind="name"),
+        Column(title="mean over axes", kind="number"),
+        *ends,
+        Column(title="overall", kind="number", help="over all pairs of networks"),
+        *ends,
+        *(Column(title=title, kind="number", help="where this alone changes") for title in AXES.values()),
+        Column(title="seed", kind="number", help="where the seed alone changes; no part of the mean"),
+        Column(title="networks", kind="count"),
+    )
+    rows = tuple(
+        (
+            name,
+            *_with_ends(found.mean),
+            *_with_ends(found.overall),
+            *(_number(found.axes[axis]) for axis in AXES),
+            _number(found.seed),
+            found.networks,
+        )
+        for name, found in prediction.powers.items()
+    )
+    return Table(title="Kendall's tau with the gap", columns=columns, rows=rows, caption=CAPTION)
+
+
+def _with_ends(tau: Tau) -> tuple[float | None, float | None, float | None]:
+    low, high = (None if end is None else round(end, 2) for end in (tau.low, tau.high))
+    return _number(tau), low, high
+
+
+def _left_out(prediction: Prediction) -> list[Block]:
+    """Return what was left out, by normalizer and reason."""
+    reasons: dict[tuple[str, str, str], int] = {}
+    for member in prediction.members:
+        if member.status != "reached":
+            key = (member.recipe.normalizer, member.status, member.reason)
+            reasons[key] = reasons.get(key, 0) + 1
+    columns = (
+        Column(title="normalizer", kind="name"),
+        Column(title="networks", kind="count"),
+        Column(title="what happened"),
+        Column(title="why"),
+    )
+    rows = tuple((kind, count, status, why) for (kind, status, why), count in reasons.items())
+    return [Table(title="What was left out", columns=columns, rows=rows)] if rows else []
+
+
+def _measures(prediction: Prediction) -> Table:
+    columns = (Column(title="measure", kind="name"), Column(title="kind"), Column(title="what it is"))
+    known = ((name, MEASURES[name]) for name in prediction.powers if name in MEASURES)
+    return Table(columns=columns, rows=tuple((name, one.group, one.about) for name, one in known))
+
+
+def _by_value(prediction: Prediction) -> Table:
+    """Return the mean gap of the networks with each value of each axis."""
+    columns = (
+        Column(title="axis", kind="name"),
+        Column(title="value", kind="name"),
+        Column(title="networks", kind="count"),
+        Column(title="mean gap", kind="percent"),
+        Column(title="reached the loss", kind="percent"),
+    )
+    rows = []
+    for axis, title in AXES.items():
+        groups: dict[Hashable, list[Member]] = {}
+        for member in prediction.members:
+            groups.setdefault(getattr(member.recipe, axis), []).append(member)
+        for value, members in sorted(groups.items(), key=lambda item: str(item[0]).rjust(9)):
+            gaps = [m.gap for m in members if m.status == "reached" and m.gap is not None]
+            rows.append((title, str(value), len(gaps), fmean(gaps) if gaps else None, len(gaps) / len(members)))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _networks(prediction: Prediction) -> Table:
+    columns = (
+        *(Column(title=title, kind="name") for title in AXES.values()),
+        Column(title="seed", kind="count"),
+        Column(title="status"),
+        Column(title="steps", kind="count"),
+        Column(title="training loss", kind="number"),
+        Column(title="training error", kind="percent"),
+        Column(title="gap", kind="percent"),
+    )
+    rows = tuple(
+        (
+            *map(str, member.recipe.configuration),
+            member.recipe.seed,
+            member.status,
+            member.steps,
+            member.train_loss,
+            member.train_error,
+            member.gap,
+        )
+        for member in prediction.members
+    )
+    return Table(columns=columns, rows=rows)
