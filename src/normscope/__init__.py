@@ -21,6 +21,7 @@ from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
 from .diagnosis.result import Audit
+from .experiments.claims import Claims, claims
 from .geometry.flatness import Flatness, flatness
 from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
@@ -44,6 +45,7 @@ __all__ = [
     "Bracket",
     "Check",
     "Choice",
+    "Claims",
     "DataBracket",
     "Domain",
     "Evidence",
@@ -71,6 +73,7 @@ __all__ = [
     "certified_radius",
     "check",
     "choose",
+    "claims",
     "curve",
     "domain",
     "flatness",

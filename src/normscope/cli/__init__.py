@@ -12,6 +12,7 @@ from . import (
     audit,
     check,
     choose,
+    claims,
     compare,
     cost,
     curvature,
@@ -21,6 +22,7 @@ from . import (
     lipschitz,
     ops,
     radius,
+    reproduce,
     show,
     symmetries,
     verify,
@@ -38,7 +40,8 @@ app = typer.Typer(
     "ns.certified_radius(model, x, y), ns.symmetries(model, batch), ns.hessian(model, loss_fn, loader), "
     "ns.spectral_norm(layer, input_shape=...), "
     "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
-    "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder).",
+    "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder), "
+    "ns.claims().",
 )
 app.command()(demo.demo)
 app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)
@@ -54,6 +57,8 @@ app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
 app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
+app.command(help=reproduce.HELP, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
+app.command(help=claims.HELP, epilog=claims.EXAMPLES)(claims.claims)
 app.command()(ops.ops)
 
 

@@ -83,6 +83,8 @@ class Experiment:
         claims: judged by the figures.
         draw: tables and charts of the measured jobs.
         stored: whether the ledger of claims reads its committed full result, because it takes too long to compute.
+        shares: the name of the experiment whose measured jobs this one judges and draws, so that they are run once;
+            settings, `jobs` and `measure` are then those of that one. Empty for jobs of its own.
     """
 
     name: str
@@ -96,3 +98,4 @@ class Experiment:
     claims: tuple[Claim, ...]
     draw: Callable[[Settings, Mapping[Job, Measured]], Sequence[Block]]
     stored: bool = False
+    shares: str = ""

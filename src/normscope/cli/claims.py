@@ -1,0 +1,51 @@
+"""`normscope claims`: the ledger of the papers' claims, from the command line."""
+
+from __future__ import annotations
+
+import json as plain_json
+from typing import Annotated
+
+import typer
+
+from ..experiments.claims import claims as judge
+from ..report.terminal import print_document
+from .lines import say_written
+from .options import Html
+from .targets import check_targets
+
+HELP = """Judge every claim of the papers on normalization by computation, and print the ledger.
+
+One row per claim: where it stands, the claim in our words, the verdict (holds, holds with correction, fails, depends on
+convention, not testable), the computed evidence and the command that computes it again. Fast claims are computed just
+now (under a minute on two cores); those of long experiments come from figures that are kept in the package, with day,
+commit and machine. No verdict is written down anywhere: other figures would give another one.
+
+NAMES are experiments, as in `normscope reproduce`; left out, all.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope claims
+normscope claims than --html claims.html
+normscope claims --json > claims.json
+```
+"""
+
+
+def claims(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which.", show_default=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON, a list of objects.")] = False,
+    html: Html = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,
+) -> None:
+    """Judge the claims (its help is HELP)."""
+    check_targets(html)
+    found = judge(names or (), workers=workers)
+    if html is not None:
+        found.to_html(html)
+    if json:
+        typer.echo(plain_json.dumps(found.to_json(), indent=1, allow_nan=False))
+        return
+    print_document(found.document(brief=True))
+    say_written(html)

@@ -1,0 +1,70 @@
+"""`normscope reproduce`: run the experiments of the papers, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..experiments.registry import registered
+from ..experiments.reproducing import reproduce as run
+from ..report.document import Column, Document, Table
+from ..report.terminal import print_document
+from .lines import say_written
+from .options import Html, Json
+from .targets import check_targets
+
+HELP = """Run the experiments of the papers on normalization, and judge their claims by what comes out.
+
+Without a name the experiments are listed. NAME is one of them, the beginning of several (`than`), or `all`.
+`--quick`, the default, takes seconds each and the embedded digits; `--full` has the settings of the paper and may take
+hours and a GPU: the results of these runs are kept in the package, and `normscope claims` reads them.
+
+With `--folder` every finished job is one line of JSON there, and results, tables (CSV) and pictures (SVG) are written
+beside them. A run that was killed goes on from there with the same command.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope reproduce all --quick --html reproduction.html
+normscope reproduce than.figure1 --full --data ~/data --folder runs/than
+normscope reproduce akbar --engine ray
+```
+
+`--data` is a folder with `cifar-10-batches-py/` and `MNIST/raw/`.
+"""
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which.", show_default=False)] = None,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Settings of the paper, or small ones.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with MNIST and CIFAR-10, where they are needed.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keep finished jobs and results here, to go on from.")] = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
+    ] = "local",
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,
+    html: Html = None,
+    json: Json = None,
+) -> None:
+    """Run experiments (its help is HELP)."""
+    if not names:
+        print_document(_listing())
+        return
+    check_targets(html, json)
+    found = run(names, full=full, data=data, folder=folder, engine=engine, workers=workers)
+    if html is not None:
+        found.to_html(html)
+    if json is not None:
+        found.to_json(json)
+    print_document(found.document(brief=True))
+    say_written(html, json, folder)
+
+
+def _listing() -> Document:
+    columns = (Column(title="name", kind="name"), Column(title="what it is"), Column(title="claims", kind="count"))
+    rows = tuple((one.name, one.title, len(one.claims)) for one in registered().values())
+    caption = "Run one with normscope reproduce NAME, or all of them with normscope reproduce all."
+    return Document(title="Experiments", blocks=(Table(columns=columns, rows=rows, caption=caption),))

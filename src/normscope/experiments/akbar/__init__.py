@@ -1,0 +1,5 @@
+"""Akbar's paper on the geometry of normalization: its experiments."""
+
+from ..base import Experiment
+
+EXPERIMENTS: tuple[Experiment, ...] = ()

@@ -1,0 +1,116 @@
+"""`claims`: the ledger of the papers' claims, each judged by figures that the program computed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from typing import Any
+
+from ..core.files import write_text
+from ..report.document import Document, Text
+from ..report.shown import Shown
+from .base import Experiment, Judgement, Verdict
+from .registry import chosen, source_of
+from .reproducing import reproduce
+from .reproduction import JudgedClaim, Reproduction, command, row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims(Shown):
+    """The ledger: one row per claim. Prints as a table; `to_html` writes a page, `to_json` a list of objects.
+
+    Attributes:
+        rows: the claims, in the order of the papers.
+    """
+
+    rows: tuple[JudgedClaim, ...]
+
+    def __iter__(self) -> Iterator[JudgedClaim]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, id: str) -> JudgedClaim:
+        for one in self.rows:
+            if one.id == id:
+                return one
+        raise KeyError(id)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+        """Return one object per claim, and write the list to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data = [one.to_json() for one in self.rows]
+        if path is not None:
+            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return data
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the report; `brief` for a terminal."""
+        from .page import ABOUT, claims_table, tally
+
+        lead = Text(heading="" if brief else "What held", body=tally(self.rows), lead=True)
+        table = claims_table(self.rows, brief=brief, commands=not brief)
+        return Document(title="Claims of the papers", blocks=(lead, *([] if brief else [Text(body=ABOUT)]), table))
+
+
+def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
+    """Judge the claims of the papers.
+
+    Fast ones are computed just now; those of long experiments come from the figures of runs that are kept in the
+    package, with day, commit and machine. Verdicts are computed in either case.
+
+    Args:
+        names: of experiments, as in `normscope reproduce`; none for all.
+        workers: processes on this machine; 0 for none, None for one a core.
+
+    Returns:
+        One row per claim: `id`, `source`, `where`, `claim`, `verdict`, `evidence`, `command`.
+
+    Raises:
+        InputError: there is no such experiment.
+    """
+    wanted = chosen(names)
+    live = [one.name for one in wanted if not one.stored]
+    ran = {one.name: one for one in reproduce(live, workers=workers).items} if live else {}
+    found = [_rows(one, ran.get(one.name)) for one in wanted]
+    return Claims(rows=tuple(claim for rows in found for claim in rows))
+
+
+def stored(experiment: Experiment) -> Reproduction | None:
+    """Return the result of an experiment that is kept in the package; None if there is none.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    place = files(__package__) / "stored" / f"{source_of(experiment).name}.json"
+    if not place.is_file():
+        return None
+    with as_file(place) as path:
+        held = Reproduction.from_json(path)
+    return Reproduction(
+        experiment=experiment,
+        full=held.full,
+        settings=held.settings,
+        measured=held.measured,
+        failed=held.failed,
+        origin=held.origin,
+    )
+
+
+def _rows(experiment: Experiment, ran: Reproduction | None) -> tuple[JudgedClaim, ...]:
+    result = ran or stored(experiment)
+    if result is not None:
+        return result.claims
+    run = command(experiment, full=True)
+    missing = Judgement(Verdict.NOT_TESTABLE, f"there is no stored result: run `{run}`")
+    return tuple(row(claim, run, missing, {}) for claim in experiment.claims)

@@ -1,0 +1,113 @@
+"""What a reader sees of a reproduction: the verdicts first, then each experiment with its figures and pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..report.document import Block, Column, Document, Table, Text
+from ..report.words import counted
+from .base import Verdict
+from .reproduction import JudgedClaim, Reproduction
+
+ABOUT = (
+    "Every verdict is computed: the program compares the figures of its own run with what the claim says, and other "
+    "figures would give another verdict. `holds with correction` means that the statement is true once a condition or "
+    "a constant that it lacks is added; `depends on convention` that it is true for one reading of its words and false "
+    "for another."
+)
+
+
+def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False, notes: Sequence[str] = ()) -> Document:
+    """Return the report of experiments that were run."""
+    rows = [claim for one in items for claim in one.claims]
+    title = f"Reproduction of {items[0].experiment.title}" if len(items) == 1 else "Reproduction of the papers"
+    blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
+    if not brief:
+        blocks.append(Text(body=ABOUT))
+    if rows:
+        blocks.append(claims_table(rows, brief=brief))
+    blocks += [Text(body=f"Note: {note}.") for note in notes]
+    for one in items:
+        blocks += _unfinished(one) if brief else _section(one, folded=len(items) > 1)
+    return Document(title=title, blocks=tuple(blocks))
+
+
+def tally(rows: Sequence[JudgedClaim]) -> str:
+    """Return how many claims have each verdict, in a sentence."""
+    if not rows:
+        return "These experiments judge no claim."
+    counts = Counter(row.verdict for row in rows)
+    parts = [f"{counts[verdict]} {_SAID[verdict]}" for verdict in Verdict if counts[verdict]]
+    return f"Of {counted(len(rows), 'claim')}: {', '.join(parts)}."
+
+
+_SAID = {
+    Verdict.HOLDS: "hold as written",
+    Verdict.CORRECTED: "hold with a correction",
+    Verdict.FAILS: "fail",
+    Verdict.CONVENTION: "depend on the convention",
+    Verdict.NOT_TESTABLE: "could not be tested",
+}
+
+
+def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: bool = False) -> Table:
+    """Return claims as a table.
+
+    Args:
+        rows: the claims.
+        brief: fewer columns, for a terminal.
+        commands: with what recomputes each, and where a stored figure comes from.
+    """
+    columns = [
+        Column(title="claim" if brief else "id", kind="name"),
+        *([] if brief else [Column(title="source"), Column(title="where"), Column(title="claim")]),
+        Column(title="verdict", kind="name"),
+        Column(title="evidence"),
+        *([Column(title="computed again by", kind="name"), Column(title="from")] if commands else []),
+    ]
+    body = tuple(
+        (
+            row.id,
+            *(() if brief else (row.source, row.where, row.claim)),
+            str(row.verdict),
+            row.evidence,
+            *((row.command, origin_text(row.origin)) if commands else ()),
+        )
+        for row in rows
+    )
+    return Table(columns=tuple(columns), rows=body)
+
+
+def origin_text(origin: object) -> str:
+    """Return where a stored result comes from; empty for what was computed just now."""
+    held = dict(origin) if isinstance(origin, dict) else {}
+    named = {"commit": f"commit {held.get('commit')}", "torch": f"torch {held.get('torch')}"}
+    return ", ".join(named.get(key, held[key]) for key in ("date", "commit", "machine", "torch") if key in held)
+
+
+def _section(one: Reproduction, *, folded: bool) -> list[Block]:
+    kind = "with the settings of the paper" if one.full else "with quick settings"
+    origin = origin_text(dict(one.origin))
+    blocks: list[Block] = [
+        Text(heading=one.experiment.title, body=one.experiment.about, folded=folded),
+        Text(body=f"`{one.command}`, {kind}" + (f" ({origin})." if origin else ".")),
+        *one.drawn(),
+        Table(
+            title="Figures that the verdicts are computed from",
+            columns=(Column(title="figure", kind="name"), Column(title="value", kind="number")),
+            rows=tuple(one.figures.items()),
+        ),
+        Table(
+            title="Settings",
+            columns=(Column(title="setting", kind="name"), Column(title="value")),
+            rows=tuple((name, str(value)) for name, value in one.settings.items()),
+        ),
+    ]
+    return blocks + _unfinished(one)
+
+
+def _unfinished(one: Reproduction) -> list[Block]:
+    columns = (Column(title="job", kind="name"), Column(title="why"))
+    rows = tuple(one.failed.items())
+    return [Table(title=f"What did not finish of {one.name}", columns=columns, rows=rows)] if rows else []

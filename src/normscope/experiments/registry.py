@@ -1,0 +1,52 @@
+"""Every experiment by its name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from ..core.errors import InputError
+from .base import Experiment
+
+
+@functools.cache
+def registered() -> Mapping[str, Experiment]:
+    """Return all experiments by name, in the order of the papers; their files load when this is first called.
+
+    Raises:
+        ValueError: two have the same name, two claims have the same id, or jobs are shared with an unknown experiment.
+    """
+    from . import akbar, beyond, digest, than
+
+    every = (*than.EXPERIMENTS, *digest.EXPERIMENTS, *akbar.EXPERIMENTS, *beyond.EXPERIMENTS)
+    found = {one.name: one for one in every}
+    ids = [claim.id for one in every for claim in one.claims]
+    if len(found) != len(every) or len(set(ids)) != len(ids):
+        raise ValueError("two experiments have the same name, or two claims the same id")
+    for one in every:
+        if one.shares and (one.shares not in found or found[one.shares].shares):
+            raise ValueError(f"{one.name} shares the jobs of {one.shares}, which has none of its own")
+    return found
+
+
+def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
+    """Return experiments by name; `all`, or no name, for every one, and `than` for all whose names begin with `than.`.
+
+    Raises:
+        InputError: there is no experiment of a name.
+    """
+    every = registered()
+    if not names or "all" in names:
+        return tuple(every.values())
+    found: dict[str, Experiment] = {}
+    for name in names:
+        meant = [every[name]] if name in every else [one for key, one in every.items() if key.startswith(f"{name}.")]
+        if not meant:
+            raise InputError(f"there is no experiment {name!r}: it is all, or one of {', '.join(every)}")
+        found |= {one.name: one for one in meant}
+    return tuple(found.values())
+
+
+def source_of(experiment: Experiment) -> Experiment:
+    """Return the experiment whose jobs are measured for this one: itself, as a rule."""
+    return registered()[experiment.shares] if experiment.shares else experiment

@@ -1,0 +1,215 @@
+"""`Reproduction`: what the jobs of an experiment measured, what that comes to, and the claims judged by it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..core.errors import InputError, said
+from ..core.files import read_json, write_text
+from ..core.plain import plain, revived
+from ..report.document import Block
+from ..report.shown import Shown
+from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from .registry import registered
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim:
+    """One row of the ledger of claims.
+
+    Attributes:
+        id, source, where: which claim.
+        claim: it in our words.
+        verdict: what became of it, as the code's comparison of the figures has it.
+        evidence: the computed figures, in a sentence.
+        command: what computes them again.
+        origin: day, commit, machine and versions of a stored result; empty for one that was computed just now.
+    """
+
+    id: str
+    source: str
+    where: str
+    claim: str
+    verdict: Verdict
+    evidence: str
+    command: str
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        names = ("id", "source", "where", "claim", "verdict", "evidence", "command")
+        return {name: str(getattr(self, name)) for name in names} | (
+            {"origin": dict(self.origin)} if self.origin else {}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Shown):
+    """An experiment that was run. Prints as tables; `to_html` writes a page, `to_json` a file to keep.
+
+    Attributes:
+        experiment: which.
+        full: whether with the settings of the paper, not the quick ones.
+        settings: of the jobs.
+        measured: what each finished job measured.
+        failed: why the others did not finish, by job.
+        origin: day, commit, machine and versions.
+    """
+
+    experiment: Experiment
+    full: bool
+    settings: Settings
+    measured: Mapping[Job, Measured]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the experiment."""
+        return self.experiment.name
+
+    @property
+    def command(self) -> str:
+        """What runs it again."""
+        return command(self.experiment, full=self.full)
+
+    @cached_property
+    def _computed(self) -> tuple[Figures, str]:
+        """The figures, and why there are none."""
+        try:
+            found = self.experiment.figures(self.settings, self.measured)
+        except (KeyError, ValueError, ZeroDivisionError, IndexError, TypeError) as error:
+            if not self.failed:
+                raise
+            first, why = next(iter(self.failed.items()))
+            return {}, f"{len(self.failed)} of its jobs did not finish (`{first}`: {why}; {said(error)})"
+        return {name: float(value) for name, value in found.items() if not math.isnan(value)}, ""
+
+    @property
+    def figures(self) -> Figures:
+        """What the measured jobs come to; a figure that is no number is left out."""
+        return self._computed[0]
+
+    @property
+    def claims(self) -> tuple[JudgedClaim, ...]:
+        """The claims with their verdicts, computed from the figures."""
+        why = self._computed[1]
+        return tuple(
+            row(one, self.command, judged(one, self.figures, why), self.origin if self.experiment.stored else {})
+            for one in self.experiment.claims
+        )
+
+    def drawn(self) -> Sequence[Block]:
+        """Return tables and charts of what was measured; nothing where jobs that they need did not finish."""
+        try:
+            return self.experiment.draw(self.settings, self.measured) if self.measured else ()
+        except (KeyError, ValueError, IndexError, TypeError):
+            if not self.failed:
+                raise
+            return ()
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        jobs = [{"kind": job.kind, "seed": job.seed, "measured": found} for job, found in self.measured.items()]
+        data = plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "type": "reproduction",
+                "name": self.name,
+                "full": self.full,
+                "origin": dict(self.origin),
+                "settings": dict(self.settings),
+                "figures": dict(self.figures),
+                "claims": [claim.to_json() for claim in self.claims],
+                "failed": dict(self.failed),
+                "jobs": jobs,
+            }
+        )
+        if path is not None:
+            write_text(path, json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Reproduction:
+        """Return the reproduction that `to_json` wrote; its figures and verdicts are computed anew.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: there is no reproduction of this version, or of an experiment that is not known.
+        """
+        data = source if isinstance(source, Mapping) else read_json(source)
+        known = registered()
+        if (
+            not isinstance(data, Mapping)
+            or data.get("type") != "reproduction"
+            or data.get("schema_version") != SCHEMA_VERSION
+            or data.get("name") not in known
+        ):
+            raise InputError("that holds no reproduction of this version: write one with normscope reproduce --folder")
+        try:
+            return cls(
+                experiment=known[data["name"]],
+                full=bool(data["full"]),
+                settings=revived(dict(data["settings"])),
+                measured={Job(one["kind"], one["seed"]): revived(one["measured"]) for one in data["jobs"]},
+                failed=dict(data["failed"]),
+                origin=dict(data["origin"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"that is a damaged reproduction ({said(error)})") from error
+
+    def document(self, *, brief: bool = False) -> Any:
+        """Return the report; `brief` for a terminal."""
+        from .page import reproduction_document
+
+        return reproduction_document((self,), brief=brief)
+
+
+def command(experiment: Experiment, *, full: bool) -> str:
+    """Return the command that runs an experiment."""
+    return f"normscope reproduce {experiment.name}{' --full' if full else ''}"
+
+
+def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:
+    """Return a claim's verdict; one whose figures were not measured is not testable.
+
+    Args:
+        claim: to judge.
+        figures: what was computed.
+        why: there are none.
+    """
+    try:
+        return claim.judge(figures)
+    except KeyError as error:
+        return Judgement(Verdict.NOT_TESTABLE, why or f"the figure {error.args[0]!r} was not measured in this run")
+
+
+def row(claim: Claim, run: str, judgement: Judgement, origin: Mapping[str, str]) -> JudgedClaim:
+    """Return a claim as a row of the ledger."""
+    return JudgedClaim(
+        id=claim.id,
+        source=claim.source,
+        where=claim.where,
+        claim=claim.text,
+        verdict=judgement.verdict,
+        evidence=judgement.evidence,
+        command=run,
+        origin=origin,
+    )

@@ -1,0 +1,74 @@
+"""Blocks of a document as files of their own: tables as CSV, charts and curves as SVG with legend and colours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from importlib.resources import files
+
+from ..core.markup import escaped
+from .document import Chart, Circle, Curves, Table
+from .drawing import tag
+from .svg import chart_svg, swatch
+from .svg_circle import circle_svg
+from .svg_curves import curve_swatch, curves_svg
+
+WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
+"""Pixels of the picture from left to right, above the plot, between lines of the legend; names in one of its lines."""
+DRAWN = re.compile(r"\.normscope (svg (\.|text)|svg\.curves|\.[sd]\d |\.happened)")
+"""Lines of the style sheet that colour what is drawn."""
+
+
+def table_csv(table: Table) -> str:
+    """Return a table as CSV: its headings, then its rows as they are; what was not measured is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.title for column in table.columns])
+    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    return text.getvalue()
+
+
+def picture(block: Chart | Curves | Circle) -> str:
+    """Return one SVG file with its title, its legend and its style sheet; empty if there is nothing to draw."""
+    if isinstance(block, Chart):
+        drawn, legend = chart_svg(block), [(swatch(one, k), one.name) for k, one in enumerate(block.series)]
+    elif isinstance(block, Curves):
+        drawn, legend = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
+    else:
+        drawn, legend = circle_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.paths)]
+    if not drawn:
+        return ""
+    height = float(drawn.partition(' height="')[2].partition('"')[0])
+    names = []
+    for index, (small, name) in enumerate(legend):
+        x, y = 20 + (index % ACROSS) * WIDTH / ACROSS, TOP + height + 14 + index // ACROSS * LINE
+        names += [_at(small, x, y - 11), tag("text", escaped(name), x=x + 28, y=y)]
+    whole = TOP + height + 14 + (-(-len(legend) // ACROSS)) * LINE
+    return tag(
+        "svg",
+        f"<style><![CDATA[{_styles()}]]></style>",
+        tag("rect", width=WIDTH, height=whole, fill="#ffffff"),
+        tag("text", escaped(block.title), x=20, y=24, class_="label"),
+        _at(drawn, 0, TOP),
+        *names,
+        xmlns="http://www.w3.org/2000/svg",
+        class_="normscope",
+        font_family="sans-serif",
+        width=WIDTH,
+        height=whole,
+        viewBox=f"0 0 {WIDTH:g} {whole:g}",
+    )
+
+
+def _styles() -> str:
+    """Return what of the page's style sheet speaks of pictures; nothing that sizes them."""
+    sheets = files("normscope.report") / "templates"
+    lines = (sheets / "style.css").read_text(encoding="utf-8").splitlines()
+    drawn = (line for line in lines if DRAWN.match(line))
+    return "\n".join((f".normscope {{ {(sheets / 'light.css').read_text(encoding='utf-8')} }}", *drawn))
+
+
+def _at(svg: str, x: float, y: float) -> str:
+    """Return a picture at a place inside another."""
+    return svg.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" ', 1)

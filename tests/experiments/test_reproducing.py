@@ -1,0 +1,248 @@
+"""Running experiments: results, what goes on after an interruption, what failed, files, the ledger of claims."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import normscope as ns
+from normscope.core.errors import InputError
+from normscope.experiments import claims as claims_module
+from normscope.experiments import registry, reproducing, reproduction
+from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from normscope.experiments.reproducing import reproduce
+from normscope.experiments.reproduction import Reproduction, judged
+from normscope.report.document import Block, Column, Curve, Curves, Table
+
+measured: list[str] = []
+
+
+def _measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    measured.append(job.key)
+    if job.kind == settings.get("broken"):
+        raise RuntimeError("the machine is on fire")
+    return {"square": job.seed**2, "none": math.nan, "huge": (math.inf, 1.0), "in": folder is not None}
+
+
+def _figures(settings: Settings, found: Mapping[Job, Measured]) -> Figures:
+    squares = [one["square"] for one in found.values()]
+    figures = {"largest": float(max(squares)), "nothing": math.nan, "count": float(len(squares))}
+    return figures | ({"late": 1.0} if Job("b", 3) in found else {})
+
+
+def _draw(settings: Settings, found: Mapping[Job, Measured]) -> list[Block]:
+    columns = (Column(title="job", kind="name"), Column(title="square", kind="number"))
+    rows = tuple((job.key, one["square"]) for job, one in found.items())
+    points = tuple((float(job.seed), float(one["square"])) for job, one in found.items() if job.kind == "a")
+    return [Table(columns=columns, rows=rows), Curves(curves=(Curve(name="<a>", points=points),), title="S & q")]
+
+
+def _large(figures: Figures) -> Judgement:
+    verdict = Verdict.HOLDS if figures["largest"] > 5 else Verdict.FAILS
+    return Judgement(verdict, f"the largest square is {figures['largest']:g}")
+
+
+CLAIMS = (
+    Claim(id="toy.large", source="Toy", where="Lemma 0", text="squares grow", judge=_large),
+    Claim(
+        id="toy.nan", source="Toy", where="p. 1", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['nothing']}")
+    ),
+    Claim(id="toy.late", source="Toy", where="p. 2", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['late']}")),
+)
+TOY = Experiment(
+    name="toy.one",
+    title="Squares",
+    about="Numbers are squared.",
+    quick={"kinds": ("a", "b"), "seeds": 4},
+    full={"kinds": ("a", "b"), "seeds": 9},
+    jobs=lambda settings: [Job(kind, seed) for kind in settings["kinds"] for seed in range(settings["seeds"])],
+    measure=_measure,
+    figures=_figures,
+    claims=CLAIMS,
+    draw=_draw,
+)
+SHARING = Experiment(
+    **{name: getattr(TOY, name) for name in ("about", "quick", "full", "jobs", "measure", "figures", "draw")},
+    name="toy.two",
+    title="The same squares",
+    claims=(Claim(id="toy.two", source="Toy", where="Figure 2", text="", judge=_large),),
+    shares="toy.one",
+)
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
+    """Let two toys be all experiments that there are."""
+    measured.clear()
+    every = {TOY.name: TOY, SHARING.name: SHARING}
+    for module in (registry, reproducing, reproduction):
+        monkeypatch.setattr(module, "registered", lambda: every)
+    return every
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, toys: dict[str, Experiment], kind: str) -> None:
+    """Let all jobs of a kind fail."""
+    changed = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+    toys["toy.one"] = Experiment(**changed | {"quick": {**TOY.quick, "broken": kind}})
+
+
+class TestRuns:
+    def test_jobs_are_measured_once_also_where_two_experiments_share_them(self) -> None:
+        found = reproduce(["toy"], workers=0)
+        assert len(measured) == 8
+        assert [one.name for one in found.items] == ["toy.one", "toy.two"]
+        assert found["toy.one"].figures == found["toy.two"].figures == {"largest": 9.0, "count": 8.0, "late": 1.0}
+
+    def test_sharing_alone_runs_the_jobs_of_the_other(self) -> None:
+        found = reproduce(["toy.two"], workers=0)
+        assert len(measured) == 8
+        assert found.claims[0].verdict == Verdict.HOLDS
+
+    def test_a_claim_without_its_figure_is_not_testable_and_says_which(self) -> None:
+        rows = {row.id: row for row in reproduce(["toy.one"], workers=0).claims}
+        assert rows["toy.nan"].verdict == Verdict.NOT_TESTABLE
+        assert "'nothing'" in rows["toy.nan"].evidence
+
+    def test_full_has_other_settings(self) -> None:
+        found = reproduce(["toy.one"], full=True, workers=0)
+        assert len(measured) == 18
+        assert found["toy.one"].command == "normscope reproduce toy.one --full"
+
+    def test_an_unknown_name_is_an_error_that_lists_the_known(self) -> None:
+        with pytest.raises(InputError, match=r"toy\.one, toy\.two"):
+            reproduce(["tay"])
+
+    def test_a_folder_of_data_reaches_the_jobs_and_stays_out_of_the_result(self, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+        seen = []
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        spy = Experiment(**held | {"measure": lambda s, j, f: seen.append(s["data_folder"]) or _measure(s, j, f)})
+        monkeypatch.setattr(reproducing, "registered", lambda: {"toy.one": spy})
+        found = reproduce(["toy.one"], data=tmp_path, workers=0)
+        assert set(seen) == {str(tmp_path)}
+        assert str(tmp_path) not in json.dumps(found.to_json())
+
+
+class TestFailures:
+    def test_a_job_that_raises_is_named_and_the_others_count(self, monkeypatch: pytest.MonkeyPatch, toys) -> None:  # type: ignore[no-untyped-def]
+        broken(monkeypatch, toys, "b")
+        found = reproduce(["toy.one"], workers=0)["toy.one"]
+        assert len(found.failed) == 4
+        assert "on fire" in found.failed["b seed=0"]
+        verdicts = {row.id: row.verdict for row in found.claims}
+        assert verdicts == {
+            "toy.large": Verdict.HOLDS,
+            "toy.nan": Verdict.NOT_TESTABLE,
+            "toy.late": Verdict.NOT_TESTABLE,
+        }
+        assert "on fire" in str(found)
+
+    def test_where_nothing_finished_no_claim_is_testable(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"quick": {"kinds": ("a",), "seeds": 2, "broken": "a"}})
+        rows = reproduce(["toy.one"], workers=0).claims
+        assert {row.verdict for row in rows} == {Verdict.NOT_TESTABLE}
+        assert "on fire" in rows[0].evidence
+
+    def test_failed_jobs_are_tried_again(self, tmp_path: Path, monkeypatch, toys) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+
+        def falls(settings: Settings, job: Job, folder: Path | None) -> Measured:
+            raise RuntimeError("once")
+
+        toys["toy.one"] = Experiment(**held | {"measure": falls})
+        assert len(reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"].failed) == 8
+        toys["toy.one"] = TOY
+        assert reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"].failed == {}
+
+
+class TestFolder:
+    def test_a_run_goes_on_and_gives_the_same(self, tmp_path: Path) -> None:
+        first = reproduce(["toy.one"], folder=tmp_path, workers=0)
+        lines = (tmp_path / "toy.one" / "runs.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "toy.one" / "runs.jsonl").write_text("".join(lines[:5]))
+        measured.clear()
+        again = reproduce(["toy.one"], folder=tmp_path, workers=0)
+        assert len(measured) == 3
+        one, other = (made["toy.one"].to_json() | {"origin": {}} for made in (first, again))
+        assert one == other
+
+    def test_other_settings_are_refused(self, tmp_path: Path) -> None:
+        reproduce(["toy.one"], folder=tmp_path, workers=0)
+        with pytest.raises(InputError, match="seeds"):
+            reproduce(["toy.one"], full=True, folder=tmp_path, workers=0)
+
+    def test_results_tables_and_pictures_are_written(self, tmp_path: Path) -> None:
+        made = reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"]
+        place = tmp_path / "toy.one"
+        read = Reproduction.from_json(place / "result.json")
+        assert read.to_json() == made.to_json()
+        assert (place / "table1.csv").read_text().splitlines()[1:3] == ["a seed=0,0", "a seed=1,1"]
+        assert "largest,9.0" in (place / "figures.csv").read_text()
+        picture = (place / "picture2.svg").read_text()
+        import xml.etree.ElementTree as tree
+
+        assert tree.fromstring(picture).tag.endswith("svg")
+        assert "&lt;a&gt;" in picture
+        assert "--d0" in picture
+
+    def test_what_was_read_is_judged_anew(self) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        for job in data["jobs"]:
+            job["measured"]["square"] = 0
+        assert Reproduction.from_json(data).claims[0].verdict == Verdict.FAILS
+
+    @pytest.mark.parametrize("change", [{"type": "choice"}, {"name": "toy.three"}, {"jobs": 3}, {"schema_version": 9}])
+    def test_damaged_results_are_refused(self, change: dict[str, object]) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        with pytest.raises(InputError):
+            Reproduction.from_json({**data, **change})
+
+
+class TestLedger:
+    def test_live_claims_have_what_the_json_promises(self) -> None:
+        rows = ns.claims(workers=0).to_json()
+        assert [row["id"] for row in rows] == ["toy.large", "toy.nan", "toy.late", "toy.two"]
+        assert all(
+            set(row) == {"id", "source", "where", "claim", "verdict", "evidence", "command"}
+            and all(isinstance(value, str) for value in row.values())
+            for row in rows
+        )
+        assert rows[0]["verdict"] == "holds"
+        assert rows[0]["command"] == "normscope reproduce toy.one"
+
+    def test_a_missing_stored_result_is_not_testable_and_names_the_command(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        [row] = [row for row in ns.claims(["toy.one"], workers=0) if row.id == "toy.large"]
+        assert row.verdict == Verdict.NOT_TESTABLE
+        assert "normscope reproduce toy.one --full" in row.evidence
+        assert not measured
+
+    def test_stored_results_are_judged_with_where_they_come_from(self, tmp_path: Path, monkeypatch, toys) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        (tmp_path / "stored").mkdir()
+        reproduce(["toy.one"], workers=0)["toy.one"].to_json(tmp_path / "stored" / "toy.one.json")
+        monkeypatch.setattr(claims_module, "files", lambda _: tmp_path)
+        measured.clear()
+        row = ns.claims(["toy.one"], workers=0)["toy.large"]
+        assert not measured
+        assert row.verdict == Verdict.HOLDS
+        assert set(row.origin) >= {"date", "commit", "machine"}
+        assert row.to_json()["origin"]["torch"]
+
+    def test_it_prints_and_has_a_page(self) -> None:
+        found = ns.claims(workers=0)
+        assert "toy.large" in str(found)
+        assert "the largest square is 9" in found.to_html()
+        assert "2 hold as written" in str(found) or "3 hold as written" in str(found)
+
+
+def test_judged_leaves_other_errors_alone() -> None:
+    wrong = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, str(1 / f["zero"])))
+    with pytest.raises(ZeroDivisionError):
+        judged(wrong, {"zero": 0.0})

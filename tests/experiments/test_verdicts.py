@@ -1,0 +1,105 @@
+"""No verdict is written by hand: of every claim there are figures that change it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from normscope.experiments.base import Claim, Figures, Judgement, Verdict
+from normscope.experiments.claims import stored
+from normscope.experiments.registry import registered
+from normscope.experiments.reproduction import judged
+
+CLAIMS = [(claim, one) for one in registered().values() for claim in one.claims]
+TRIES = 3000
+
+
+class Asked(Mapping[str, float]):
+    """Figures that have a number under every name, and remember which were asked for."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.held: dict[str, float] = {}
+        self._draw = draw
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self.held:
+            simple = self._draw.choice((0.0, 1.0, -1.0, 0.5, 2.0, 100.0))
+            wide = self._draw.choice((-1, 1)) * 10.0 ** self._draw.uniform(-12, 12)
+            self.held[name] = self._draw.choice((simple, wide))
+        return self.held[name]
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def tried(claim: Claim, figures: Figures) -> Judgement | None:
+    """Return a judgement; None where figures make no sense to it."""
+    try:
+        return claim.judge(figures)
+    except (KeyError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def verdicts(claim: Claim) -> set[Verdict]:
+    """Return the verdicts that random figures come to."""
+    draw = random.Random(0)
+    found: set[Verdict] = set()
+    for _ in range(TRIES):
+        judgement = tried(claim, Asked(draw))
+        if judgement is not None:
+            found.add(judgement.verdict)
+        if len(found - {Verdict.NOT_TESTABLE}) > 1:
+            break
+    return found - {Verdict.NOT_TESTABLE}
+
+
+@pytest.mark.parametrize("claim", [claim for claim, _ in CLAIMS], ids=lambda claim: claim.id)
+def test_other_figures_give_another_verdict(claim: Claim) -> None:
+    assert len(verdicts(claim)) > 1
+
+
+@pytest.mark.parametrize(
+    "name", [one.name for one in registered().values() if one.stored and stored(one) is not None], ids=str
+)
+def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
+    result = stored(registered()[name])
+    assert result is not None
+    for claim in result.experiment.claims:
+        first = judged(claim, result.figures)
+        others = (tried(claim, changed) for changed in altered(result.figures))
+        flipped = any(other is not None and other.verdict != first.verdict for other in others)
+        assert flipped or first.verdict == Verdict.NOT_TESTABLE, claim.id
+
+
+def altered(figures: Figures) -> Iterator[dict[str, float]]:
+    """Yield figures with one of them, or all, made something else."""
+    for change in (
+        lambda x: -x,
+        lambda x: 0.0,
+        lambda x: x * 1e9,
+        lambda x: x / 1e9,
+        lambda x: x + 1e3,
+        lambda x: x - 1e3,
+    ):
+        for name, value in figures.items():
+            yield {**figures, name: change(value)}
+        yield {name: change(value) for name, value in figures.items()}
+
+
+def test_a_verdict_written_by_hand_is_found() -> None:
+    fixed = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['a']}"))
+    assert len(verdicts(fixed)) == 1
+
+
+def test_every_claim_says_what_where_and_whose() -> None:
+    for claim, one in CLAIMS:
+        assert all((claim.source, claim.where, claim.text, one.title, one.about)), claim.id
+        assert claim.id == claim.id.lower()
