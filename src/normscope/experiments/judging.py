@@ -63,6 +63,21 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
     )
 
 
+def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgement:
+    """Judge whether medians over seeds, one for each reading of a claim, lie above a value.
+
+    `depends on convention` where one reading holds and another is broken; `not testable` where some are not decided.
+    """
+    held, broken = [one.low > above for one in found], [one.high <= above for one in found]
+    if any(held) and any(broken):
+        return Judgement(Verdict.CONVENTION, evidence)
+    if all(held) or all(broken):
+        return Judgement(Verdict.HOLDS if all(held) else Verdict.FAILS, evidence)
+    return Judgement(
+        Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: {found[0].count} seeds do not decide it."
+    )
+
+
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     """Return the median of values with an interval that holds the true median in 95 % of all cases, as figures.
 

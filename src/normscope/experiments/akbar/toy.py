@@ -17,8 +17,8 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..judging import by_convention, decided, judged, read, spread
 
 RATES, NORMS = (0.01, 0.1, 1.0), (0.3, 1.0, 3.0)
-QUICK: Settings = {"seeds": 5, "points": 100, "steps": 2000, "rates": RATES, "norms": NORMS}
-FULL: Settings = {**QUICK, "seeds": 40}
+QUICK: Settings = {"seeds": 5, "points": 100, "steps": 1000, "rates": RATES, "norms": NORMS}
+FULL: Settings = {**QUICK, "seeds": 40, "steps": 2000}
 EPS = 1e-12
 FLOW = Job("flow")
 ANGLE = math.pi / 6
