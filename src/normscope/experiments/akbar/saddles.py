@@ -15,14 +15,15 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import Spread, decided, judged, read, spread
 
-QUICK: Settings = {"seeds": 4, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
+QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
 FULL: Settings = {**QUICK, "seeds": 24, "steps": 2000}
 WIDTHS = (2, 8, 1)
 KINDS = {"batch": "with BatchNorm", "none": "without"}
 BATCHES = {"whole": "whole data", "small": "small batches"}
 ESCAPED = 0.8
 """Share of the loss of units that stay alike, below which a run has left the saddle."""
-POINTS = 60
+POINTS, EVERY = 60, 5
+"""Of a curve; steps between looks at the loss."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -39,15 +40,15 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     near, (on, spread_on) = runs["near"][0], runs["on"]
     level = on[-1]  # the loss of a network whose units stay alike
     below = near < ESCAPED * level
-    first = torch.where(below.any(0), below.double().argmax(0), settings["steps"] + 1).double()
-    every = max(1, settings["steps"] // POINTS)
+    first = torch.where(below.any(0), EVERY * below.double().argmax(0), settings["steps"] + 1).double()
+    every = max(1, len(near) // POINTS)
     return {
         "escaped after": first.tolist(),
         "level": level.tolist(),
         "last": near[-1].tolist(),
         "apart from exactly alike": spread_on.tolist(),
         "course": near[::every].median(dim=1).values.tolist(),
-        "every": every,
+        "every": EVERY * every,
     }
 
 
@@ -63,9 +64,10 @@ def _course(
             networks.parameters[name] = alike + apart * value
     order = torch.Generator().manual_seed(11)
     courses = []
-    for _ in range(settings["steps"] + 1):
-        with torch.no_grad():
-            courses.append(torch.func.vmap(F.mse_loss)(networks(x), y).nan_to_num(math.inf, math.inf))
+    for step in range(settings["steps"] + 1):
+        if step % EVERY == 0:
+            with torch.no_grad():
+                courses.append(torch.func.vmap(F.mse_loss)(networks(x), y).nan_to_num(math.inf, math.inf))
         rows = torch.randperm(settings["samples"], generator=order)[: settings["batch"]]
         if size == "whole":
             rows = torch.arange(settings["samples"])
