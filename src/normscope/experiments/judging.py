@@ -13,6 +13,9 @@ ROUNDING = 1e-9
 """Relative differences below it count as rounding of float64."""
 CONFIDENCE = 0.975
 """Of each end of an interval for a median."""
+FEWEST = 6
+"""Values from which there is such an interval."""
+TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing: the full version has more."
 MEDIAN, LOW, HIGH, COUNT = ".median", ".low", ".high", ".seeds"
 """Endings of the names of the figures that `spread` makes."""
 
@@ -52,6 +55,8 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
         evidence: what was seen, in words.
     """
     assert (above is None) != (below is None)
+    if found.count < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
     held = found.low > above if above is not None else found.high < (below or 0.0)
     broken = found.high <= above if above is not None else found.low >= (below or 0.0)
     if held or broken:
@@ -68,6 +73,8 @@ def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgeme
 
     `depends on convention` where one reading holds and another is broken; `not testable` where some are not decided.
     """
+    if min(one.count for one in found) < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
     held, broken = [one.low > above for one in found], [one.high <= above for one in found]
     if any(held) and any(broken):
         return Judgement(Verdict.CONVENTION, evidence)

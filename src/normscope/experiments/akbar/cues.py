@@ -15,7 +15,7 @@ from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, spread
 
 QUICK: Settings = {"seeds": 3, "steps": 120, "rate": 0.1, "samples": 300, "batch": 60, "tests": 2000}
-FULL: Settings = {**QUICK, "seeds": 24, "steps": 600}
+FULL: Settings = {**QUICK, "seeds": 20, "steps": 400}
 INPUTS, WIDTH = 10, 20
 KINDS = {
     "none": "without",

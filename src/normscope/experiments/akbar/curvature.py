@@ -17,7 +17,7 @@ from ..ensembles import Ensemble, Normalizer, chain, norms
 from ..judging import decided, judged, read, readings, spread
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
-FULL: Settings = {**QUICK, "seeds": 24, "spectra": 24, "steps": 1000}
+FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
 INPUTS, WIDTHS = 5, (5, 10, 10, 1)
 CONVERGED = 0.1
 """Share of the first loss below which a run counts as converged."""
@@ -154,7 +154,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
                     (float(step * told["every"]), math.log10(max(value, 1e-300)))
                     for step, value in enumerate(told[name][place])
                 ]
-                if kind == "none" or place == same and not label:
+                if kind == "none" or (place == same and not label):
                     curves.append(Curve(name=KINDS[kind] + label, points=tuple(points)))
         blocks.append(
             Curves(
@@ -175,7 +175,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         for kind, label in KINDS.items()
     )
     blocks.append(
-        Curves(title="The last loss by learning rate", curves=lasts, axis="log10 of the median", along="log2 of the rate")
+        Curves(
+            title="The last loss by learning rate", curves=lasts, axis="log10 of the median", along="log2 of the rate"
+        )
     )
     columns = [Column(title="network", kind="name")]
     columns += [Column(title=t, kind="number") for t in ("largest eigenvalue", "condition number", "zeros", "gradient")]

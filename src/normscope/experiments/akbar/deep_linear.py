@@ -17,7 +17,7 @@ from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, readings, spread
 
 QUICK: Settings = {"seeds": 3, "spectra": 1, "steps": 200, "rates": (0.01, 0.1), "samples": 64, "far": 0.3}
-FULL: Settings = {**QUICK, "seeds": 24, "spectra": 12, "steps": 3000, "rates": (0.003, 0.01, 0.03, 0.1, 0.3)}
+FULL: Settings = {**QUICK, "seeds": 20, "spectra": 10, "steps": 1500, "rates": (0.003, 0.01, 0.03, 0.1)}
 WIDTHS = (6, 6, 6, 6, 6, 1)
 REACHED = 0.01
 """Excess over the least squares, as a share of the variance, at which the optimum counts as reached."""
@@ -163,7 +163,9 @@ def _convex(figures: Figures) -> Judgement:
     ratio = read(figures, "ratio.condition")
     ours, theirs = (figures[f"{kind}.condition.median"] for kind in ("batch", "none"))
     return decided(
-        ratio, above=1.0, evidence=f"The condition number without zeros is {ours:.3g} with BatchNorm and {theirs:.3g} without."
+        ratio,
+        above=1.0,
+        evidence=f"The condition number without zeros is {ours:.3g} with BatchNorm and {theirs:.3g} without.",
     )
 
 

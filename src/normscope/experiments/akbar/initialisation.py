@@ -15,7 +15,7 @@ from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import by_convention, judged, read, spread
 
 QUICK: Settings = {"seeds": 3, "steps": 150, "rates": (1e-2, 1e-1), "scales": (0.03, 1.0, 30.0), "samples": 128}
-FULL: Settings = {**QUICK, "seeds": 24, "steps": 1000, "rates": (1e-4, 1e-3, 1e-2, 1e-1, 1.0)}
+FULL: Settings = {**QUICK, "seeds": 20, "steps": 500, "rates": (1e-3, 1e-2, 1e-1, 1.0)}
 WIDTHS = (5, 16, 16, 16, 16, 1)
 LEARNT = 0.5
 """Share of the targets' variance below which a run counts as having learnt."""
@@ -98,7 +98,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             ]
             curves.append(Curve(name=f"{label}, weights times {scale}", points=tuple(points)))
             for rate, last in zip(settings["rates"], told["last"]):
-                rows.append((label, scale, rate, sum(one < LEARNT for one in last) / len(last), spread("x", last)["x.median"]))
+                rows.append(
+                    (label, scale, rate, sum(one < LEARNT for one in last) / len(last), spread("x", last)["x.median"])
+                )
     columns = (
         Column(title="network", kind="name"),
         Column(title="weights times", kind="name"),

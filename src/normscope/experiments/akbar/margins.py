@@ -19,7 +19,7 @@ from ..judging import by_convention, judged, read, readings, spread
 
 QUICK: Settings = {"seeds": 3, "measured": 1, "steps": 300, "rate": 0.1, "samples": 300, "tests": 2000, "draws": 4}
 QUICK = {**QUICK, "batches": (60, 300)}
-FULL: Settings = {**QUICK, "seeds": 24, "measured": 12, "steps": 2000, "draws": 10}
+FULL: Settings = {**QUICK, "seeds": 20, "measured": 8, "steps": 1200, "draws": 10}
 INPUTS, WIDTHS = 50, (50, 20, 1)
 LEVELS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Standard deviations of the noise, and sizes relative to each group of weights."""
@@ -143,7 +143,13 @@ def _details(settings: Settings, networks: Ensemble, seed: int, x: Tensor, y: Te
     classes = (y[seed] > 0).long()
     found = margins(network, (x[seed], classes))
     flat = flatness(
-        network, "cross_entropy", (x[seed], classes), levels=LEVELS, draws=settings["draws"], sharpness=False, mode="eval"
+        network,
+        "cross_entropy",
+        (x[seed], classes),
+        levels=LEVELS,
+        draws=settings["draws"],
+        sharpness=False,
+        mode="eval",
     )
     over = found.normalised("global") if "global" in found.log10_constants else ()
     return {
@@ -200,7 +206,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         for kind, label in KINDS.items():
             for moment in MOMENTS:
                 told = measured[_job(kind, size)]["moments"][moment].values()
-                middle = [spread("x", [one[name] for one in told])["x.median"] for name in ("step", "margin", "accuracy")]
+                middle = [
+                    spread("x", [one[name] for one in told])["x.median"] for name in ("step", "margin", "accuracy")
+                ]
                 rows.append((label, size, moment, len(told) / settings["seeds"], *middle))
     columns = (
         Column(title="network", kind="name"),
@@ -247,7 +255,9 @@ def _larger_margin(figures: Figures) -> Judgement:
     found += [read(figures, f"{size}.ratio.margin over the constant") for size in SIZES]
     places = [f"{size} batches, {moment}" for size in SIZES for moment in MOMENTS]
     places += [f"{size} batches, over the Lipschitz constant" for size in SIZES]
-    told = "; ".join(f"{place}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})" for place, one in zip(places, found))
+    told = "; ".join(
+        f"{place}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})" for place, one in zip(places, found)
+    )
     return readings(found, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {told}.")
 
 

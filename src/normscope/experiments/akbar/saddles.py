@@ -16,7 +16,7 @@ from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import Spread, decided, judged, read, spread
 
 QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
-FULL: Settings = {**QUICK, "seeds": 24, "steps": 2000}
+FULL: Settings = {**QUICK, "seeds": 20, "steps": 2000}
 WIDTHS = (2, 8, 1)
 KINDS = {"batch": "with BatchNorm", "none": "without"}
 BATCHES = {"whole": "whole data", "small": "small batches"}
@@ -36,7 +36,9 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     name, size = job.kind.split(", ")
     kind: Normalizer = "batch" if name == "batch" else "none"
     x, y = _task(settings)
-    runs = {label: _course(settings, kind, size, x, y, apart) for label, apart in (("near", settings["apart"]), ("on", 0.0))}
+    runs = {
+        label: _course(settings, kind, size, x, y, apart) for label, apart in (("near", settings["apart"]), ("on", 0.0))
+    }
     near, (on, spread_on) = runs["near"][0], runs["on"]
     level = on[-1]  # the loss of a network whose units stay alike
     below = near < ESCAPED * level
@@ -80,9 +82,7 @@ def _course(
 def _task(settings: Settings) -> tuple[Tensor, Tensor]:
     """Return points of the plane and the product of the signs of their coordinates: one unit cannot fit it."""
     drawn = [
-        torch.randn(
-            settings["samples"], 2, generator=torch.Generator().manual_seed(50_000 + seed), dtype=torch.float64
-        )
+        torch.randn(settings["samples"], 2, generator=torch.Generator().manual_seed(50_000 + seed), dtype=torch.float64)
         for seed in range(settings["seeds"])
     ]
     x = torch.stack(drawn)
@@ -97,7 +97,9 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
         whole, small = (measured[Job(f"{kind}, {size}")] for size in ("whole", "small"))
         for size, told in (("whole", whole), ("small", small)):
             found |= spread(f"{kind}.{size}.escaped after", told["escaped after"])
-            found[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in told["escaped after"]) / len(told["level"])
+            found[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in told["escaped after"]) / len(
+                told["level"]
+            )
             found[f"{kind}.{size}.apart from exactly alike"] = max(told["apart from exactly alike"])
         saved[kind] = [w / max(s, 1.0) for w, s in zip(whole["escaped after"], small["escaped after"])]
         found |= spread(f"{kind}.saved by small batches", saved[kind])
@@ -139,8 +141,7 @@ def _noise(figures: Figures) -> Judgement:
     return _if_left(
         figures,
         more,
-        f"Small batches shorten the way out {ours} times with BatchNorm and {theirs} times without: a ratio of "
-        f"{more}.",
+        f"Small batches shorten the way out {ours} times with BatchNorm and {theirs} times without: a ratio of {more}.",
     )
 
 

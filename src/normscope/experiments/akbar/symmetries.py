@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...geometry.symmetries import symmetries
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, judged
+from ..judging import judged
 from ..single import single
 
 SETTINGS: Settings = {"inputs": 4, "width": 6, "batch": 16, "eps": 1e-5, "no eps": 1e-13, "factor": 3.0, "seed": 0}
@@ -133,7 +133,9 @@ def _gradients(generator: torch.Generator) -> dict[str, float]:
         hat = ((z - mean) / spread).detach()
 
         def form(delta: Tensor, *, index: bool, axis: int = axis, hat: Tensor = hat) -> Tensor:
-            turned = hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)
+            turned = (
+                hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)
+            )
             return (delta - delta.mean(axis, keepdim=True) - turned) / spread  # noqa: B023
 
         size = true.norm()

@@ -90,10 +90,12 @@ def _descend(w: Tensor, x: Tensor, y: Tensor, rate: Tensor, steps: int, *, norma
 def _told(path: Tensor, norm: float) -> dict[str, object]:
     norms = path.norm(dim=2)
     away = torch.atan2(path[..., 1], path[..., 0]) - ANGLE
-    away = torch.atan2(away.sin(), away.cos()).abs()
+    signed = torch.atan2(away.sin(), away.cos())
+    away = signed.abs()
     aligned = (away < ALIGNED).double()
     first = torch.where(aligned.amax(0) > 0, aligned.argmax(0), len(path))
-    back = (away[1:] - away[:-1]).clamp(min=0.0).sum(0)  # how far it turns the wrong way
+    moves = (signed[1:] - signed[:-1]) * (signed[-1] - signed[0]).sign()
+    back = (-moves).clamp(min=0.0).sum(0)  # how far it turns back on its way
     radial = (norms[1:] - norms[:-1]).abs().sum(0)
     turned = (norms[:-1] * (away[1:] - away[:-1]).abs()).sum(0)
     every = max(1, (len(path) - 1) // 100)
@@ -102,7 +104,7 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
         "growth": (norms[-1] / norm).tolist(),
         "aligned after": first.double().tolist(),
         "last angle": away[-1].tolist(),
-        "wrong turns": back.tolist(),
+        "turned back": back.tolist(),
         "radial share": (radial / (radial + turned)).tolist(),
         "path": [
             [[float(a), float(r)] for a, r in zip(away[::every, k], norms[::every, k] / norm)]
@@ -162,7 +164,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     found = {f"flow.{name}": value for name, value in flows.items()}
     for job in (Job("batch"), Job("none")):
         for place, told in measured[job].items():
-            for name in ("change", "growth", "aligned after", "wrong turns", "radial share", "last angle"):
+            for name in ("change", "growth", "aligned after", "turned back", "radial share", "last angle"):
                 found |= spread(f"{job.kind}.{place}.{name}", told[name])
     return found
 
@@ -185,7 +187,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         for kind, paths in ((kind, measured[Job(kind)][place]["path"]) for kind in names)
     )
     columns = [Column(title="rate, first norm", kind="name"), Column(title="network", kind="name")]
-    columns += [Column(title=t, kind="number") for t in ("largest change of norm", "last norm over first", "aligned after")]
+    columns += [
+        Column(title=t, kind="number") for t in ("largest change of norm", "last norm over first", "aligned after")
+    ]
     rows = []
     for job in (Job("batch"), Job("none")):
         for place_, told in measured[job].items():
@@ -239,7 +243,8 @@ def _decay(figures: Figures) -> Judgement:
 def _noise(figures: Figures) -> Judgement:
     cosine = figures["flow.small batches"]
     return judged(
-        cosine > 1e-6, f"The largest cosine between w and the gradient of a batch of 8 is {cosine:.1g}: each is orthogonal."
+        cosine > 1e-6,
+        f"The largest cosine between w and the gradient of a batch of 8 is {cosine:.1g}: each is orthogonal.",
     )
 
 
@@ -268,11 +273,11 @@ def _regardless(figures: Figures) -> Judgement:
 
 
 def _arc(figures: Figures) -> Judgement:
-    wrong, radial = read(figures, "batch.0.1 1.wrong turns"), read(figures, "batch.0.1 1.radial share")
+    wrong, radial = read(figures, "batch.0.1 1.turned back"), read(figures, "batch.0.1 1.radial share")
     other = read(figures, "none.0.1 1.radial share")
     return judged(
         wrong.high < 0.01 and radial.high < 0.05,
-        f"With BatchNorm it turns {wrong.median:.2g} radians the wrong way and {100 * radial.median:.2g} % of its way is "
+        f"With BatchNorm it turns back by {wrong.median:.2g} radians in all, and {100 * radial.median:.2g} % of its way is "
         f"radial; without, {100 * other.median:.2g} % is.",
     )
 

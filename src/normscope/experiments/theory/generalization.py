@@ -139,9 +139,7 @@ def _corollary22(figures: Figures) -> Judgement:
 
 
 def _corollary21(figures: Figures) -> Judgement:
-    risk, right, fixed = (
-        figures[f"corollary21.{name}"] for name in ("risk", "right side", "fixed set.failed")
-    )
+    risk, right, fixed = (figures[f"corollary21.{name}"] for name in ("risk", "right side", "fixed set.failed"))
     return judged(
         risk <= right,
         f"A model that memorises its data has risk {risk:.3g} and a right side of {right:.3g}; with a set of "

@@ -75,7 +75,9 @@ def _theorem12(settings: Settings, generator: torch.Generator) -> dict[str, floa
             bound = float(sizes.norm(dim=1).max()) * math.prod(behind) * math.prod(constants)
             fixed = max(fixed, _slope(x, weights, layer, settings["eps"], statistics) / bound)
             batch = max(batch, _slope(x, weights, layer, settings["eps"], None) / bound)
-    rest = torch.stack((0.1 * torch.randn(settings["batch"], generator=generator).double(), -torch.ones(settings["batch"])))
+    rest = torch.stack(
+        (0.1 * torch.randn(settings["batch"], generator=generator).double(), -torch.ones(settings["batch"]))
+    )
     x, weight = torch.cat((torch.tensor([[0.05, 1.0]]), rest.T)).double(), torch.tensor([[1.0, 0.0]]).double()
     total = x @ weight.T
     still = [(total.mean(0) - 1.0, (total.var(0, correction=0) + settings["eps"]).sqrt())]
