@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -35,7 +36,7 @@ def chain(
         last: whether the last layer too has a normalizer behind it.
     """
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(zip(widths, widths[1:]), start=1):
+    for place, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         end = place == len(widths) - 1
         normalized = normalizer != "none" and (last or not end)
         layers.append(nn.utils.skip_init(nn.Linear, before, after, bias=bias and not normalized))

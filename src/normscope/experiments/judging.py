@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..bounds.data.order import rank_above, rank_below
@@ -20,16 +20,20 @@ MEDIAN, LOW, HIGH, COUNT = ".median", ".low", ".high", ".seeds"
 """Endings of the names of the figures that `spread` makes."""
 
 
+Judge = Callable[[Figures], Judgement]
+"""What a claim is judged by."""
+
+
 class Spread(NamedTuple):
     """A median over seeds with its interval."""
 
     median: float
     low: float
     high: float
-    count: int
+    seeds: int
 
     def __str__(self) -> str:
-        return f"{self.median:.3g} (median of {self.count} seeds, interval {self.low:.3g} to {self.high:.3g})"
+        return f"{self.median:.3g} (median of {self.seeds} seeds, interval {self.low:.3g} to {self.high:.3g})"
 
 
 def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgement:
@@ -55,7 +59,7 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
         evidence: what was seen, in words.
     """
     assert (above is None) != (below is None)
-    if found.count < FEWEST:
+    if found.seeds < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
     held = found.low > above if above is not None else found.high < (below or 0.0)
     broken = found.high <= above if above is not None else found.low >= (below or 0.0)
@@ -64,7 +68,7 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
     limit = above if above is not None else below
     return Judgement(
         Verdict.NOT_TESTABLE,
-        f"{evidence} The interval covers {limit:g}: {found.count} seeds do not decide it.",
+        f"{evidence} The interval covers {limit:g}: {found.seeds} seeds do not decide it.",
     )
 
 
@@ -73,7 +77,7 @@ def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgeme
 
     `depends on convention` where one reading holds and another is broken; `not testable` where some are not decided.
     """
-    if min(one.count for one in found) < FEWEST:
+    if min(one.seeds for one in found) < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
     held, broken = [one.low > above for one in found], [one.high <= above for one in found]
     if any(held) and any(broken):
@@ -81,7 +85,7 @@ def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgeme
     if all(held) or all(broken):
         return Judgement(Verdict.HOLDS if all(held) else Verdict.FAILS, evidence)
     return Judgement(
-        Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: {found[0].count} seeds do not decide it."
+        Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: {found[0].seeds} seeds do not decide it."
     )
 
 
@@ -111,8 +115,8 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def read(figures: Figures, name: str) -> Spread:
     """Return the median and interval that `spread` left under a name."""
-    median, low, high, count = (figures[name + ending] for ending in (MEDIAN, LOW, HIGH, COUNT))
-    return Spread(median, low, high, int(count))
+    median, low, high, seeds = (figures[name + ending] for ending in (MEDIAN, LOW, HIGH, COUNT))
+    return Spread(median, low, high, int(seeds))
 
 
 def flat(measured: Mapping[str, float]) -> dict[str, float]:

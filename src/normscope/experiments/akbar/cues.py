@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...report.document import Block, Column, Table
+from ...report.document import Block, Cell, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import decided, read, spread
+from ..judging import Judge, decided, read, spread
 
 QUICK: Settings = {"seeds": 3, "steps": 120, "rate": 0.1, "samples": 300, "batch": 60, "tests": 2000}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 400}
@@ -100,7 +100,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     """Return the accuracies."""
     columns = [Column(title="cue", kind="name"), Column(title="network", kind="name")]
     columns += [Column(title=title, kind="percent") for title in ("cue as trained", "no cue", "cue reversed")]
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for cue, label in CUES.items():
         for kind, name in KINDS.items():
             told = measured[Job(f"{kind}, {cue}")]
@@ -108,14 +108,15 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     return (Table(title="Test accuracy, medians over seeds", columns=tuple(columns), rows=tuple(rows)),)
 
 
-def _removed(cue: str, kinds: Sequence[str]) -> object:
+def _removed(cue: str, kinds: Sequence[str]) -> Judge:
     def judge(figures: Figures) -> Judgement:
         found = {kind: read(figures, f"{kind}.{cue}.lost") for kind in ("none", *kinds)}
         told = ", ".join(f"{100 * one.median:.3g} points {KINDS[kind]}" for kind, one in found.items())
         return decided(
             found[kinds[0]],
             below=UNUSED,
-            evidence=f"When the cue turns round, accuracy falls by {told}; less than {100 * UNUSED:g} points count as none.",
+            evidence=f"When the cue turns round, accuracy falls by {told}; less than {100 * UNUSED:g} points count as "
+            "none.",
         )
 
     return judge
@@ -125,7 +126,8 @@ AKBAR = "Akbar"
 CUES_OF_SCALE = Experiment(
     name="akbar.cues",
     title="Cues of scale",
-    about="A class that depends on two coordinates, and beside it a cue that is none of the task: one feature, or whole "
+    about="A class that depends on two coordinates, and beside it a cue that is none of the task: one feature, or "
+    "whole "
     "samples, three times as large in one class. Networks are tested with the cue turned round. The task is ours.",
     quick=QUICK,
     full=FULL,
@@ -140,14 +142,14 @@ CUES_OF_SCALE = Experiment(
             source=AKBAR,
             where="Section 7.2, implicit bias away from memorization",
             text="BatchNorm removes the cue of a feature that is larger in one class, so that networks do not use it.",
-            judge=_removed("feature", ("input", "batch")),  # type: ignore[arg-type]
+            judge=_removed("feature", ("input", "batch")),
         ),
         Claim(
             id="akbar.7.2.samples",
             source=AKBAR,
             where="Section 7.2, shifts of scale",
             text="BatchNorm makes networks robust to changes of the scale of samples.",
-            judge=_removed("sample", ("input", "batch", "layer input")),  # type: ignore[arg-type]
+            judge=_removed("sample", ("input", "batch", "layer input")),
         ),
     ),
 )

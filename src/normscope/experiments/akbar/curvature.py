@@ -1,7 +1,8 @@
-"""Akbar, sections 5 to 7 and experiment 2: losses, gradients, learning rates and Hessians of networks of three layers."""
+"""Akbar, sections 5 to 7 and experiment 2: losses, learning rates and Hessians of networks of three layers."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from ...geometry.hessian import hessian
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain, norms
-from ..judging import decided, judged, read, readings, spread
+from ..judging import Judge, decided, judged, read, readings, spread
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
@@ -89,7 +90,7 @@ def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | Non
     found = hessian(network, F.mse_loss, (x, y), k=1, mode="train", whole=True, rtol=1e-2)
     with torch.no_grad():
         layers = list(network.children())
-        for layer, behind in zip(layers, layers[1:]):
+        for layer, behind in itertools.pairwise(layers):
             if isinstance(behind, nn.BatchNorm1d) and isinstance(layer, nn.Linear):
                 layer.weight.mul_(SHRUNK)
     shrunk = hessian(network, F.mse_loss, (x, y), k=1, mode="train", rtol=1e-2)
@@ -200,12 +201,13 @@ def _slower(figures: Figures) -> Judgement:
     return readings(
         (same, own),
         above=1.0,
-        evidence=f"To a tenth of the loss BatchNorm takes {ours.median:.0f} iterations; without it takes {same} times as "
+        evidence=f"To a tenth of the loss BatchNorm takes {ours.median:.0f} iterations; without it takes {same} times "
+        "as "
         f"many at the same rate and {own} times at its own best rate.",
     )
 
 
-def _factor(name: str, published: float, what: str) -> object:
+def _factor(name: str, published: float, what: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         found = read(figures, f"ratio of {name}")
         close = published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0
@@ -244,7 +246,8 @@ def _spikes(figures: Figures) -> Judgement:
     return readings(
         (same, own),
         above=1.0,
-        evidence=f"The largest gradient over the first is without BatchNorm {same} times that with it at the same rate, "
+        evidence=f"The largest gradient over the first is without BatchNorm {same} times that with it at the same "
+        "rate, "
         f"and {own} times at its own best rate.",
     )
 
@@ -254,7 +257,8 @@ def _wider(figures: Figures) -> Judgement:
     return readings(
         (stable, useful),
         above=0.0,
-        evidence=f"Rates at which runs end below their start: {stable} octaves more with BatchNorm; rates at which they "
+        evidence=f"Rates at which runs end below their start: {stable} octaves more with BatchNorm; rates at which "
+        "they "
         f"converge: {useful} more.",
     )
 
@@ -268,8 +272,10 @@ AKBAR = "Akbar"
 CURVATURE = Experiment(
     name="akbar.experiment2",
     title="Experiment 2: networks of three layers",
-    about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at many "
-    "learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task nor rate: "
+    about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
+    "many "
+    "learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task nor "
+    "rate: "
     "both are ours, and the best rate is that with the smallest median loss at the end.",
     quick=QUICK,
     full=FULL,
@@ -298,14 +304,14 @@ CURVATURE = Experiment(
             source=AKBAR,
             where="Experiment 2",
             text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
-            judge=_factor("sharpness", 5.0, "The largest eigenvalue"),  # type: ignore[arg-type]
+            judge=_factor("sharpness", 5.0, "The largest eigenvalue"),
         ),
         Claim(
             id="akbar.experiment2.condition",
             source=AKBAR,
             where="Experiment 2",
             text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
-            judge=_factor("condition", 10.0, "The condition number"),  # type: ignore[arg-type]
+            judge=_factor("condition", 10.0, "The condition number"),
         ),
         Claim(
             id="akbar.experiment2.zeros",

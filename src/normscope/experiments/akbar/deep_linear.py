@@ -99,8 +99,8 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
             found |= spread(f"{kind}.{label}.reached after", told[label]["reached after"])
             reached = [one <= settings["steps"] for one in told[label]["reached after"]]
             found[f"{kind}.{label}.share"] = sum(reached) / len(reached)
-        pairs = zip(none[label]["reached after"], batch[label]["reached after"])
-        found |= spread(f"ratio.{label}.steps", [theirs / max(ours, 1.0) for theirs, ours in pairs])
+        reached_both = zip(none[label]["reached after"], batch[label]["reached after"])
+        found |= spread(f"ratio.{label}.steps", [theirs / max(ours, 1.0) for theirs, ours in reached_both])
     for name in ("condition", "sharpness", "zeros"):
         pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
         found |= spread(f"ratio.{name}", [n / b for b, n in pairs if b and n is not None])
@@ -153,8 +153,10 @@ def _saddles(figures: Figures) -> Judgement:
     return readings(
         found,
         above=1.0,
-        evidence=f"Without BatchNorm the optimum takes {found[0]} times as many steps from usual weights and {found[1]} "
-        f"times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} % of the runs "
+        evidence=f"Without BatchNorm the optimum takes {found[0]} times as many steps from usual weights and "
+        f"{found[1]} "
+        f"times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} % of the "
+        "runs "
         f"with BatchNorm, in {100 * shares[0][1]:.0f} % and {100 * shares[1][1]:.0f} % without.",
     )
 
@@ -173,7 +175,8 @@ AKBAR = "Akbar"
 DEEP_LINEAR = Experiment(
     name="akbar.deep-linear",
     title="Deep linear networks",
-    about="Linear regression with chains of five linear layers, with and without BatchNorm behind each but the last, by "
+    about="Linear regression with chains of five linear layers, with and without BatchNorm behind each but the last, "
+    "by "
     "gradient descent over all samples, each at its best of several rates.",
     quick=QUICK,
     full=FULL,

@@ -67,7 +67,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return the shares of runs that learn, at the usual rate and at the best of all rates, and after how many steps."""
+    """Return the shares of runs that learn, at the usual and at the best rate, and after how many steps."""
     found: dict[str, float] = {"seeds": float(settings["seeds"]), "steps": float(settings["steps"])}
     usual = [abs(rate - USUAL) < 1e-12 for rate in settings["rates"]].index(True)
     for kind in KINDS:
@@ -144,7 +144,8 @@ def _careless(figures: Figures) -> Judgement:
     worst = max(steps["small"].median, steps["large"].median)
     return judged(
         worst <= 2.0 * steps["usual"].median,
-        f"With BatchNorm, each at its best rate, half the variance is learnt after {steps['small'].median:.0f} steps from "
+        f"With BatchNorm, each at its best rate, half the variance is learnt after {steps['small'].median:.0f} steps "
+        "from "
         f"small, {steps['usual'].median:.0f} from usual and {steps['large'].median:.0f} from large weights.",
     )
 
@@ -153,7 +154,8 @@ AKBAR = "Akbar"
 INITIALISATION = Experiment(
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
-    about="Regression with networks of five layers from He's weights times 0.03, 1 and 30, with and without BatchNorm, by "
+    about="Regression with networks of five layers from He's weights times 0.03, 1 and 30, with and without "
+    "BatchNorm, by "
     "gradient descent over all samples at several learning rates. Task, widths and rates are ours.",
     quick=QUICK,
     full=FULL,

@@ -1,7 +1,8 @@
-"""Akbar, section 7.2 and experiment 3: margins, noise in the weights and test errors of networks 50-20-1 (figure 8.2)."""
+"""Akbar, section 7.2 and experiment 3: margins, noise and test errors of networks 50-20-1 (figure 8.2)."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,16 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import by_convention, judged, read, readings, spread
 
-QUICK: Settings = {"seeds": 3, "measured": 1, "steps": 300, "rate": 0.1, "samples": 300, "tests": 2000, "draws": 4}
-QUICK = {**QUICK, "batches": (60, 300)}
+QUICK: Settings = {
+    "seeds": 3,
+    "measured": 1,
+    "steps": 300,
+    "rate": 0.1,
+    "samples": 300,
+    "tests": 2000,
+    "draws": 4,
+    "batches": (60, 300),
+}
 FULL: Settings = {**QUICK, "seeds": 20, "measured": 8, "steps": 1200, "draws": 10}
 INPUTS, WIDTHS = 50, (50, 20, 1)
 LEVELS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -42,6 +51,7 @@ class TwoOutputs(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return two logits per sample."""
         logit = self.network(x) / 2.0
         return torch.cat((-logit, logit), dim=1)
 
@@ -162,7 +172,7 @@ def _details(settings: Settings, networks: Ensemble, seed: int, x: Tensor, y: Te
 def _level(scores: Sequence[float]) -> float:
     """Return the level of noise at which the accuracy falls below `KEPT`, interpolated."""
     points = [(0.0, 1.0), *zip(LEVELS, scores)]
-    for (low, above), (high, below) in zip(points, points[1:]):
+    for (low, above), (high, below) in itertools.pairwise(points):
         if below < KEPT:
             return low + (high - low) * (above - KEPT) / max(above - below, 1e-12)
     return LEVELS[-1]
@@ -286,7 +296,8 @@ def _flatter(figures: Figures) -> Judgement:
     return readings(
         (*raw, *scaled),
         above=1.0,
-        evidence=f"The noise at which accuracy falls below {KEPT:g} is with BatchNorm {raw[0]} times that without (small "
+        evidence=f"The noise at which accuracy falls below {KEPT:g} is with BatchNorm {raw[0]} times that without "
+        "(small "
         f"batches; whole {raw[1].median:.3g}); scaled to each group of weights, {scaled[0]} times (whole "
         f"{scaled[1].median:.3g}).",
     )
@@ -297,7 +308,8 @@ def _better(figures: Figures) -> Judgement:
     return readings(
         gains,
         above=0.0,
-        evidence=f"Test accuracy gained by BatchNorm: {gains[0]} at equal training loss and {gains[1].median:.3g} at the "
+        evidence=f"Test accuracy gained by BatchNorm: {gains[0]} at equal training loss and {gains[1].median:.3g} at "
+        "the "
         f"end with small batches, {gains[2].median:.3g} and {gains[3].median:.3g} with the whole data.",
     )
 
@@ -316,7 +328,8 @@ MARGINS = Experiment(
     name="akbar.experiment3",
     title="Experiment 3: margins and noise",
     about="Networks 50-20-1 learn the sign of a product of two coordinates by gradient descent, in small batches "
-    "and over all samples, with and without BatchNorm. The paper names no task and no end of training, on which margins depend: three moments are "
+    "and over all samples, with and without BatchNorm. The paper names no task and no end of training, on which "
+    "margins depend: three moments are "
     "compared. Networks are looked at in eval mode, with statistics of all their data.",
     quick=QUICK,
     full=FULL,

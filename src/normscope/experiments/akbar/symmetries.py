@@ -30,8 +30,8 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
             found |= {f"{kind}.{label}.{name}": value for name, value in _scaled(network, x, settings).items()}
     small = _network(settings, "layer", settings["eps"], generator)
     with torch.no_grad():
-        small[0].weight.mul_(1e-2)  # type: ignore[operator,union-attr]
-        small[0].bias.mul_(1e-2)  # type: ignore[operator,union-attr]
+        for parameter in small[0].parameters():
+            parameter.mul_(1e-2)
     found["layer.small weights.change"] = _scaled(small, x, settings)["change"]
     still = _network(settings, "batch", settings["eps"], generator).eval()
     found |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
@@ -50,7 +50,8 @@ def _network(settings: Settings, kind: str, eps: float, generator: torch.Generat
 def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, float]:
     """Return how the output, the gradient and the Hessian answer to scaling the first layer's weights and biases."""
     factor, weight, bias = settings["factor"], network[0].weight, network[0].bias
-    assert isinstance(weight, Tensor) and isinstance(bias, Tensor)
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
     start = torch.cat((weight.detach().flatten(), bias.detach()))
     size = weight.numel()
     network.requires_grad_(False)
@@ -64,10 +65,10 @@ def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, 
     def loss(given: Tensor) -> Tensor:
         return output(given).square().mean() + output(given).sum() / len(x)
 
-    gradient: Callable[[Tensor], Tensor] = torch.func.grad(loss)  # type: ignore[no-untyped-call]
+    gradient: Callable[[Tensor], Tensor] = torch.func.grad(loss)
     before, after = output(start), output(factor * start)
     slope, scaled = gradient(start), gradient(factor * start)
-    hessian: Callable[[Tensor], Tensor] = torch.func.hessian(loss)  # type: ignore[no-untyped-call]
+    hessian: Callable[[Tensor], Tensor] = torch.func.hessian(loss)
     curved = hessian(start)
     return {
         "change": float((after - before).detach().norm() / before.detach().norm()),
@@ -104,7 +105,7 @@ def _weight_norm(settings: Settings, x: Tensor, generator: torch.Generator) -> d
     def loss(v: Tensor, g: Tensor) -> Tensor:
         return (x @ weight(v, g) - target).square().mean()
 
-    of_v, of_g = torch.func.grad(loss, argnums=(0, 1))(v, g)  # type: ignore[no-untyped-call]
+    of_v, of_g = torch.func.grad(loss, argnums=(0, 1))(v, g)
     size = float(weight(v, g).norm())
     return {
         "weight norm.change as printed": float((weight(factor * v, g / factor) - weight(v, g)).norm()) / size,
@@ -128,20 +129,20 @@ def _gradients(generator: torch.Generator) -> dict[str, float]:
             else F.layer_norm(z, (columns,), scale, eps=1e-5)
         )
         (true,) = torch.autograd.grad((delta * value).sum(), z)
-        mean, variance = z.mean(axis, keepdim=True), z.var(axis, correction=0, keepdim=True)
-        spread = (variance + 1e-5).sqrt()
-        hat = ((z - mean) / spread).detach()
-
-        def form(delta: Tensor, *, index: bool, axis: int = axis, hat: Tensor = hat) -> Tensor:
-            turned = (
-                hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)
-            )
-            return (delta - delta.mean(axis, keepdim=True) - turned) / spread  # noqa: B023
-
         size = true.norm()
-        found[f"gradient.{kind} as printed"] = float((form(delta, index=kind == "batch") - true).norm() / size)
-        found[f"gradient.{kind} corrected"] = float((form(scale * delta, index=True) - true).norm() / size)
+        printed = _form(z.detach(), delta, axis, index=kind == "batch")
+        corrected = _form(z.detach(), scale * delta, axis, index=True)
+        found[f"gradient.{kind} as printed"] = float((printed - true).norm() / size)
+        found[f"gradient.{kind} corrected"] = float((corrected - true).norm() / size)
     return found
+
+
+def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:
+    """Return the printed gradient in front of a normalizer over an axis; without `index` zhat is summed over too."""
+    spread = (z.var(axis, correction=0, keepdim=True) + 1e-5).sqrt()
+    hat = (z - z.mean(axis, keepdim=True)) / spread
+    turned = hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)
+    return (delta - delta.mean(axis, keepdim=True) - turned) / spread
 
 
 def _proposition41(figures: Figures) -> Judgement:
@@ -159,7 +160,8 @@ def _corollary411(figures: Figures) -> Judgement:
     train, eps, still = (figures[f"batch.{name}.radial"] for name in ("no eps", "eps", "eval"))
     return judged(
         max(eps, still) < HELD,
-        f"The cosine between weights and gradient is {still:.2g} in eval mode, in train mode {eps:.1g} with the usual eps "
+        f"The cosine between weights and gradient is {still:.2g} in eval mode, in train mode {eps:.1g} with the usual "
+        "eps "
         f"and {train:.1g} without it.",
         corrected=train < HELD,
     )
@@ -195,7 +197,8 @@ def _table1(figures: Figures) -> Judgement:
     batch, layer = figures["table1.batch beyond"], figures["table1.layer beyond"]
     return judged(
         batch == 0.0 and layer == 0.0,
-        f"Beyond the printed ones BatchNorm has {batch:.0f} and LayerNorm {layer:.0f} degrees of freedom in front of it: "
+        f"Beyond the printed ones BatchNorm has {batch:.0f} and LayerNorm {layer:.0f} degrees of freedom in front of "
+        "it: "
         "adding one vector to every row of the weight changes nothing in front of a LayerNorm either.",
         corrected=min(batch, layer) >= 0.0,
     )
@@ -259,7 +262,8 @@ SYMMETRIES = single(
             id="akbar.equation1",
             source=AKBAR,
             where="Equation (1)",
-            text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), delta "
+            text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
+            "delta "
             "the gradient at its output.",
             judge=_equation1,
         ),

@@ -1,4 +1,4 @@
-"""Akbar, section 5 and experiment 1: one neuron in the plane, with and without BatchNorm (figures 5.1 and 8.1, left)."""
+"""Akbar, section 5 and experiment 1: one neuron in the plane (figures 5.1 and 8.1, left)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...geometry.flow import flow
 from ...report.curves import thinned
-from ...report.document import Block, Circle, Column, Curve, Curves, Table
+from ...report.document import Block, Cell, Circle, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_convention, decided, judged, read, spread
 
@@ -190,7 +190,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     columns += [
         Column(title=t, kind="number") for t in ("largest change of norm", "last norm over first", "aligned after")
     ]
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for job in (Job("batch"), Job("none")):
         for place_, told in measured[job].items():
             medians = [spread("x", told[name])["x.median"] for name in ("change", "growth", "aligned after")]
@@ -207,7 +207,8 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             title="Figure 8.1 (left): trajectories of w",
             paths=walks,
             along="angle to the optimum, in radians",
-            caption="Gradient descent with rate 0.1 from norm 1; the distance to the centre is the norm over the first.",
+            caption="Gradient descent with rate 0.1 from norm 1; the distance to the centre is the norm over the "
+            "first.",
         ),
         Curves(title="The norm along these", curves=lengths, axis="norm over the first", along="point of the path"),
         Table(title="Medians over seeds", columns=tuple(columns), rows=tuple(rows)),
@@ -218,7 +219,8 @@ def _lemma51(figures: Figures) -> Judgement:
     kept, moved, defect = (figures[f"flow.batch.{name}"] for name in ("flow", "descent", "growth defect"))
     return judged(
         max(kept, moved) < 1e-6,
-        f"Under gradient flow the squared norm moves by {kept:.1g} of itself, under gradient descent by {moved:.2g}: each "
+        f"Under gradient flow the squared norm moves by {kept:.1g} of itself, under gradient descent by {moved:.2g}: "
+        "each "
         f"step adds lr^2 norm(grad)^2, to {defect:.1g}.",
         corrected=kept < 1e-6,
     )
@@ -258,7 +260,8 @@ def _without(figures: Figures) -> Judgement:
     small, large = read(figures, "none.0.1 0.3.growth"), read(figures, "none.0.1 3.growth")
     return judged(
         small.low > 1.0 and large.high < 1.0,
-        f"From norm 0.3 it becomes {small} times as long, from norm 3 {large} times: for separable data it grows in the "
+        f"From norm 0.3 it becomes {small} times as long, from norm 3 {large} times: for separable data it grows in "
+        "the "
         "end from any start.",
     )
 
@@ -267,7 +270,8 @@ def _regardless(figures: Figures) -> Judgement:
     small, large = (read(figures, f"batch.0.1 {norm:g}.aligned after") for norm in (0.3, 3.0))
     return judged(
         large.median <= 2.0 * max(small.median, 1.0),
-        f"From norm 0.3 it takes {small.median:.0f} steps to align, from norm 3 {large.median:.0f}: the rate that acts is "
+        f"From norm 0.3 it takes {small.median:.0f} steps to align, from norm 3 {large.median:.0f}: the rate that "
+        "acts is "
         "lr/norm^2.",
     )
 
@@ -277,7 +281,8 @@ def _arc(figures: Figures) -> Judgement:
     other = read(figures, "none.0.1 1.radial share")
     return judged(
         wrong.high < 0.01 and radial.high < 0.05,
-        f"With BatchNorm it turns back by {wrong.median:.2g} radians in all, and {100 * radial.median:.2g} % of its way is "
+        f"With BatchNorm it turns back by {wrong.median:.2g} radians in all, and {100 * radial.median:.2g} % of its "
+        "way is "
         f"radial; without, {100 * other.median:.2g} % is.",
     )
 
@@ -306,7 +311,8 @@ TOY = Experiment(
             id="akbar.lemma5.1",
             source=AKBAR,
             where="Lemma 5.1",
-            text="With full-batch gradient descent or gradient flow the norm of w in front of BatchNorm stays constant.",
+            text="With full-batch gradient descent or gradient flow the norm of w in front of BatchNorm stays "
+            "constant.",
             judge=_lemma51,
         ),
         Claim(

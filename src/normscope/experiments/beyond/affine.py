@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from ...report.document import Block, Column, Table
+from ...report.document import Block, Cell, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_convention, decided, read, readings, spread
 from ..models import mlp
@@ -34,7 +35,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     network = mlp(generator=generator, normalizer=normalizer, width=settings["width"], depth=settings["depth"])  # type: ignore[arg-type]
     layers = list(network.children())
     with torch.no_grad():
-        for layer, behind in zip(layers, layers[1:]):
+        for layer, behind in itertools.pairwise(layers):
             if job.kind in SIZES and isinstance(layer, nn.Linear) and isinstance(behind, nn.BatchNorm1d):
                 layer.weight.mul_(settings["scales"][SIZES.index(job.kind)])
     if job.kind == "bare":
@@ -77,7 +78,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         Column(title="gap", kind="percent"),
     )
     keys = ("steepest", "constants", "tested", "gap")
-    rows = tuple((name, *(given[f"{kind}.{key}.median"] for key in keys)) for kind, name in names.items())
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *(given[f"{kind}.{key}.median"] for key in keys)) for kind, name in names.items()
+    )
     return (Table(title="Medians over seeds", columns=columns, rows=rows),)
 
 
@@ -85,7 +88,8 @@ def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
     return by_convention(
         (max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01),
-        f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and the "
+        f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
+        "the "
         f"gap {gap} larger; 0.1 decades and 0.01 count as no difference.",
     )
 
@@ -115,7 +119,8 @@ def _small(figures: Figures) -> Judgement:
 AFFINE = Experiment(
     name="beyond.questions",
     title="Open questions: gamma and beta, small variances",
-    about="Networks trained on 400 digits: without normalizers, with BatchNorm, with BatchNorm whose gamma and beta stay "
+    about="Networks trained on 400 digits: without normalizers, with BatchNorm, with BatchNorm whose gamma and beta "
+    "stay "
     "at 1 and 0, and with first weights that make the variances small or large.",
     quick=QUICK,
     full=FULL,

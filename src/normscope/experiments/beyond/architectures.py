@@ -30,6 +30,7 @@ class Layer(nn.Module):
         self.query, self.key = (nn.Linear(width, width) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output, of the shape of its input."""
         h = self.norm(x)
         if self.kind == "attention":
             scores = self.query(h) @ self.key(h).transpose(1, 2) / h.shape[-1] ** 0.5
@@ -49,6 +50,7 @@ class Network(nn.Module):
         self.leave = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return ten logits per image."""
         h = self.enter(x.flatten(1, 2) if self.tokens else x.flatten(1))
         h = self.blocks(h)
         logits: Tensor = self.leave(h.mean(1) if self.tokens else h)
@@ -136,7 +138,8 @@ def _carries_over(figures: Figures) -> Judgement:
 ARCHITECTURES = Experiment(
     name="beyond.architectures",
     title="Open question: skips and attention",
-    about="Chains, residual networks and attention over the rows of the image, with LayerNorm in each block and without, "
+    about="Chains, residual networks and attention over the rows of the image, with LayerNorm in each block and "
+    "without, "
     "trained on 400 digits: how much less steep normalized networks are at their data, by depth.",
     quick=QUICK,
     full=FULL,

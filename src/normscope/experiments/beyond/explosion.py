@@ -13,7 +13,7 @@ from torch import Tensor
 from ...report.document import Block, Chart, Column, Series, Table
 from ...theory.initialisation import batch_norm_growth
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import judged, read, spread
+from ..judging import Judge, judged, read, spread
 
 Activation = Literal["relu", "linear"]
 QUICK: Settings = {"seeds": 4, "width": 400, "depth": 24, "batches": (8, 16, 64)}
@@ -90,7 +90,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     return (chart, Table(title="Medians over seeds", columns=columns, rows=rows))
 
 
-def _law(kind: str) -> object:
+def _law(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         error = figures[f"{kind}.error"]
         told = "; ".join(
@@ -108,7 +108,8 @@ def _explodes(figures: Figures) -> Judgement:
     least, found = figures["relu.least growth"], read(figures, "relu.64")
     return judged(
         least > 1.0,
-        f"At initialisation the squared gradient grows by {found} per layer towards the input: normalizers do not shrink "
+        f"At initialisation the squared gradient grows by {found} per layer towards the input: normalizers do not "
+        "shrink "
         "the constant of a fresh network.",
     )
 
@@ -116,7 +117,8 @@ def _explodes(figures: Figures) -> Judgement:
 EXPLOSION = Experiment(
     name="beyond.explosion",
     title="Exploding gradients of fresh BatchNorm networks",
-    about="Deep and wide networks with BatchNorm and Gaussian weights: by how much the squared norm of the gradient grows "
+    about="Deep and wide networks with BatchNorm and Gaussian weights: by how much the squared norm of the gradient "
+    "grows "
     "per layer towards the input, beside the law of Yang et al. It is the other side of the capacity story.",
     quick=QUICK,
     full=FULL,
@@ -130,16 +132,17 @@ EXPLOSION = Experiment(
             id="yang.relu",
             source="Yang et al. 2019",
             where="ReLU networks",
-            text="With BatchNorm and ReLU squared gradients grow per layer by a factor between pi/(pi - 1) and 1.79 for "
+            text="With BatchNorm and ReLU squared gradients grow per layer by a factor between pi/(pi - 1) and 1.79 "
+            "for "
             "batches of 8 and more, given by a formula.",
-            judge=_law("relu"),  # type: ignore[arg-type]
+            judge=_law("relu"),
         ),
         Claim(
             id="yang.linear",
             source="Yang et al. 2019",
             where="linear networks",
             text="With BatchNorm alone they grow by (B - 2)/(B - 3).",
-            judge=_law("linear"),  # type: ignore[arg-type]
+            judge=_law("linear"),
         ),
         Claim(
             id="yang.explosion",

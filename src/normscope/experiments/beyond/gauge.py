@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -53,9 +54,10 @@ def _rescaled(network: nn.Module, factor: float) -> nn.Module:
     made = copy.deepcopy(network)
     layers = list(made.children())
     with torch.no_grad():
-        for layer, norm in zip(layers, layers[1:]):
+        for layer, norm in itertools.pairwise(layers):
             if isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
-                assert norm.running_mean is not None and norm.running_var is not None
+                assert norm.running_mean is not None
+                assert norm.running_var is not None
                 layer.weight.mul_(factor)
                 layer.bias.mul_(factor)
                 norm.running_mean.mul_(factor)
@@ -108,7 +110,8 @@ def _products(figures: Figures) -> Judgement:
 GAUGE = Experiment(
     name="beyond.gauge",
     title="The gauge experiment",
-    about="A BatchNorm network trained on digits, and its copy with weights in front of BatchNorm times 10 and the running "
+    about="A BatchNorm network trained on digits, and its copy with weights in front of BatchNorm times 10 and the "
+    "running "
     "statistics that belong to these: one function, two sets of printed factors.",
     quick=QUICK,
     full=FULL,

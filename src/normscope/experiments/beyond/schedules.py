@@ -12,7 +12,7 @@ from torch import Tensor
 from ...report.curves import thinned
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import judged, read, spread
+from ..judging import Judge, judged, read, spread
 
 QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momentum": 0.9, "same": 200}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 1000}
@@ -122,7 +122,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
 
 
-def _turns(kind: str) -> object:
+def _turns(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         found, law = read(figures, f"{kind}.turn"), figures[f"{kind}.law"]
         return judged(
@@ -144,7 +144,8 @@ def _same(figures: Figures) -> Judgement:
 SCHEDULES = Experiment(
     name="beyond.schedules",
     title="Weight decay of weights whose scale has no effect",
-    about="Units with BatchNorm and noisy gradients, trained with weight decay: how far their weights turn in a step at "
+    about="Units with BatchNorm and noisy gradients, trained with weight decay: how far their weights turn in a step "
+    "at "
     "equilibrium, and the same run without decay at an exponentially growing rate.",
     quick=QUICK,
     full=FULL,
@@ -159,14 +160,14 @@ SCHEDULES = Experiment(
             source="Wan et al. 2021",
             where="SGD",
             text="With weight decay scale-invariant weights come to turn by sqrt(2 lr wd) a step.",
-            judge=_turns("plain"),  # type: ignore[arg-type]
+            judge=_turns("plain"),
         ),
         Claim(
             id="wan.equilibrium.momentum",
             source="Wan et al. 2021",
             where="SGD with momentum",
             text="With momentum a they come to turn by sqrt(2 lr wd/(1 + a)) a step.",
-            judge=_turns("momentum"),  # type: ignore[arg-type]
+            judge=_turns("momentum"),
         ),
         Claim(
             id="li-arora.equivalence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ...networks.extremal import equality6, theorem6
 from ...theory import activations
 from ...theory.lemmas import lemma1, lemma2
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, by_convention, judged
+from ..judging import ROUNDING, Judge, by_convention, judged
 from ..single import single
 
 SETTINGS: Settings = {"widths": (3, 6, 6, 2), "networks": 3, "deviation": 4.0, "wide": 64, "eps": 1e-5, "seed": 0}
@@ -55,7 +56,7 @@ def _network(settings: Settings, kind: str, generator: torch.Generator) -> nn.Se
     """Return a ReLU network in float64 and eval mode, with random weights and, for BatchNorm, random variances."""
     layers: list[nn.Module] = []
     widths = settings["widths"]
-    for before, after in zip(widths, widths[1:]):
+    for before, after in itertools.pairwise(widths):
         linear = nn.utils.skip_init(nn.Linear, before, after, bias=False, dtype=torch.float64)
         nn.init.normal_(linear.weight, std=before**-0.5, generator=generator)
         layers.append(linear)
@@ -143,7 +144,7 @@ def _skip() -> dict[str, float]:
     }
 
 
-def _above(name: str, what: str) -> object:
+def _above(name: str, what: str) -> Judge:
     """Return a judge of whether a product never falls below a Jacobian's norm."""
 
     def judge(figures: Figures) -> Judgement:
@@ -177,7 +178,8 @@ def _reduction_of_layer_norm(figures: Figures) -> Judgement:
     data = figures["layer.least excess with the deviations of data"]
     return by_convention(
         (fixed >= -MARGIN, data >= -MARGIN),
-        f"With sigma as Lemma 2 defines it the product is 10^{fixed:.3g} times the largest Jacobian; with the deviations "
+        f"With sigma as Lemma 2 defines it the product is 10^{fixed:.3g} times the largest Jacobian; with the "
+        "deviations "
         f"that data have, as section 4.2 reads them off, it is 10^{data:.3g} times that.",
     )
 
@@ -219,7 +221,7 @@ NETWORKS = single(
             source=THAN,
             where="Lemma 5",
             text="The constant of a chain of layers is at most the product of its weight norms.",
-            judge=_above("lemma5", "The product"),  # type: ignore[arg-type]
+            judge=_above("lemma5", "The product"),
         ),
         Claim(
             id="than.theorem6",
@@ -240,14 +242,14 @@ NETWORKS = single(
             source=THAN,
             where="Theorem 9 and Corollary 10.1",
             text="With BatchNorm the constant is at most the product of weight norms and norms of 1/sigma.",
-            judge=_above("batch", "The product"),  # type: ignore[arg-type]
+            judge=_above("batch", "The product"),
         ),
         Claim(
             id="than.corollary10.2",
             source=THAN,
             where="Corollary 10.2",
             text="With BatchNorm the constant is at most sigma^-K times the product of weight norms.",
-            judge=_above("batch2", "sigma^-K times the product of weight norms"),  # type: ignore[arg-type]
+            judge=_above("batch2", "sigma^-K times the product of weight norms"),
         ),
         Claim(
             id="than.corollary10.reduction",
@@ -260,15 +262,17 @@ NETWORKS = single(
             id="than.corollary11",
             source=THAN,
             where="Corollary 11",
-            text="With LayerNorm the constant is at most the product of weight norms and of 1/sigma, sigma the least over "
+            text="With LayerNorm the constant is at most the product of weight norms and of 1/sigma, sigma the least "
+            "over "
             "all inputs.",
-            judge=_above("layer", "The product"),  # type: ignore[arg-type]
+            judge=_above("layer", "The product"),
         ),
         Claim(
             id="than.corollary11.reduction",
             source=THAN,
             where="Section 4.2, potentially exponential reduction",
-            text="LayerNorm reduces the constant by the product of 1/sigma, sigma being the deviations seen in training.",
+            text="LayerNorm reduces the constant by the product of 1/sigma, sigma being the deviations seen in "
+            "training.",
             judge=_reduction_of_layer_norm,
         ),
     ),

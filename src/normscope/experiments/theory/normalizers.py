@@ -1,4 +1,4 @@
-"""Than's lemmas about single normalizers (section 3 and appendix A), and what the digest and the Slides make of them."""
+"""Than's lemmas about single normalizers (section 3 and appendix A), and those of the digest and the Slides."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _draw(size: int, generator: torch.Generator) -> Tensor:
 
 
 def _jacobian(function: object, x: Tensor) -> Tensor:
-    return torch.autograd.functional.jacobian(function, x)  # type: ignore[no-any-return,arg-type,no-untyped-call]
+    return torch.autograd.functional.jacobian(function, x)
 
 
 def _norm(matrix: Tensor) -> float:
@@ -119,7 +119,8 @@ def _lemma2(figures: Figures) -> Judgement:
     most, zero, root = (figures[f"lemma2.{name}"] for name in ("most", "at zero variance", "inverse root of eps"))
     return judged(
         most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
-        f"The Jacobian's norm is at most {most:.12g} of the bound; at zero variance it is {zero:.4g}, and the bound over "
+        f"The Jacobian's norm is at most {most:.12g} of the bound; at zero variance it is {zero:.4g}, and the bound "
+        "over "
         f"all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
     )
 
@@ -128,7 +129,8 @@ def _lemma3(figures: Figures) -> Judgement:
     most, least = figures["lemma3.most"], figures["lemma3.least"]
     return judged(
         most <= 1.0 + ROUNDING,
-        f"The Jacobian's norm is between {least:.3g} and {most:.3g} of the sum over 4 groups: it is the largest group's.",
+        f"The Jacobian's norm is between {least:.3g} and {most:.3g} of the sum over 4 groups: it is the largest "
+        "group's.",
     )
 
 

@@ -118,7 +118,8 @@ def _rates(figures: Figures) -> Judgement:
 RATES_OF_TRAINING = single(
     name="than.rates",
     title="Iterations that constants promise",
-    about="Steps of gradient descent on an extremal network, and the counts of the corollaries for one BatchNorm network "
+    about="Steps of gradient descent on an extremal network, and the counts of the corollaries for one BatchNorm "
+    "network "
     "whose weights are scaled without effect.",
     measure=measure,
     settings=SETTINGS,

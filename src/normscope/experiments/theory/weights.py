@@ -108,7 +108,7 @@ def _slope(
             values = ((total - mean) / spread).relu()
         return values
 
-    jacobian = torch.func.jacrev(outputs)(weights[layer]).flatten(2)  # type: ignore[no-untyped-call]
+    jacobian = torch.func.jacrev(outputs)(weights[layer]).flatten(2)
     return float(torch.linalg.matrix_norm(jacobian, ord=2).max())
 
 
@@ -123,9 +123,9 @@ def _l1() -> dict[str, float]:
         return (3.0 * (weight @ x).relu()).relu()
 
     start = torch.ones(outputs, 4, dtype=torch.float64)
-    of_outputs = torch.func.jacrev(network)(start).flatten(1)  # type: ignore[no-untyped-call]
+    of_outputs = torch.func.jacrev(network)(start).flatten(1)
     target = torch.zeros(1, outputs, dtype=torch.float64)
-    of_loss = torch.func.grad(lambda weight: l1().rows(network(weight)[None], target)[0])(start)  # type: ignore[no-untyped-call]
+    of_loss = torch.func.grad(lambda weight: l1().rows(network(weight)[None], target)[0])(start)
     ratio = float(of_loss.norm() / torch.linalg.matrix_norm(of_outputs, ord=2))
     return {"corollary14.ratio": ratio, "corollary14.constant": l1().constant(outputs), "corollary14.outputs": outputs}
 
@@ -134,7 +134,8 @@ def _theorem12_judge(figures: Figures) -> Judgement:
     fixed, batch = figures["theorem12.fixed statistics"], figures["theorem12.batch statistics"]
     return by_convention(
         (fixed <= 1.0 + ROUNDING, batch <= 1.0 + ROUNDING),
-        f"With statistics held fixed the derivative reaches {fixed:.3g} of the bound; with those of the batch, which the "
+        f"With statistics held fixed the derivative reaches {fixed:.3g} of the bound; with those of the batch, which "
+        "the "
         f"weight moves too, {batch:.3g}.",
     )
 
@@ -176,7 +177,8 @@ THAN = "Than"
 WEIGHTS = single(
     name="than.weights",
     title="Constants with respect to weights, and of the loss",
-    about="Derivatives in single weights of small BatchNorm networks, in float64, and the extremal networks of Theorems "
+    about="Derivatives in single weights of small BatchNorm networks, in float64, and the extremal networks of "
+    "Theorems "
     "13 and 15.",
     measure=measure,
     settings=SETTINGS,
@@ -185,7 +187,8 @@ WEIGHTS = single(
             id="than.theorem12",
             source=THAN,
             where="Theorem 12",
-            text="The constant in W_i is at most the largest input of layer i times norms and normalizers from there on.",
+            text="The constant in W_i is at most the largest input of layer i times norms and normalizers from there "
+            "on.",
             judge=_theorem12_judge,
         ),
         Claim(
@@ -213,7 +216,8 @@ WEIGHTS = single(
             id="than.theorem15",
             source=THAN,
             where="Theorem 15, equation (12)",
-            text="Some network has gradients c a_K...a_(i+1) times a mean over the data, as large or small as one likes.",
+            text="Some network has gradients c a_K...a_(i+1) times a mean over the data, as large or small as one "
+            "likes.",
             judge=_theorem15_judge,
         ),
     ),
