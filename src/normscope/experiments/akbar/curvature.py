@@ -15,7 +15,7 @@ from ...geometry.hessian import hessian
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain, norms
-from ..judging import Judge, decided, judged, read, readings, spread
+from ..judging import decided, judged, read, readings, spread
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
@@ -140,6 +140,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     for kind, told in (("batch", batch), ("none", none)):
         for name in ("sharpness", "condition", "zeros"):
             found |= spread(f"{kind}.{name}", [one[name] for one in told["spectra"] if one[name] is not None])
+        found[f"{kind}.sharpness times rate"] = found[f"{kind}.sharpness.median"] * found[f"{kind}.best rate"]
     return found
 
 
@@ -207,17 +208,31 @@ def _slower(figures: Figures) -> Judgement:
     )
 
 
-def _factor(name: str, published: float, what: str) -> Judge:
-    def judge(figures: Figures) -> Judgement:
-        found = read(figures, f"ratio of {name}")
-        close = published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0
-        return judged(
-            close,
-            f"{what} without BatchNorm is {found} times that with it; the paper has {published:g}.",
-            corrected=found.low > 1.0,
-        )
+def _edge(figures: Figures) -> str:
+    """Return what the learning rates have to do with the largest eigenvalues."""
+    rates = [figures[f"{kind}.best rate"] for kind in KINDS]
+    products = [figures[f"{kind}.sharpness times rate"] for kind in KINDS]
+    return (
+        f"Times the learning rate, {rates[0]:g} and {rates[1]:g}, the eigenvalues are {products[0]:.3g} and "
+        f"{products[1]:.3g}; descent settles where that is about 2."
+    )
 
-    return judge
+
+def _sharpness(figures: Figures) -> Judgement:
+    return _factor(figures, "sharpness", 5.0, "The largest eigenvalue", _edge(figures))
+
+
+def _condition(figures: Figures) -> Judgement:
+    return _factor(figures, "condition", 10.0, "The condition number", "")
+
+
+def _factor(figures: Figures, name: str, published: float, what: str, more: str) -> Judgement:
+    found = read(figures, f"ratio of {name}")
+    return judged(
+        published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0,
+        f"{what} without BatchNorm is {found} times that with it; the paper has {published:g}. {more}".rstrip(),
+        corrected=found.low > 1.0,
+    )
 
 
 def _gauge(figures: Figures) -> Judgement:
@@ -226,7 +241,7 @@ def _gauge(figures: Figures) -> Judgement:
         (found, shrunk),
         above=1.0,
         evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
-        f"3, which changes no output, {shrunk}.",
+        f"3, which changes no output, {shrunk}. {_edge(figures)}",
     )
 
 
@@ -304,14 +319,14 @@ CURVATURE = Experiment(
             source=AKBAR,
             where="Experiment 2",
             text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
-            judge=_factor("sharpness", 5.0, "The largest eigenvalue"),
+            judge=_sharpness,
         ),
         Claim(
             id="akbar.experiment2.condition",
             source=AKBAR,
             where="Experiment 2",
             text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
-            judge=_factor("condition", 10.0, "The condition number"),
+            judge=_condition,
         ),
         Claim(
             id="akbar.experiment2.zeros",
