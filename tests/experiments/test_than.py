@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from normscope.experiments.than import EXPERIMENTS, training
 from normscope.experiments.than.figure1 import FIGURE1
 from normscope.experiments.than.figure2 import FIGURE2
 from normscope.experiments.than.probing import input_variances, matrix_norms
-from normscope.experiments.than.reading import norms, straight, weighed
+from normscope.experiments.than.reading import norms, weighed
 from normscope.experiments.than.training import CHECKPOINT, measure
 from normscope.experiments.vision import efficientnet, relu_network, resnet18
 
@@ -210,11 +209,6 @@ class TestClaims:
     def test_no_reading_is_not_testable(self) -> None:
         with pytest.raises(KeyError):
             weighed({}, "")
-
-    def test_a_straight_line_is_found_and_infinite_values_are_left_out(self) -> None:
-        slope, fit = straight([(0, 1.0), (1, 3.0), (2, 5.0), (3, math.inf)])
-        assert (slope, fit) == pytest.approx((2.0, 1.0))
-        assert all(map(math.isnan, straight([(0, 1.0), (1, 2.0)])))
 
     def test_pages_are_drawn_from_curves(self) -> None:
         measured = runs()

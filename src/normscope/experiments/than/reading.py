@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base import Figures, Job, Judgement, Measured, Settings, Verdict
+from ..statistics import line
 
 NORMS = ("operator", "reshaped", "frobenius")
 PRODUCTS = {
@@ -62,9 +63,8 @@ def _of_run(curves: Measured) -> dict[str, float]:
     for name in PRODUCTS:
         found[f"log10_reduction_{name}"] = total(reduction(curves, name, -1))
         found[f"log10_reduction_{name}_first"] = total(reduction(curves, name, 0))
-    slope, fit = straight(
-        [(float(e), -2 * total(reduction(curves, "sigma", k))) for k, e in enumerate(curves["epochs"])]
-    )
+    products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
+    slope, fit = line(curves["epochs"], products)
     return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
 
 
@@ -93,17 +93,6 @@ def total(exponents: Iterable[float | None]) -> float:
     """Return log10 of a product; NaN where a factor was not measured."""
     every = list(exponents)
     return math.nan if any(one is None for one in every) else math.fsum(one for one in every if one is not None)
-
-
-def straight(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return slope and R squared of a straight line through points; NaN where there is none."""
-    kept = [(x, y) for x, y in points if math.isfinite(y)]
-    if len(kept) < 3:
-        return math.nan, math.nan
-    xs, ys = np.array(kept).T
-    slope, offset = np.polyfit(xs, ys, 1)
-    spread = float(np.sum((ys - ys.mean()) ** 2))
-    return float(slope), 1.0 - float(np.sum((ys - slope * xs - offset) ** 2)) / spread if spread else math.nan
 
 
 def _median(values: np.ndarray) -> float:
