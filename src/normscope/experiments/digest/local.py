@@ -24,6 +24,8 @@ from .variances import SOURCE
 SCOPES = ("point", "data", "domain", "global")
 SLACK = 1e-6
 """Decades of rounding between two figures of one model."""
+NOTABLY = 0.1
+"""Decades by which a constant must be smaller to count: a quarter."""
 
 
 def jobs(settings: Settings) -> list[Job]:
@@ -86,8 +88,12 @@ def _tighter(f: Figures) -> Judgement:
         f"In {count:g} of {every:g} models: largest at the training points <= DOMAIN <= GLOBAL; the median model has "
         f"DOMAIN {f['decades_domain']:.1f} and POINT {f['decades_point']:.1f} decades below GLOBAL."
     )
-    if count >= every and f["decades_domain"] > 0:
+    if count < every:
+        return Judgement(Verdict.FAILS, evidence)
+    if f["decades_domain"] >= NOTABLY:
         return Judgement(Verdict.HOLDS, evidence)
+    if f["decades_point"] >= NOTABLY:
+        return Judgement(Verdict.CORRECTED, f"{evidence} Only at the points themselves is it notably smaller.")
     return Judgement(Verdict.FAILS, evidence)
 
 
@@ -134,12 +140,12 @@ EXPERIMENT = Experiment(
     "the bound over all inputs whose inner values stay in the ranges of the training images, GLOBAL that over all "
     "inputs. The bound of Theorem 20 itself is what `normscope generalization` computes.",
     quick={
-        "normalizers": ("none", "batch", "layer"), "widths": (16,), "samples": (200, 800), "epochs": (20,), "depth": 4,
+        "normalizers": ("none", "batch", "layer"), "widths": (16,), "samples": (200,), "epochs": (20,), "depth": 4,
         "points": 64, "seeds": 1,
     },
     full={
         "normalizers": ("none", "batch", "layer", "group"), "widths": (16, 64), "samples": (200, 800),
-        "epochs": (20, 80), "depth": 4, "points": 64, "seeds": 3,
+        "epochs": (20, 80), "depth": 4, "points": 64, "seeds": 2,
     },
     jobs=jobs,
     measure=measure,

@@ -177,8 +177,8 @@ EXPERIMENT = Experiment(
     full={
         "data": ("digits", "mnist", "cifar10"),
         "networks": ("mlp", "cnn", "resnet"),
-        "steps": 600,
-        "seeds": 3,
+        "steps": 400,
+        "seeds": 2,
         "images": 10_000,
         **AXES,
     },
