@@ -99,7 +99,7 @@ class TestRuns:
         assert whole["done"] == 2
         assert len(whole["train_accuracy"]) == 2
         assert len(whole["variance"]) == 3
-        assert [record.step for record in ns.Run(tmp_path / "whole" / "log").records] == [0, 11]
+        assert [record.step for record in ns.Run(tmp_path / "whole" / "log").records] == [0, 5]
 
     def test_operator_norms_come_from_the_watched_run_and_agree_with_the_matrix(self, tmp_path: Path) -> None:
         found = measure(TINY, Job("relu none"), tmp_path)
