@@ -39,6 +39,17 @@ def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False,
     return Document(title=title, blocks=tuple(blocks))
 
 
+def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], *, brief: bool = False) -> Document:
+    """Return the ledger of claims and, on a page, the results behind it."""
+    blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
+    if not brief:
+        blocks.append(Text(body=ABOUT))
+    blocks.append(claims_table(rows, brief=brief, commands=not brief))
+    if not brief:
+        blocks += [block for one in items for block in _section(one, folded=True)]
+    return Document(title="Claims of the papers", blocks=tuple(blocks))
+
+
 def tally(rows: Sequence[JudgedClaim]) -> str:
     """Return how many claims have each verdict, in a sentence."""
     if not rows:

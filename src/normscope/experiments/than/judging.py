@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..base import Figures, Judgement, Verdict
-from .reading import NORMS, PRODUCTS, SEVERAL, present, weighed
+from .reading import NORMS, PRODUCTS, SEVERAL, epochs, present, weighed
 from .training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
@@ -20,7 +20,7 @@ SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
 """The kinds of weight decay."""
 
 
-def norms_exceed_one(figures: Figures, networks: Iterable[str]) -> Judgement:
+def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the norms of nearly all layers are above 1 in the end, and their product has grown."""
     answers, told = {}, Told()
     for network in networks:
@@ -34,7 +34,7 @@ def norms_exceed_one(figures: Figures, networks: Iterable[str]) -> Judgement:
                     told.add(
                         NETWORKS[network], decay, f"{count:g} of {layers:g}, product {_power(start)} to {_power(end)}"
                     )
-    return weighed(answers, f"Layers whose operator norm is above 1 in the end: {told}.")
+    return weighed(answers, f"Layers whose operator norm is above 1 {_after(figures, networks)}: {told}.")
 
 
 def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
@@ -44,7 +44,8 @@ def product_of(figures: Figures, network: str, published: float, tolerance: floa
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
             answers[f"{norm} norms, {SHORT[decay]}"] = abs(value - published) <= tolerance
             told.add(f"{norm} norms", decay, _power(value))
-    return weighed(answers, f"Published {_power(published)} (within {tolerance:g} decades counts); measured: {told}.")
+    counts = f"within {tolerance:g} decades counts"
+    return weighed(answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])}: {told}.")
 
 
 def reduction_of(figures: Figures, network: str, names: Iterable[str], published: float, tolerance: float) -> Judgement:
@@ -55,7 +56,9 @@ def reduction_of(figures: Figures, network: str, names: Iterable[str], published
             answers[f"{PRODUCTS[name]}, {SHORT[decay]}"] = abs(value - published) <= tolerance
             told.add(PRODUCTS[name], decay, _power(value))
     counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
-    return weighed(answers, f"Published {_power(published)} ({counts}); measured by {told}.")
+    return weighed(
+        answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
+    )
 
 
 def reduces(figures: Figures, network: str) -> Judgement:
@@ -65,10 +68,10 @@ def reduces(figures: Figures, network: str) -> Judgement:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers[f"{PRODUCTS[name]}, {SHORT[decay]}"] = value < 0
             told.add(PRODUCTS[name], decay, _power(value))
-    return weighed(answers, f"The product over the layers by {told}.")
+    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {told}.")
 
 
-def small_at_first(figures: Figures, networks: Iterable[str]) -> Judgement:
+def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether every input variance is below 1 before training; all decays begin from the same weights."""
     answers, told = {}, []
     for network in networks:
@@ -80,7 +83,7 @@ def small_at_first(figures: Figures, networks: Iterable[str]) -> Judgement:
     return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(told)}.")
 
 
-def variances_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
+def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
     answers, told = {}, Told()
     for network in networks:
@@ -90,10 +93,12 @@ def variances_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
             dead = figures[f"{run}.sites_below_eps"]
             fallen = f", and {dead:g} fell below eps" if dead else ""
             told.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
-    return weighed(answers, f"Layers whose input variance grew tenfold or more and is above 1 in the end: {told}.")
+    return weighed(
+        answers, f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {told}."
+    )
 
 
-def variances_all_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
+def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
     answers, told = {}, Told()
     for network in networks:
@@ -101,16 +106,15 @@ def variances_all_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
             run = f"{network}.{decay}"
             sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
             answers[f"{NETWORKS[network]}, {SHORT[decay]}"] = count >= MANY * sites and grown >= MANY * layers
-            epochs = figures[f"{run}.epochs"]
             told.add(
                 NETWORKS[network],
                 decay,
-                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms after {epochs:g} epochs",
+                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
             )
-    return weighed(answers, f"Larger than before training: {told}.")
+    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {told}.")
 
 
-def exponential(figures: Figures, networks: Iterable[str]) -> Judgement:
+def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the product of variances grows, and by about the same factor in each epoch."""
     growing, told, fits = {}, Told(), []
     for network in networks:
@@ -126,7 +130,7 @@ def exponential(figures: Figures, networks: Iterable[str]) -> Judgement:
     return judgement
 
 
-def fits_the_data(figures: Figures, networks: Iterable[str]) -> Judgement:
+def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the training error approaches zero."""
     answers, told = {}, Told()
     for network in networks:
@@ -134,7 +138,7 @@ def fits_the_data(figures: Figures, networks: Iterable[str]) -> Judgement:
             answers[f"{NETWORKS[network]}, {SHORT[decay]}"] = right >= RIGHT
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
             told.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
-    return weighed(answers, f"Right after the last epoch ({100 * RIGHT:g} % in training counts): {told}.")
+    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {told}.")
 
 
 class Told:
@@ -149,6 +153,10 @@ class Told:
 
     def __str__(self) -> str:
         return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._said.items())
+
+
+def _after(figures: Figures, networks: Sequence[str]) -> str:
+    return epochs(figures, networks, DECAYS)
 
 
 def _power(exponent: float) -> str:

@@ -112,17 +112,23 @@ def weighed(answers: Mapping[str, bool], evidence: str) -> Judgement:
     if not answers:
         raise KeyError("runs")
     true = [name for name, answer in answers.items() if answer]
+    false = [name for name, answer in answers.items() if not answer]
     if len(true) == len(answers):
         return Judgement(Verdict.HOLDS, evidence)
     if not true:
         return Judgement(Verdict.FAILS, evidence)
-    return Judgement(Verdict.CONVENTION, f"{evidence} It is so with {_listed(true)}, and not otherwise.")
+    few, which = (true, "It is so for") if 2 * len(true) <= len(answers) else (false, "It is not so for")
+    return Judgement(Verdict.CONVENTION, f"{evidence} {which}: {'; '.join(few)}.")
 
 
-def _listed(names: Sequence[str]) -> str:
-    most = 4
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
+    """Return after how many epochs the figures of networks were taken, in words."""
+    spans = []
+    for network in networks:
+        counts = sorted(set(present(figures, network, "epochs", decays).values()))
+        if counts:
+            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
+    return f"after {' and '.join(dict.fromkeys(spans))} epochs"
 
 
 def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:

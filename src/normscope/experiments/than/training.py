@@ -213,7 +213,7 @@ class _Training:
         }
         written: dict[str, Any] = json.loads(json.dumps(plain(rounded(found)), allow_nan=False))
         write_text(self.folder / CURVES, json.dumps(written, separators=(",", ":")) + "\n")
-        return written
+        return dict(revived(written))
 
     def _keep(self) -> None:
         """Write what the run needs to go on."""
