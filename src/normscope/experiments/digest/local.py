@@ -144,7 +144,7 @@ EXPERIMENT = Experiment(
         "points": 64, "seeds": 1,
     },
     full={
-        "normalizers": ("none", "batch", "layer", "group"), "widths": (16, 64), "samples": (200, 800),
+        "normalizers": ("none", "batch", "layer"), "widths": (16, 64), "samples": (200, 800),
         "epochs": (20, 80), "depth": 4, "points": 64, "seeds": 2,
     },
     jobs=jobs,

@@ -177,7 +177,7 @@ EXPERIMENT = Experiment(
     full={
         "data": ("digits", "mnist", "cifar10"),
         "networks": ("mlp", "cnn", "resnet"),
-        "steps": 400,
+        "steps": 300,
         "seeds": 2,
         "images": 10_000,
         **AXES,
