@@ -1,0 +1,137 @@
+"""From the curves of training runs to the figures that claims are judged by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..base import Figures, Job, Judgement, Measured, Settings, Verdict
+from ..statistics import line
+
+NORMS = ("operator", "reshaped", "frobenius")
+PRODUCTS = {
+    "sigma": "the root of each layer's mean variance",
+    "variance": "each layer's mean variance itself, which the paper calls sigma",
+    "inverse": "the largest 1/sigma of each layer, the exact norm",
+    "inverse_l2": "the l2 norm of 1/sigma, as Lemma 1 has it",
+    "gain": "the largest gamma/sigma of each layer",
+    "gain_l2": "the l2 norm of gamma/sigma, as the Slides have it",
+}
+"""Readings of the product of 1/sigma over the layers."""
+SEVERAL = 3
+"""Layers that make "several"."""
+
+
+def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
+    """Return the figures of every run, under `NETWORK.DECAY.NAME`; exponents are named `log10_*`."""
+    found: dict[str, float] = {}
+    for curves in measured.values():
+        for name, value in _of_run(curves).items():
+            found[f"{curves['network']}.{curves['decay']}.{name}"] = value
+    return found
+
+
+def _of_run(curves: Measured) -> dict[str, float]:
+    first, last = (np.array(curves["variance"][at], dtype=float) for at in (0, -1))
+    found = {
+        "epochs": float(curves["done"]),
+        "train_accuracy": curves["train_accuracy"][-1] if curves["train_accuracy"] else math.nan,
+        "test_accuracy": curves["test_accuracy"][-1][1],
+        "sites": float(len(first)),
+        "sites_small_at_first": float(np.sum(first < 0)),
+        "sites_above_one": float(np.sum(last > 0)),
+        "sites_grown": float(np.sum(last > first)),
+        "sites_grown_tenfold_above_one": float(np.sum((last > first + 1) & (last > 0))),
+        "sites_below_eps": float(np.sum(last < -5)),
+        "log10_variance_first": _median(first),
+        "log10_variance_last": _median(last),
+        "findings": float(len({code for code, _ in curves["findings"]})),
+    }
+    for norm in NORMS:
+        start, end = norms(curves, norm, first=True), norms(curves, norm)
+        if start and end:
+            known = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
+            found[f"{norm}_layers"] = float(len(known))
+            found[f"{norm}_above_one"] = float(sum(b > 0 for _, b in known))
+            found[f"{norm}_grown"] = float(sum(b > a for a, b in known))
+            found[f"log10_product_{norm}_first"] = total(start)
+            found[f"log10_product_{norm}"] = total(end)
+    for name in PRODUCTS:
+        found[f"log10_reduction_{name}"] = total(reduction(curves, name, -1))
+        found[f"log10_reduction_{name}_first"] = total(reduction(curves, name, 0))
+    products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
+    slope, fit = line(curves["epochs"], products)
+    return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
+
+
+def norms(curves: Measured, norm: str, *, first: bool = False) -> list[float | None]:
+    """Return log10 of the norms of all layers at the first or the last time that they were measured."""
+    rows: Sequence[Any] = curves[norm]
+    if norm == "frobenius":
+        rows = [[epoch, values] for epoch, values in zip(curves["epochs"], rows)]
+    if norm != "operator":
+        return list(rows[0 if first else -1][1]) if rows else []
+    layers: list[float | None] = [None] * len(curves["layers"])
+    for _, values in reversed(rows) if first else rows:  # of each layer, what was shown first or last
+        layers = [old if new is None else new for old, new in zip(layers, values)]
+    return layers
+
+
+def reduction(curves: Measured, name: str, at: int) -> list[float | None]:
+    """Return log10 of each layer's factor in the product of 1/sigma, in one reading of it."""
+    if name in ("sigma", "variance"):
+        power = -0.5 if name == "sigma" else -1.0
+        return [None if value is None else power * value for value in curves["variance"][at]]
+    return list(curves[name][at])
+
+
+def total(exponents: Iterable[float | None]) -> float:
+    """Return log10 of a product; NaN where a factor was not measured."""
+    every = list(exponents)
+    return math.nan if any(one is None for one in every) else math.fsum(one for one in every if one is not None)
+
+
+def _median(values: np.ndarray) -> float:
+    return float(median(values.tolist())) if len(values) else math.nan
+
+
+def weighed(answers: Mapping[str, bool], evidence: str) -> Judgement:
+    """Return the verdict on a claim that some readings bear out: all, some or none of them.
+
+    Args:
+        answers: by reading, whether the claim is true in it.
+        evidence: the figures, in a sentence.
+
+    Raises:
+        KeyError: there is no reading, because nothing was measured.
+    """
+    if not answers:
+        raise KeyError("runs")
+    true = [name for name, answer in answers.items() if answer]
+    false = [name for name, answer in answers.items() if not answer]
+    if len(true) == len(answers):
+        return Judgement(Verdict.HOLDS, evidence)
+    if not true:
+        return Judgement(Verdict.FAILS, evidence)
+    few, which = (true, "It is so for") if 2 * len(true) <= len(answers) else (false, "It is not so for")
+    return Judgement(Verdict.CONVENTION, f"{evidence} {which}: {'; '.join(few)}.")
+
+
+def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
+    """Return after how many epochs the figures of networks were taken, in words."""
+    spans = []
+    for network in networks:
+        counts = sorted(set(present(figures, network, "epochs", decays).values()))
+        if counts:
+            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
+    return f"after {' and '.join(dict.fromkeys(spans))} epochs"
+
+
+def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:
+    """Return a figure of a network by kind of decay, for the runs that have it."""
+    held = {decay: f"{network}.{decay}.{name}" for decay in decays}
+    return {decay: figures[key] for decay, key in held.items() if key in figures}
