@@ -25,7 +25,7 @@ ANGLE = math.pi / 6
 """Of the direction that separates the classes."""
 ALIGNED = math.radians(10.0)
 """Angle to it below which a weight counts as aligned."""
-PATHS = 8
+PATHS = 2
 """Seeds whose trajectories are kept for the chart, at most."""
 
 
@@ -98,7 +98,7 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
     back = (-moves).clamp(min=0.0).sum(0)  # how far it turns back on its way
     radial = (norms[1:] - norms[:-1]).abs().sum(0)
     turned = (norms[:-1] * (away[1:] - away[:-1]).abs()).sum(0)
-    every = max(1, (len(path) - 1) // 100)
+    every = max(1, (len(path) - 1) // 50)
     return {
         "change": (norms / norm - 1.0).abs().amax(0).tolist(),
         "growth": (norms[-1] / norm).tolist(),
