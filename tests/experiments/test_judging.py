@@ -34,6 +34,10 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
     assert 0.95 <= covered / 2000 < 0.98  # 0.9586 by the binomial distribution
 
 
+def test_of_twenty_values_the_sixth_and_the_fifteenth_are_the_ends() -> None:
+    assert read(spread("x", list(map(float, range(1, 21)))), "x") == Spread(10.5, 6.0, 15.0, 20)
+
+
 def test_few_values_have_their_extremes_for_an_interval() -> None:
     found = read(spread("x", [2.0, 8.0, 4.0]), "x")
     assert found == Spread(4.0, 2.0, 8.0, 3)
