@@ -135,6 +135,9 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     for name in ("sharpness", "sharpness of smaller weights", "condition"):
         pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
         found |= spread(f"ratio of {name}", [n / b for b, n in pairs if b and n])
+    times = settings["rates"][own] / settings["rates"][same]
+    pairs = [(b["sharpness"], n["sharpness"]) for b, n in zip(batch["spectra"], none["spectra"])]
+    found |= spread("ratio of sharpness times rate", [times * n / b for b, n in pairs])
     pairs = [(b["zeros"], n["zeros"]) for b, n in zip(batch["spectra"], none["spectra"])]
     found |= spread("gain of zeros", [b - n for b, n in pairs])
     for kind, told in (("batch", batch), ("none", none)):
@@ -237,8 +240,9 @@ def _factor(figures: Figures, name: str, published: float, what: str, more: str)
 
 def _gauge(figures: Figures) -> Judgement:
     found, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
+    stable = read(figures, "ratio of sharpness times rate")
     return readings(
-        (found, shrunk),
+        (found, shrunk, stable),
         above=1.0,
         evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
         f"3, which changes no output, {shrunk}. {_edge(figures)}",
