@@ -15,12 +15,14 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..judging import Judge, judged, read, spread
 
 QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momentum": 0.9, "same": 200}
-FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 1000}
+FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 400}
 INPUTS, UNITS, BATCH = 20, 8, 32
 CLOSE = 0.1
 """Relative distance within which a measured rotation agrees with the formula."""
 SAME = Job("same")
 EPS = 1e-24
+ROUNDING = 1e-16
+"""Relative change of the first weights in a run that shows what rounding comes to."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -70,31 +72,39 @@ def _rotation(settings: Settings, momentum: float) -> tuple[Tensor, Tensor]:
     return torch.stack(turns), torch.stack(norms)
 
 
-def _apart(settings: Settings, seed: int) -> float:
-    """Return how far two runs are apart in direction: with decay, and without it at the growing rate."""
+def _apart(settings: Settings, seed: int) -> list[float]:
+    """Return how far the run without decay at the growing rate ends from that with it, in direction.
+
+    And how far a second run with decay does, whose first weights differ by a rounding: errors grow exponentially here.
+    """
+    decayed, growing, rounded = (
+        _end(settings, seed, **given) for given in ({}, {"growing": True}, {"moved": ROUNDING})
+    )
+    return [float((one - decayed).norm() / decayed.norm()) for one in (growing, rounded)]
+
+
+def _end(settings: Settings, seed: int, *, growing: bool = False, moved: float = 0.0) -> Tensor:
+    """Return the directions of all units at the end of a run."""
     rate, decay = settings["rate"], settings["decay"]
-    ends = []
-    for schedule in ("decay", "growing"):
-        generator = torch.Generator().manual_seed(90_000 + seed)
-        weight = torch.randn(1, UNITS, INPUTS, generator=generator, dtype=torch.float64)
-        for step in range(settings["same"]):
-            x = torch.randn(1, BATCH, INPUTS, generator=generator, dtype=torch.float64)
-            y = torch.randn(1, BATCH, generator=generator, dtype=torch.float64)
-            leaf = weight.requires_grad_(True)
-            (slope,) = torch.autograd.grad(_loss(leaf, x, y).sum(), leaf)
-            if schedule == "decay":
-                weight = (1.0 - rate * decay) * weight.detach() - rate * slope
-            else:
-                weight = weight.detach() - rate * (1.0 - rate * decay) ** (-2 * step - 1) * slope
-        ends.append(weight / weight.norm(dim=2, keepdim=True))
-    return float((ends[0] - ends[1]).norm() / ends[0].norm())
+    generator, other = (torch.Generator().manual_seed(90_000 + seed + place) for place in (0, 1_000))
+    weight = torch.randn(1, UNITS, INPUTS, generator=generator, dtype=torch.float64)
+    weight = weight * (1.0 + moved * torch.randn(weight.shape, generator=other, dtype=torch.float64))
+    for step in range(settings["same"]):
+        x = torch.randn(1, BATCH, INPUTS, generator=generator, dtype=torch.float64)
+        y = torch.randn(1, BATCH, generator=generator, dtype=torch.float64)
+        leaf = weight.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(_loss(leaf, x, y).sum(), leaf)
+        kept, taken = (1.0, rate * (1.0 - rate * decay) ** (-2 * step - 1)) if growing else (1.0 - rate * decay, rate)
+        weight = kept * leaf.detach() - taken * slope
+    return weight / weight.norm(dim=2, keepdim=True)
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the turns beside the formulas, and how far the two schedules are apart."""
     product = 2.0 * settings["rate"] * settings["decay"]
     laws = {"plain": math.sqrt(product), "momentum": math.sqrt(product / (1.0 + settings["momentum"]))}
-    found = {"same.apart": max(measured[SAME]["apart"]), "same.steps": float(settings["same"])}
+    apart, rounded = zip(*measured[SAME]["apart"])
+    found = {"same.apart": max(apart), "same.apart by rounding": max(rounded), "same.steps": float(settings["same"])}
     for kind, law in laws.items():
         found |= spread(f"{kind}.turn", measured[Job(kind)]["turn"])
         found[f"{kind}.law"] = law
@@ -134,10 +144,12 @@ def _turns(kind: str) -> Judge:
 
 
 def _same(figures: Figures) -> Judgement:
-    apart = figures["same.apart"]
+    apart, rounded = figures["same.apart"], figures["same.apart by rounding"]
     return judged(
-        apart < 1e-6,
-        f"After {figures['same.steps']:.0f} steps the directions of both runs differ by {apart:.1g} at most.",
+        apart <= 100.0 * rounded and apart < 1e-3,
+        f"After {figures['same.steps']:.0f} steps the directions of both runs differ by {apart:.1g} at most; those of "
+        "one "
+        f"run from weights a rounding apart differ by {rounded:.1g}.",
     )
 
 
