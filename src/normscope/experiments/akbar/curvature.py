@@ -24,6 +24,8 @@ CONVERGED = 0.1
 """Share of the first loss below which a run counts as converged."""
 SHRUNK = 1.0 / 3.0
 """Factor on weights in front of normalizers, which changes nothing but the Hessian."""
+BROKEN = 100.0
+"""A loss above it is drawn as infinite; the first are about 2."""
 POINTS = 60
 """Of a curve."""
 KINDS = {"batch": "with BatchNorm", "none": "without"}
@@ -173,7 +175,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         Curve(
             name=label,
             points=tuple(
-                (math.log2(rate), math.log10(max(spread("x", last)["x.median"], 1e-300)))
+                (math.log2(rate), _shown(spread("x", last)["x.median"]))
                 for rate, last in zip(settings["rates"], measured[Job(kind)]["last"])
             ),
         )
@@ -192,6 +194,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         for one in measured[Job(kind)]["spectra"]
     )
     return (*blocks, Table(title="Hessians at the end, by seed", columns=tuple(columns), rows=rows))
+
+
+def _shown(loss: float) -> float:
+    """Return log10 of a loss; infinity for one that has left all bounds, so that the others can be told apart."""
+    return math.inf if not loss < BROKEN else math.log10(max(loss, 1e-300))
 
 
 def _speed(figures: Figures) -> Judgement:

@@ -25,6 +25,8 @@ ANGLE = math.pi / 6
 """Of the direction that separates the classes."""
 ALIGNED = math.radians(10.0)
 """Angle to it below which a weight counts as aligned."""
+SHOWN = 2.5
+"""Trajectories are drawn up to this norm over the first."""
 PATHS = 2
 """Seeds whose trajectories are kept for the chart, at most."""
 
@@ -178,7 +180,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
     place = "0.1 1"
     walks = tuple(
-        Curve(name=f"{names[job.kind]}, seed {seed}", points=tuple((a, r) for a, r in path))
+        Curve(name=f"{names[job.kind]}, seed {seed}", points=tuple((a, r) for a, r in path if r < SHOWN))
         for job in (Job("batch"), Job("none"))
         for seed, path in enumerate(measured[job][place]["path"][:2])
     )
