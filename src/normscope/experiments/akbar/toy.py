@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...geometry.flow import flow
-from ...report.curves import thinned
 from ...report.document import Block, Cell, Circle, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_convention, decided, judged, read, spread
@@ -100,7 +99,7 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
     back = (-moves).clamp(min=0.0).sum(0)  # how far it turns back on its way
     radial = (norms[1:] - norms[:-1]).abs().sum(0)
     turned = (norms[:-1] * (away[1:] - away[:-1]).abs()).sum(0)
-    every = max(1, (len(path) - 1) // 50)
+    steps = sorted({min(int(1.15**power) - 1, len(path) - 1) for power in range(64)})  # close together at first
     return {
         "change": (norms / norm - 1.0).abs().amax(0).tolist(),
         "growth": (norms[-1] / norm).tolist(),
@@ -108,9 +107,10 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
         "last angle": away[-1].tolist(),
         "turned back": back.tolist(),
         "radial share": (radial / (radial + turned)).tolist(),
+        "steps": steps,
         "path": [
-            [[float(a), float(r)] for a, r in zip(away[::every, k], norms[::every, k] / norm)]
-            for k in range(min(PATHS, path.shape[1]))
+            [[float(away[step, seed]), float(norms[step, seed] / norm)] for step in steps]
+            for seed in range(min(PATHS, path.shape[1]))
         ],
     }
 
@@ -185,8 +185,14 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         for seed, path in enumerate(measured[job][place]["path"][:2])
     )
     lengths = tuple(
-        Curve(name=f"{names[kind]}, seed 0", points=thinned(list(enumerate(r for _, r in paths[0]))))
-        for kind, paths in ((kind, measured[Job(kind)][place]["path"]) for kind in names)
+        Curve(
+            name=f"{names[kind]}, seed 0",
+            points=tuple(
+                (float(step), r)
+                for step, (_, r) in zip(measured[Job(kind)][place]["steps"], measured[Job(kind)][place]["path"][0])
+            ),
+        )
+        for kind in names
     )
     columns = [Column(title="rate, first norm", kind="name"), Column(title="network", kind="name")]
     columns += [
@@ -212,7 +218,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             caption="Gradient descent with rate 0.1 from norm 1; the distance to the centre is the norm over the "
             "first.",
         ),
-        Curves(title="The norm along these", curves=lengths, axis="norm over the first", along="point of the path"),
+        Curves(title="The norm along these", curves=lengths, axis="norm over the first"),
         Table(title="Medians over seeds", columns=tuple(columns), rows=tuple(rows)),
     )
 
