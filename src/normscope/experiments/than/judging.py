@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..base import Figures, Judgement, Verdict
-from .reading import NORMS, PRODUCTS, SEVERAL, came_far, epochs, present, weighed
+from .reading import NORMS, PRODUCTS, PUBLISHED, SEVERAL, came_far, epochs, present, weighed
 from .training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
@@ -48,17 +48,20 @@ def product_of(figures: Figures, network: str, published: float, tolerance: floa
     return weighed(answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])}: {told}.")
 
 
-def reduction_of(figures: Figures, network: str, names: Iterable[str], published: float, tolerance: float) -> Judgement:
-    """Judge a published product of 1/sigma: which reading and which decay give it, if any."""
-    answers, told = Answers(figures), Told()
+def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
+    """Judge a published product of 1/sigma: which reading and which decay give it, if any, and which pass it by."""
+    answers, told, passed = Answers(figures), Told(), Told()
+    published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers.add(network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
             told.add(PRODUCTS[name], decay, _power(value))
+        for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
+            passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
     counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
-    return weighed(
-        answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
-    )
+    evidence = f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
+    way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
+    return weighed(answers, evidence + way)
 
 
 def reduces(figures: Figures, network: str) -> Judgement:

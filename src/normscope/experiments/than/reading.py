@@ -22,6 +22,8 @@ PRODUCTS = {
     "gain_l2": "the l2 norm of gamma/sigma, as the Slides have it",
 }
 """Readings of the product of 1/sigma over the layers."""
+PUBLISHED = {"paper": -25.0, "slides": math.log10(1.35e-8)}
+"""What the paper and the Slides print for the product of 1/sigma and of gamma/sigma in ResNet18, as log10."""
 SEVERAL = 3
 """Layers that make "several"."""
 
@@ -62,7 +64,10 @@ def _of_run(curves: Measured) -> dict[str, float]:
             found[f"log10_product_{norm}"] = total(end)
     for name in PRODUCTS:
         found[f"log10_reduction_{name}"] = total(reduction(curves, name, -1))
-        found[f"log10_reduction_{name}_first"] = total(reduction(curves, name, 0))
+        course = [total(reduction(curves, name, at)) for at in range(len(curves["epochs"]))]
+        for source, value in PUBLISHED.items():
+            passed = (epoch for epoch, product in zip(curves["epochs"], course) if epoch and product <= value)
+            found[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
     products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
     slope, fit = line(curves["epochs"], products)
     return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
