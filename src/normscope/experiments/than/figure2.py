@@ -10,7 +10,7 @@ from .figure1 import FIGURE1, PAPER
 from .judging import exponential, reduces, reduction_of, small_at_first, variances_grow
 from .settings import SOURCE
 
-SLIDES = "Than, Slides"
+SLIDES = "Slides"
 
 CLAIMS = (
     Claim(
