@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
         "data": ("digits", "mnist", "cifar10"),
         "networks": ("mlp", "cnn", "resnet"),
         "steps": 300,
-        "seeds": 2,
+        "seeds": 1,
         "images": 10_000,
         **AXES,
     },
