@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..base import Figures, Judgement, Verdict
-from .reading import NORMS, PRODUCTS, SEVERAL, epochs, present, weighed
+from .reading import NORMS, PRODUCTS, PUBLISHED, SEVERAL, came_far, epochs, present, weighed
 from .training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
@@ -22,14 +22,14 @@ SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
 
 def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the norms of nearly all layers are above 1 in the end, and their product has grown."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for network in networks:
         for norm in NORMS:
             for decay, count in present(figures, network, f"{norm}_above_one", DECAYS).items():
                 run = f"{network}.{decay}"
                 layers = figures[f"{run}.{norm}_layers"]
                 start, end = figures[f"{run}.log10_product_{norm}_first"], figures[f"{run}.log10_product_{norm}"]
-                answers[f"{NETWORKS[network]}, {norm} norms, {SHORT[decay]}"] = count >= MANY * layers and end > start
+                answers.add(network, decay, f"{norm} norms", count >= MANY * layers and end > start)
                 if norm == "operator":
                     told.add(
                         NETWORKS[network], decay, f"{count:g} of {layers:g}, product {_power(start)} to {_power(end)}"
@@ -39,34 +39,37 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
     """Judge a published product of weight norms: which norm and which decay give it, if any."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
-            answers[f"{norm} norms, {SHORT[decay]}"] = abs(value - published) <= tolerance
+            answers.add(network, decay, f"{norm} norms", abs(value - published) <= tolerance)
             told.add(f"{norm} norms", decay, _power(value))
     counts = f"within {tolerance:g} decades counts"
     return weighed(answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])}: {told}.")
 
 
-def reduction_of(figures: Figures, network: str, names: Iterable[str], published: float, tolerance: float) -> Judgement:
-    """Judge a published product of 1/sigma: which reading and which decay give it, if any."""
-    answers, told = {}, Told()
+def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
+    """Judge a published product of 1/sigma: which reading and which decay give it, if any, and which pass it by."""
+    answers, told, passed = Answers(figures), Told(), Told()
+    published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
-            answers[f"{PRODUCTS[name]}, {SHORT[decay]}"] = abs(value - published) <= tolerance
+            answers.add(network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
             told.add(PRODUCTS[name], decay, _power(value))
+        for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
+            passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
     counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
-    return weighed(
-        answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
-    )
+    evidence = f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
+    way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
+    return weighed(answers, evidence + way)
 
 
 def reduces(figures: Figures, network: str) -> Judgement:
     """Judge whether the normalizers' factors multiply to less than 1, so that they reduce the printed bound."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for name in ("sigma", "inverse", "inverse_l2"):
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
-            answers[f"{PRODUCTS[name]}, {SHORT[decay]}"] = value < 0
+            answers.add(network, decay, PRODUCTS[name], value < 0)
             told.add(PRODUCTS[name], decay, _power(value))
     return weighed(answers, f"The product over the layers {_after(figures, [network])} by {told}.")
 
@@ -85,11 +88,11 @@ def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown_tenfold_above_one", DECAYS).items():
             run = f"{network}.{decay}"
-            answers[f"{NETWORKS[network]}, {SHORT[decay]}"] = count >= SEVERAL
+            answers.add(network, decay, "", count >= SEVERAL)
             dead = figures[f"{run}.sites_below_eps"]
             fallen = f", and {dead:g} fell below eps" if dead else ""
             told.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
@@ -100,12 +103,12 @@ def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown", DECAYS).items():
             run = f"{network}.{decay}"
             sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
-            answers[f"{NETWORKS[network]}, {SHORT[decay]}"] = count >= MANY * sites and grown >= MANY * layers
+            answers.add(network, decay, "", count >= MANY * sites and grown >= MANY * layers)
             told.add(
                 NETWORKS[network],
                 decay,
@@ -116,11 +119,11 @@ def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the product of variances grows, and by about the same factor in each epoch."""
-    growing, told, fits = {}, Told(), []
+    growing, told, fits = Answers(figures), Told(), []
     for network in networks:
         for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
             fit = figures[f"{network}.{decay}.variances_straightness"]
-            growing[f"{NETWORKS[network]}, {SHORT[decay]}"] = slope > 0
+            growing.add(network, decay, "", slope > 0)
             fits.append(fit)
             told.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
     evidence = f"Growth of the product of all input variances: {told}."
@@ -132,13 +135,26 @@ def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the training error approaches zero."""
-    answers, told = {}, Told()
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
-            answers[f"{NETWORKS[network]}, {SHORT[decay]}"] = right >= RIGHT
+            answers.add(network, decay, "", right >= RIGHT)
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
             told.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
     return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {told}.")
+
+
+class Answers(dict[str, bool]):
+    """By network, decay and reading, whether a claim on the end of training is true; short runs have no say."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__()
+        self._figures = figures
+
+    def add(self, network: str, decay: str, reading: str, answer: bool) -> None:
+        """Add what one run answers in one reading."""
+        if came_far(self._figures, network, decay):
+            self[", ".join(filter(None, (NETWORKS[network], reading, SHORT[decay])))] = answer
 
 
 class Told:

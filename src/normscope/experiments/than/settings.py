@@ -50,4 +50,4 @@ ABOUT = (
     "(quality 75) once. ResNet18 has the stem for small images, EfficientNet-B3 neither dropout nor dropped blocks; "
     "both train in bfloat16 where there is a GPU. Quick settings take small networks of the same kinds and digits."
 )
-SOURCE = "Than (2025), The Hidden Power of Normalization"
+SOURCE = "Than"
