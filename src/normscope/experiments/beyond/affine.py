@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ...report.document import Block, Cell, Column, Table
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import by_convention, decided, read, readings, spread
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..judging import FEWEST, TOO_FEW, by_convention, decided, read, readings, spread
 from ..models import mlp
 from .digits import log10_factors, trained
 
@@ -86,12 +86,14 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
-    return by_convention(
-        (max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01),
+    told = (
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
         "the "
-        f"gap {gap} larger; 0.1 decades and 0.01 count as no difference.",
+        f"gap {gap} larger; 0.1 decades and 0.01 count as no difference."
     )
+    if min(steep.seeds, gap.seeds) < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{told} {TOO_FEW}")
+    return by_convention((max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01), told)
 
 
 def _reduces(figures: Figures) -> Judgement:
