@@ -19,15 +19,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from normscope.core.plain import plain, revived
 from normscope.experiments.base import Job
 from normscope.experiments.origin import origin
 from normscope.experiments.registry import registered
 from normscope.experiments.reproducing import DATA, Measuring, Task, job_folder
 from normscope.experiments.reproduction import Reproduction
-from normscope.experiments.than.training import CURVES
+from normscope.experiments.than.training import CURVES as WRITTEN
 
 EXPERIMENTS = ("than.figure1", "than.figure3")
 POLL = 0.5
+CURVES = "curves.json"
 
 
 def settings(name: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -39,8 +41,8 @@ def tasks(changes: dict[str, Any]) -> list[Task]:
 
 
 def measured(folder: Path, task: Task) -> dict[str, Any] | None:
-    path = job_folder(folder, task) / CURVES
-    return json.loads(path.read_text()) if path.exists() else None
+    path = job_folder(folder, task) / WRITTEN
+    return revived(json.loads(path.read_text())) if path.exists() else None
 
 
 def do(task: Task, changes: dict[str, Any], data: str, folder: Path) -> None:
@@ -84,15 +86,24 @@ def run(left: list[Task], arguments: argparse.Namespace, changes: dict[str, Any]
 def collect(folder: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from the curves of its jobs, finished or not."""
     out.mkdir(parents=True, exist_ok=True)
-    every = {task: measured(folder, task) for task in tasks(changes)}
-    (out / "curves.json").write_text(json.dumps({task.job.kind: curves for task, curves in every.items() if curves}))
+    curves = {task.job.kind: held for task in tasks(changes) if (held := measured(folder, task)) is not None}
+    (out / CURVES).write_text(json.dumps(plain({"origin": origin(), "curves": curves})))
+    judge(out / CURVES, out, changes)
+
+
+def judge(path: Path, out: Path, changes: dict[str, Any]) -> None:
+    """Write one result per experiment from a file of curves."""
+    held = revived(json.loads(path.read_text()))
     for name in EXPERIMENTS:
-        held = {task.job: curves for task, curves in every.items() if task.experiment == name}
-        found: dict[Job, Any] = {job: curves for job, curves in held.items() if curves is not None}
+        jobs = [task.job for task in tasks(changes) if task.experiment == name]
+        found: dict[Job, Any] = {job: held["curves"][job.kind] for job in jobs if job.kind in held["curves"]}
         if found:
-            experiment = registered()[name]
             result = Reproduction(
-                experiment=experiment, full=True, settings=settings(name, changes), measured=found, origin=origin()
+                experiment=registered()[name],
+                full=True,
+                settings=settings(name, changes),
+                measured=found,
+                origin=held["origin"],
             )
             result.to_json(out / f"{name}.json")
             print(f"{name}: " + ", ".join(f"{job.kind} {one['done']} epochs" for job, one in found.items()))
@@ -120,12 +131,16 @@ def main() -> None:
     parser.add_argument("--light", type=int, default=6, help="ReLU networks at a time")
     parser.add_argument("--heavy", type=int, default=4, help="ResNet18 and EfficientNet-B3 at a time")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--curves", type=Path, help="judge the curves of such a file, and run nothing")
     parser.add_argument("--images", type=int, help="of either part of the data, to try this out")
     arguments = parser.parse_args()
+    changes = {name: value for name in ("epochs", "images") if (value := getattr(arguments, name)) is not None}
+    if arguments.curves is not None:
+        judge(arguments.curves, arguments.out, changes)
+        return
     if arguments.data is None:
         print("than_full: skipped, give the folder with CIFAR-10's python batches to run it")
         return
-    changes = {name: value for name in ("epochs", "images") if (value := getattr(arguments, name)) is not None}
     wanted = tasks(changes)
     left = [task for task in wanted if _epochs(arguments.folder, task) < settings(task.experiment, changes)["epochs"]]
     run(left, arguments, changes)

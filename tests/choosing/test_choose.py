@@ -17,13 +17,13 @@ from torch import nn
 import normscope as ns
 from normscope.choosing import choose as front
 from normscope.choosing import training
-from normscope.choosing.choice import half_width
 from normscope.choosing.outcome import Outcome
 from normscope.choosing.task import TrainingRun, gather
 from normscope.choosing.training import train_run
 from normscope.core.errors import InputError
 from normscope.experiments import engines
 from normscope.experiments.ledger import RUNS
+from normscope.experiments.statistics import half_width
 
 from .networks import build, data
 

@@ -24,6 +24,8 @@ class Asked(Mapping[str, float]):
         self._draw = draw
 
     def __getitem__(self, name: str) -> float:
+        if name not in self.held and name.endswith(".seeds"):
+            self.held[name] = self._draw.choice((3.0, 20.0, 20.0, 20.0))  # too few to decide anything, or enough
         if name not in self.held:
             simple = self._draw.choice((0.0, 1.0, -1.0, 0.5, 2.0, 100.0))
             wide = self._draw.choice((-1, 1)) * 10.0 ** self._draw.uniform(-12, 12)

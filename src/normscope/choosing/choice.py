@@ -7,18 +7,17 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.plain import plain
+from ..experiments.statistics import half_width
 from ..report.shown import Shown
 from .outcome import WENT, Outcome
 
 SCHEMA_VERSION = 1
-LEVEL = 0.95
-"""Of intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +75,6 @@ class Cell:
         """Return the mean of a figure over the seeds that have it."""
         values = [value for one in self.outcomes if (value := getattr(one, name)) is not None]
         return fmean(values) if values else None
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of a mean, by Student's t; None for fewer than two values.
-
-    Example:
-        >>> round(half_width([1.0, 2.0, 3.0]), 3)
-        2.484
-    """
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return None
-    from scipy.stats import t
-
-    return float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..experiments.statistics import half_width
 from ..report.words import counted
-from .choice import Cell, half_width
+from .choice import Cell
 
 if TYPE_CHECKING:
     from .choice import Choice

@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from ..core.files import write_text
-from ..report.document import Document, Text
+from ..report.document import Document
 from ..report.shown import Shown
 from .base import Experiment, Judgement, Verdict
 from .registry import chosen, source_of
@@ -24,9 +24,11 @@ class Claims(Shown):
 
     Attributes:
         rows: the claims, in the order of the papers.
+        items: the results that they are judged by: runs of just now, and stored ones.
     """
 
     rows: tuple[JudgedClaim, ...]
+    items: tuple[Reproduction, ...] = ()
 
     def __iter__(self) -> Iterator[JudgedClaim]:
         return iter(self.rows)
@@ -56,11 +58,9 @@ class Claims(Shown):
 
     def document(self, *, brief: bool = False) -> Document:
         """Return the report; `brief` for a terminal."""
-        from .page import ABOUT, claims_table, tally
+        from .page import ledger_document
 
-        lead = Text(heading="" if brief else "What held", body=tally(self.rows), lead=True)
-        table = claims_table(self.rows, brief=brief, commands=not brief)
-        return Document(title="Claims of the papers", blocks=(lead, *([] if brief else [Text(body=ABOUT)]), table))
+        return ledger_document(self.rows, self.items, brief=brief)
 
 
 def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
@@ -82,8 +82,9 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
     wanted = chosen(names)
     live = [one.name for one in wanted if not one.stored]
     ran = {one.name: one for one in reproduce(live, workers=workers).items} if live else {}
-    found = [_rows(one, ran.get(one.name)) for one in wanted]
-    return Claims(rows=tuple(claim for rows in found for claim in rows))
+    held = {one.name: ran.get(one.name) or stored(one) for one in wanted}
+    rows = tuple(claim for one in wanted for claim in _rows(one, held[one.name]))
+    return Claims(rows=rows, items=tuple(one for one in held.values() if one is not None))
 
 
 def stored(experiment: Experiment) -> Reproduction | None:
@@ -107,8 +108,7 @@ def stored(experiment: Experiment) -> Reproduction | None:
     )
 
 
-def _rows(experiment: Experiment, ran: Reproduction | None) -> tuple[JudgedClaim, ...]:
-    result = ran or stored(experiment)
+def _rows(experiment: Experiment, result: Reproduction | None) -> tuple[JudgedClaim, ...]:
     if result is not None:
         return result.claims
     run = command(experiment, full=True)

@@ -16,6 +16,10 @@ ABOUT = (
     "a constant that it lacks is added; `depends on convention` that it is true for one reading of its words and false "
     "for another."
 )
+QUICK = (
+    "Quick settings show that an experiment runs: its networks are small and its data are digits. What the papers' own "
+    "settings come to is in `normscope claims`."
+)
 
 
 def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False, notes: Sequence[str] = ()) -> Document:
@@ -27,10 +31,23 @@ def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False,
         blocks.append(Text(body=ABOUT))
     if rows:
         blocks.append(claims_table(rows, brief=brief))
+    if any(one.experiment.stored and not one.full for one in items):
+        blocks.append(Text(body=QUICK))
     blocks += [Text(body=f"Note: {note}.") for note in notes]
     for one in items:
         blocks += _unfinished(one) if brief else _section(one, folded=len(items) > 1)
     return Document(title=title, blocks=tuple(blocks))
+
+
+def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], *, brief: bool = False) -> Document:
+    """Return the ledger of claims and, on a page, the results behind it."""
+    blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
+    if not brief:
+        blocks.append(Text(body=ABOUT))
+    blocks.append(claims_table(rows, brief=brief, commands=not brief))
+    if not brief:
+        blocks += [block for one in items for block in _section(one, folded=True)]
+    return Document(title="Claims of the papers", blocks=tuple(blocks))
 
 
 def tally(rows: Sequence[JudgedClaim]) -> str:

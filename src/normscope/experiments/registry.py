@@ -16,9 +16,10 @@ def registered() -> Mapping[str, Experiment]:
     Raises:
         ValueError: two have the same name, two claims have the same id, or jobs are shared with an unknown experiment.
     """
-    from . import akbar, beyond, digest, than
+    from . import akbar, beyond, digest, than, theory
 
-    every = (*than.EXPERIMENTS, *digest.EXPERIMENTS, *akbar.EXPERIMENTS, *beyond.EXPERIMENTS)
+    papers = (theory, than, digest, akbar, beyond)
+    every = tuple(one for paper in papers for one in paper.EXPERIMENTS)
     found = {one.name: one for one in every}
     ids = [claim.id for one in every for claim in one.claims]
     if len(found) != len(every) or len(set(ids)) != len(ids):

@@ -116,7 +116,7 @@ def reproduce(
     Raises:
         InputError: there is no such experiment or engine, or the folder holds results with other settings.
     """
-    wanted = chosen(names)
+    wanted, where = chosen(names), origin()
     sources = {source_of(one).name: source_of(one) for one in wanted}
     root = None if folder is None else Path(folder)
     settings = {name: _settings(one, full) for name, one in sources.items()}
@@ -135,7 +135,6 @@ def reproduce(
                 else:
                     ledgers[done.experiment].add(done)
                 progress.step(f"{done.experiment} {done.key}")
-    where = origin()
     found = []
     for one in wanted:
         source = source_of(one).name

@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...report.curves import thinned
 from ...report.document import Block, Column, Curve, Curves, Table, Text
 from ..base import Job, Measured, Settings
 from .reading import NORMS, PRODUCTS, figures, reduction, total
 from .training import NETWORKS, TITLES
 
+POINTS = 34
+"""Of a curve that are drawn, at most: enough for 100 epochs, and pages stay small."""
 FIRST = 11
 """Layers of ResNet18 and of EfficientNet-B3 that are drawn, as the paper has it, for clarity."""
 
@@ -28,7 +31,7 @@ def by_layer(
     return [
         Curve(
             name=names[index],
-            points=tuple((float(x), value) for x, row in rows if (value := row[index]) is not None),
+            points=thinned([(float(x), value) for x, row in rows if (value := row[index]) is not None], POINTS),
             depth=index / max(1, len(shown) - 1),
         )
         for index in shown
@@ -128,7 +131,10 @@ def _compared(
     measured: Mapping[Job, Measured], name: str, axis: str, points: Callable[[Measured], list[tuple[float, Any]]]
 ) -> Curves:
     drawn = tuple(
-        Curve(name=title(curves), points=tuple((float(x), float(y)) for x, y in points(curves) if y is not None))
+        Curve(
+            name=title(curves),
+            points=thinned([(float(x), float(y)) for x, y in points(curves) if y is not None], POINTS),
+        )
         for curves in measured.values()
     )
     return _curves(drawn, name, axis)

@@ -46,7 +46,7 @@ FIGURE3 = replace(
     FIGURE1,
     name="than.figure3",
     title="Than, figure 3: EfficientNet-B3",
-    quick={"networks": NETWORK, **QUICK},
+    quick={"networks": NETWORK, **QUICK, "epochs": 3, "reshape_every": 3},
     full={"networks": NETWORK, **FULL},
     claims=CLAIMS,
     draw=both,

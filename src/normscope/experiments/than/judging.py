@@ -3,138 +3,176 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..base import Figures, Judgement, Verdict
-from .reading import NORMS, PRODUCTS, SEVERAL, present, weighed
+from .reading import NORMS, PRODUCTS, PUBLISHED, SEVERAL, came_far, epochs, present, weighed
 from .training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
 MANY = 0.9
 """Share of the layers that counts as "at all layers often"."""
+STEADY = 0.8
+"""R squared from which growth counts as steady."""
+RIGHT = 0.95
+"""Training accuracy at which the error counts as near zero."""
+SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
+"""The kinds of weight decay."""
 
 
-def norms_exceed_one(figures: Figures, networks: Iterable[str]) -> Judgement:
+def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the norms of nearly all layers are above 1 in the end, and their product has grown."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for network in networks:
         for norm in NORMS:
-            above = present(figures, network, f"{norm}_above_one", DECAYS)
-            for decay, count in above.items():
+            for decay, count in present(figures, network, f"{norm}_above_one", DECAYS).items():
                 run = f"{network}.{decay}"
                 layers = figures[f"{run}.{norm}_layers"]
                 start, end = figures[f"{run}.log10_product_{norm}_first"], figures[f"{run}.log10_product_{norm}"]
-                answers[f"{NETWORKS[network]}, {TITLES[decay]}, {norm} norms"] = count >= MANY * layers and end > start
+                answers.add(network, decay, f"{norm} norms", count >= MANY * layers and end > start)
                 if norm == "operator":
-                    told.append(
-                        f"{NETWORKS[network]} with {TITLES[decay]}: {count:g} of {layers:g}, "
-                        f"product {_power(start)} to {_power(end)}"
+                    told.add(
+                        NETWORKS[network], decay, f"{count:g} of {layers:g}, product {_power(start)} to {_power(end)}"
                     )
-    return weighed(answers, f"Layers whose operator norm is above 1 in the end: {'; '.join(told)}.")
+    return weighed(answers, f"Layers whose operator norm is above 1 {_after(figures, networks)}: {told}.")
 
 
 def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
     """Judge a published product of weight norms: which norm and which decay give it, if any."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
-            answers[f"{norm} norms, {TITLES[decay]}"] = abs(value - published) <= tolerance
-            told.append(f"{norm} norms, {TITLES[decay]}: {_power(value)}")
-    evidence = f"Published {_power(published)}; measured, {'; '.join(told)} (within {tolerance:g} decades counts)."
-    return weighed(answers, evidence)
+            answers.add(network, decay, f"{norm} norms", abs(value - published) <= tolerance)
+            told.add(f"{norm} norms", decay, _power(value))
+    counts = f"within {tolerance:g} decades counts"
+    return weighed(answers, f"Published {_power(published)} ({counts}); measured {_after(figures, [network])}: {told}.")
 
 
-def reduction_of(figures: Figures, network: str, names: Iterable[str], published: float, tolerance: float) -> Judgement:
-    """Judge a published product of 1/sigma: which reading and which decay give it, if any."""
-    answers, told = {}, []
+def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
+    """Judge a published product of 1/sigma: which reading and which decay give it, if any, and which pass it by."""
+    answers, told, passed = Answers(figures), Told(), Told()
+    published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
-            answers[f"{PRODUCTS[name]} and {TITLES[decay]}"] = abs(value - published) <= tolerance
-            told.append(f"{PRODUCTS[name]}, {TITLES[decay]}: {_power(value)}")
-    evidence = f"Published {_power(published)}; measured with {'; '.join(told)} (within {tolerance:g} decades counts)."
-    return weighed(answers, evidence)
+            answers.add(network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
+            told.add(PRODUCTS[name], decay, _power(value))
+        for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
+            passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
+    counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
+    evidence = f"Published {_power(published)} ({counts}); measured {_after(figures, [network])} by {told}."
+    way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
+    return weighed(answers, evidence + way)
 
 
 def reduces(figures: Figures, network: str) -> Judgement:
     """Judge whether the normalizers' factors multiply to less than 1, so that they reduce the printed bound."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for name in ("sigma", "inverse", "inverse_l2"):
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
-            answers[f"{PRODUCTS[name]} and {TITLES[decay]}"] = value < 0
-            told.append(f"{PRODUCTS[name]}, {TITLES[decay]}: {_power(value)}")
-    return weighed(answers, f"The product over the layers with {'; '.join(told)}.")
+            answers.add(network, decay, PRODUCTS[name], value < 0)
+            told.add(PRODUCTS[name], decay, _power(value))
+    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {told}.")
 
 
-def small_at_first(figures: Figures, networks: Iterable[str]) -> Judgement:
-    """Judge whether every input variance is below 1 before training."""
+def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether every input variance is below 1 before training; all decays begin from the same weights."""
     answers, told = {}, []
     for network in networks:
         for decay, small in present(figures, network, "sites_small_at_first", DECAYS).items():
             sites = figures[f"{network}.{decay}.sites"]
-            answers[NETWORKS[network]] = small == sites  # all decays begin from the same weights
-            if decay == "coupled":
-                told.append(f"{NETWORKS[network]}: {small:g} of {sites:g}")
+            if NETWORKS[network] not in answers:
+                told.append(f"{NETWORKS[network]} {small:g} of {sites:g}")
+            answers[NETWORKS[network]] = small == sites
     return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(told)}.")
 
 
-def variances_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
+def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown_tenfold_above_one", DECAYS).items():
             run = f"{network}.{decay}"
-            answers[f"{NETWORKS[network]}, {TITLES[decay]}"] = count >= SEVERAL
+            answers.add(network, decay, "", count >= SEVERAL)
             dead = figures[f"{run}.sites_below_eps"]
             fallen = f", and {dead:g} fell below eps" if dead else ""
-            told.append(f"{NETWORKS[network]} with {TITLES[decay]}: {count:g} of {figures[f'{run}.sites']:g}{fallen}")
+            told.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
     return weighed(
-        answers, f"Layers whose input variance grew tenfold or more and is above 1 in the end: {'; '.join(told)}."
+        answers, f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {told}."
     )
 
 
-def variances_all_grow(figures: Figures, networks: Iterable[str]) -> Judgement:
+def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown", DECAYS).items():
             run = f"{network}.{decay}"
             sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
-            answers[f"{NETWORKS[network]}, {TITLES[decay]}"] = count >= MANY * sites and grown >= MANY * layers
-            epochs = figures[f"{run}.epochs"]
-            told.append(
-                f"{NETWORKS[network]} with {TITLES[decay]} after {epochs:g} epochs: {count:g} of {sites:g} variances "
-                f"and {grown:g} of {layers:g} norms"
+            answers.add(network, decay, "", count >= MANY * sites and grown >= MANY * layers)
+            told.add(
+                NETWORKS[network],
+                decay,
+                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
             )
-    return weighed(answers, f"Larger than before training: {'; '.join(told)}.")
+    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {told}.")
 
 
-def exponential(figures: Figures, networks: Iterable[str]) -> Judgement:
+def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the product of variances grows, and by about the same factor in each epoch."""
-    growing, told, fits = {}, [], []
+    growing, told, fits = Answers(figures), Told(), []
     for network in networks:
         for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
             fit = figures[f"{network}.{decay}.variances_straightness"]
-            growing[f"{NETWORKS[network]}, {TITLES[decay]}"] = slope > 0
+            growing.add(network, decay, "", slope > 0)
             fits.append(fit)
-            told.append(f"{NETWORKS[network]} with {TITLES[decay]}: {slope:+.3g} decades an epoch (R2 {fit:.2f})")
-    evidence = f"Growth of the product of all input variances: {'; '.join(told)}."
+            told.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
+    evidence = f"Growth of the product of all input variances: {told}."
     judgement = weighed(growing, evidence)
-    if judgement.verdict == Verdict.HOLDS and min(fits) < 0.8:
+    if judgement.verdict == Verdict.HOLDS and min(fits) < STEADY:
         return Judgement(Verdict.CORRECTED, f"{evidence} It grows, but not at a constant rate.")
     return judgement
 
 
-def fits_the_data(figures: Figures, networks: Iterable[str]) -> Judgement:
+def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the training error approaches zero."""
-    answers, told = {}, []
+    answers, told = Answers(figures), Told()
     for network in networks:
         for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
-            answers[f"{NETWORKS[network]}, {TITLES[decay]}"] = right >= 0.95
-            told.append(
-                f"{NETWORKS[network]} with {TITLES[decay]}: {100 * right:.1f} % in training, "
-                f"{100 * figures[f'{network}.{decay}.test_accuracy']:.1f} % in test"
-            )
-    return weighed(answers, f"Right after the last epoch: {'; '.join(told)} (95 % in training counts).")
+            answers.add(network, decay, "", right >= RIGHT)
+            tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
+            told.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
+    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {told}.")
+
+
+class Answers(dict[str, bool]):
+    """By network, decay and reading, whether a claim on the end of training is true; short runs have no say."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__()
+        self._figures = figures
+
+    def add(self, network: str, decay: str, reading: str, answer: bool) -> None:
+        """Add what one run answers in one reading."""
+        if came_far(self._figures, network, decay):
+            self[", ".join(filter(None, (NETWORKS[network], reading, SHORT[decay])))] = answer
+
+
+class Told:
+    """Figures in words, those of one thing together, each behind the kind of decay that it belongs to."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[str]] = {}
+
+    def add(self, what: str, decay: str, figure: str) -> None:
+        """Add a figure."""
+        self._said.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
+
+    def __str__(self) -> str:
+        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._said.items())
+
+
+def _after(figures: Figures, networks: Sequence[str]) -> str:
+    return epochs(figures, networks, DECAYS)
 
 
 def _power(exponent: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base import Figures, Job, Judgement, Measured, Settings, Verdict
+from ..statistics import line
 
 NORMS = ("operator", "reshaped", "frobenius")
 PRODUCTS = {
@@ -21,6 +22,8 @@ PRODUCTS = {
     "gain_l2": "the l2 norm of gamma/sigma, as the Slides have it",
 }
 """Readings of the product of 1/sigma over the layers."""
+PUBLISHED = {"paper": -25.0, "slides": math.log10(1.35e-8)}
+"""What the paper and the Slides print for the product of 1/sigma and of gamma/sigma in ResNet18, as log10."""
 SEVERAL = 3
 """Layers that make "several"."""
 
@@ -29,7 +32,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the figures of every run, under `NETWORK.DECAY.NAME`; exponents are named `log10_*`."""
     found: dict[str, float] = {}
     for curves in measured.values():
-        for name, value in _of_run(curves).items():
+        for name, value in (_of_run(curves) | {"epochs_planned": float(settings["epochs"])}).items():
             found[f"{curves['network']}.{curves['decay']}.{name}"] = value
     return found
 
@@ -61,10 +64,12 @@ def _of_run(curves: Measured) -> dict[str, float]:
             found[f"log10_product_{norm}"] = total(end)
     for name in PRODUCTS:
         found[f"log10_reduction_{name}"] = total(reduction(curves, name, -1))
-        found[f"log10_reduction_{name}_first"] = total(reduction(curves, name, 0))
-    slope, fit = straight(
-        [(float(e), -2 * total(reduction(curves, "sigma", k))) for k, e in enumerate(curves["epochs"])]
-    )
+        course = [total(reduction(curves, name, at)) for at in range(len(curves["epochs"]))]
+        for source, value in PUBLISHED.items():
+            passed = (epoch for epoch, product in zip(curves["epochs"], course) if epoch and product <= value)
+            found[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
+    products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
+    slope, fit = line(curves["epochs"], products)
     return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
 
 
@@ -95,17 +100,6 @@ def total(exponents: Iterable[float | None]) -> float:
     return math.nan if any(one is None for one in every) else math.fsum(one for one in every if one is not None)
 
 
-def straight(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return slope and R squared of a straight line through points; NaN where there is none."""
-    kept = [(x, y) for x, y in points if math.isfinite(y)]
-    if len(kept) < 3:
-        return math.nan, math.nan
-    xs, ys = np.array(kept).T
-    slope, offset = np.polyfit(xs, ys, 1)
-    spread = float(np.sum((ys - ys.mean()) ** 2))
-    return float(slope), 1.0 - float(np.sum((ys - slope * xs - offset) ** 2)) / spread if spread else math.nan
-
-
 def _median(values: np.ndarray) -> float:
     return float(median(values.tolist())) if len(values) else math.nan
 
@@ -116,27 +110,36 @@ def weighed(answers: Mapping[str, bool], evidence: str) -> Judgement:
     Args:
         answers: by reading, whether the claim is true in it.
         evidence: the figures, in a sentence.
-
-    Raises:
-        KeyError: there is no reading, because nothing was measured.
     """
     if not answers:
-        raise KeyError("runs")
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
     true = [name for name, answer in answers.items() if answer]
+    false = [name for name, answer in answers.items() if not answer]
     if len(true) == len(answers):
         return Judgement(Verdict.HOLDS, evidence)
     if not true:
         return Judgement(Verdict.FAILS, evidence)
-    return Judgement(Verdict.CONVENTION, f"{evidence} It is so with {_listed(true)}, and not otherwise.")
+    few, which = (true, "It is so for") if 2 * len(true) <= len(answers) else (false, "It is not so for")
+    return Judgement(Verdict.CONVENTION, f"{evidence} {which}: {'; '.join(few)}.")
 
 
-def _listed(names: Sequence[str]) -> str:
-    most = 4
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
+    """Return after how many epochs the figures of networks were taken, in words."""
+    spans = []
+    for network in networks:
+        counts = sorted(set(present(figures, network, "epochs", decays).values()))
+        if counts:
+            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
+    return f"after {' and '.join(dict.fromkeys(spans)) or 'no'} epochs"
 
 
 def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:
     """Return a figure of a network by kind of decay, for the runs that have it."""
     held = {decay: f"{network}.{decay}.{name}" for decay in decays}
     return {decay: figures[key] for decay, key in held.items() if key in figures}
+
+
+def came_far(figures: Figures, network: str, decay: str) -> bool:
+    """Return whether a run came half of its way or more: a shorter one tells nothing of the end of training."""
+    run = f"{network}.{decay}"
+    return 2 * figures[f"{run}.epochs"] >= figures[f"{run}.epochs_planned"]

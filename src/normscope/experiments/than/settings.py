@@ -29,15 +29,16 @@ FULL: dict[str, Any] = TRAINING | {
 }
 QUICK: dict[str, Any] = TRAINING | {
     "data": "digits",
+    "images": 640,
     "depth": 10,
     "width": 32,
     "base": 4,
     "efficientnet": {"width": 0.2, "depth": 0.3, "divisor": 4},
-    "epochs": 4,
+    "epochs": 6,
     "autocast": (),
-    "search_every": 2,
+    "search_every": 3,
     "reshape_every": 2,
-    "keep_every": 2,
+    "keep_every": 3,
 }
 CHAINS = ("relu", "relu_bn", "resnet18")
 """The networks of figures 1 and 2; the first is the paper's, the second the same with BatchNorm."""
@@ -49,4 +50,4 @@ ABOUT = (
     "(quality 75) once. ResNet18 has the stem for small images, EfficientNet-B3 neither dropout nor dropped blocks; "
     "both train in bfloat16 where there is a GPU. Quick settings take small networks of the same kinds and digits."
 )
-SOURCE = "Than (2025), The Hidden Power of Normalization"
+SOURCE = "Than"

@@ -72,10 +72,11 @@ def load(settings: Settings) -> tuple[Split, str]:
         raise InputError("this needs CIFAR-10: give the folder of its batches with --data")
     else:
         split, what = cifar10(settings["data_folder"], limit=settings.get("images"), standardise=False), JPEG
-    largest = split.train_images.flatten(1).norm(dim=1).max()
+    some = split.train_images[: settings.get("images")]
+    largest = some.flatten(1).norm(dim=1).max()
     return Split(
-        train_images=split.train_images / largest,
-        train_labels=split.train_labels,
+        train_images=some / largest,
+        train_labels=split.train_labels[: len(some)],
         test_images=split.test_images / largest,
         test_labels=split.test_labels,
     ), what
@@ -212,7 +213,7 @@ class _Training:
         }
         written: dict[str, Any] = json.loads(json.dumps(plain(rounded(found)), allow_nan=False))
         write_text(self.folder / CURVES, json.dumps(written, separators=(",", ":")) + "\n")
-        return written
+        return dict(revived(written))
 
     def _keep(self) -> None:
         """Write what the run needs to go on."""

@@ -1,0 +1,378 @@
+"""Akbar, sections 5 to 7 and experiment 2: losses, learning rates and Hessians of networks of three layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...geometry.hessian import hessian
+from ...report.document import Block, Column, Curve, Curves, Table
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..ensembles import Ensemble, Normalizer, chain, norms
+from ..judging import decided, judged, read, readings, spread
+
+QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
+FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
+INPUTS, WIDTHS = 5, (5, 10, 10, 1)
+CONVERGED = 0.1
+"""Share of the first loss below which a run counts as converged."""
+SHRUNK = 1.0 / 3.0
+"""Factor on weights in front of normalizers, which changes nothing but the Hessian."""
+BROKEN = 100.0
+"""A loss above it is drawn as infinite; the first are about 2."""
+POINTS = 60
+"""Of a curve."""
+KINDS = {"batch": "with BatchNorm", "none": "without"}
+
+
+def jobs(settings: Settings) -> Sequence[Job]:
+    """Return one job for each kind of network: all its seeds and learning rates are trained side by side."""
+    return tuple(map(Job, KINDS))
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Train at every learning rate, and find the Hessian at the end of the best."""
+    kind: Normalizer = "batch" if job.kind == "batch" else "none"
+    rates, seeds = list(settings["rates"]), list(range(settings["seeds"]))
+    x, y = _task(settings)
+    networks = Ensemble.drawn(chain(WIDTHS, kind), seeds * len(rates))
+    own = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
+    inputs, targets = x.repeat(len(rates), 1, 1), y.repeat(len(rates), 1, 1)
+    losses, sizes = [], []
+    for _ in range(settings["steps"] + 1):
+        loss, gradients = networks.gradients(F.mse_loss, inputs, targets)
+        losses.append(loss.nan_to_num(math.inf, math.inf))
+        sizes.append(norms(gradients).nan_to_num(math.inf, math.inf))
+        networks.step(gradients, own)
+    courses = torch.stack(losses).reshape(len(losses), len(rates), len(seeds))
+    lengths = torch.stack(sizes).reshape(courses.shape)
+    best = int(courses[-1].median(dim=1).values.argmin())
+    below = courses < CONVERGED * courses[0]
+    reached = torch.where(below.any(0), below.double().argmax(0), settings["steps"] + 1)
+    every = max(1, settings["steps"] // POINTS)
+    at_best = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
+    return {
+        "best": best,
+        "first": courses[0, 0].tolist(),
+        "last": courses[-1].tolist(),
+        "reached": reached.double().tolist(),
+        "spike": (lengths.amax(0) / lengths[0]).tolist(),
+        "bumps": _bumps(courses).tolist(),
+        "losses": courses[::every].median(dim=2).values.T.tolist(),
+        "gradients": lengths[::every].median(dim=2).values.T.tolist(),
+        "every": every,
+        "spectra": [_spectrum(networks.member(place), inputs[place], targets[place]) for place in at_best],
+    }
+
+
+def _task(settings: Settings) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of all seeds: a smooth function of five numbers, with a little noise."""
+    made = []
+    for seed in range(settings["seeds"]):
+        generator = torch.Generator().manual_seed(10_000 + seed)
+        x = torch.randn(settings["samples"], INPUTS, generator=generator, dtype=torch.float64)
+        y = (2.0 * x[:, :1]).sin() + x[:, 1:2] * x[:, 2:3] / 2.0
+        made.append((x, y + 0.05 * torch.randn(y.shape, generator=generator, dtype=torch.float64)))
+    return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
+
+
+def _bumps(courses: Tensor) -> Tensor:
+    """Return the share of steps in which the loss rises."""
+    return (courses[1:] > courses[:-1]).double().mean(0)
+
+
+def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | None]:
+    """Return the largest eigenvalue, the condition number and the zeros of the Hessian, in two gauges."""
+    found = hessian(network, F.mse_loss, (x, y), k=1, mode="train", whole=True, rtol=1e-2)
+    with torch.no_grad():
+        layers = list(network.children())
+        for layer, behind in itertools.pairwise(layers):
+            if isinstance(behind, nn.BatchNorm1d) and isinstance(layer, nn.Linear):
+                layer.weight.mul_(SHRUNK)
+    shrunk = hessian(network, F.mse_loss, (x, y), k=1, mode="train", rtol=1e-2)
+    return {
+        "sharpness": found.sharpness,
+        "sharpness of smaller weights": shrunk.sharpness,
+        "condition": found.condition_number,
+        "zeros": float(found.directions + (found.zero_modes or 0)),
+        "parameters": float(found.parameters),
+        "gradient": found.gradient_norm,
+    }
+
+
+def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
+    """Return comparisons of both kinds, seed by seed."""
+    batch, none = measured[Job("batch")], measured[Job("none")]
+    seeds, rates = range(settings["seeds"]), range(len(settings["rates"]))
+    found: dict[str, float] = {}
+    counts: dict[tuple[str, str], list[float]] = {}
+    best = {"batch": int(batch["best"]), "none": int(none["best"])}
+    for kind, told in (("batch", batch), ("none", none)):
+        found[f"{kind}.best rate"] = settings["rates"][best[kind]]
+        found |= spread(f"{kind}.steps at its best rate", told["reached"][best[kind]])
+        stable = [[told["last"][rate][seed] < told["first"][seed] for rate in rates] for seed in seeds]
+        reached = [[told["reached"][rate][seed] <= settings["steps"] for rate in rates] for seed in seeds]
+        top = [max((settings["rates"][r] for r in rates if one[r]), default=0.0) for one in stable]
+        counts[kind, "stable octaves"] = [float(sum(one)) for one in stable]
+        counts[kind, "useful octaves"] = [float(sum(one)) for one in reached]
+        counts[kind, "largest stable rate"] = top
+    for (kind, name), values in counts.items():
+        found |= spread(f"{kind}.{name}", values)
+    same, own = best["batch"], best["none"]
+    found |= spread("none.steps at BatchNorm's best rate", none["reached"][same])
+    for name, key in (("steps", "reached"), ("gradient", "spike")):
+        ours = batch[key][same]
+        found |= spread(f"ratio of {name} at one rate", [n / max(b, 1.0) for b, n in zip(ours, none[key][same])])
+        found |= spread(f"ratio of {name} at best rates", [n / max(b, 1.0) for b, n in zip(ours, none[key][own])])
+    for name in ("stable octaves", "useful octaves"):
+        found |= spread(f"gain of {name}", [b - n for b, n in zip(counts["batch", name], counts["none", name])])
+    tops = [[max(one, settings["rates"][0] / 2.0) for one in counts[kind, "largest stable rate"]] for kind in KINDS]
+    found |= spread("ratio of largest stable rates", [b / n for b, n in zip(*tops)])
+    for name in ("sharpness", "sharpness of smaller weights", "condition"):
+        pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
+        found |= spread(f"ratio of {name}", [n / b for b, n in pairs if b and n])
+    times = settings["rates"][own] / settings["rates"][same]
+    pairs = [(b["sharpness"], n["sharpness"]) for b, n in zip(batch["spectra"], none["spectra"])]
+    found |= spread("ratio of sharpness times rate", [times * n / b for b, n in pairs])
+    pairs = [(b["zeros"], n["zeros"]) for b, n in zip(batch["spectra"], none["spectra"])]
+    found |= spread("gain of zeros", [b - n for b, n in pairs])
+    for kind, told in (("batch", batch), ("none", none)):
+        for name in ("sharpness", "condition", "zeros"):
+            found |= spread(f"{kind}.{name}", [one[name] for one in told["spectra"] if one[name] is not None])
+        found[f"{kind}.sharpness times rate"] = found[f"{kind}.sharpness.median"] * found[f"{kind}.best rate"]
+    return found
+
+
+def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
+    """Return figure 8.1 (right): losses and gradients; the last losses by rate; and a table of Hessians."""
+    blocks: list[Block] = []
+    same = int(measured[Job("batch")]["best"])
+    for name, title in (("losses", "Figure 8.1 (right): the loss"), ("gradients", "The norm of the gradient")):
+        curves = []
+        for kind, told in ((kind, measured[Job(kind)]) for kind in KINDS):
+            for place, label in dict.fromkeys(((same, ""), (int(told["best"]), ", its own best rate"))):
+                points = [
+                    (float(step * told["every"]), math.log10(max(value, 1e-300)))
+                    for step, value in enumerate(told[name][place])
+                ]
+                if kind == "none" or (place == same and not label):
+                    curves.append(Curve(name=KINDS[kind] + label, points=tuple(points)))
+        blocks.append(
+            Curves(
+                title=title,
+                curves=tuple(curves),
+                axis="log10 of the median over seeds",
+                caption=f"At the learning rate {settings['rates'][same]:g}, the best with BatchNorm.",
+            )
+        )
+    lasts = tuple(
+        Curve(
+            name=label,
+            points=tuple(
+                (math.log2(rate), _shown(spread("x", last)["x.median"]))
+                for rate, last in zip(settings["rates"], measured[Job(kind)]["last"])
+            ),
+        )
+        for kind, label in KINDS.items()
+    )
+    blocks.append(
+        Curves(
+            title="The last loss by learning rate", curves=lasts, axis="log10 of the median", along="log2 of the rate"
+        )
+    )
+    columns = [Column(title="network", kind="name")]
+    columns += [Column(title=t, kind="number") for t in ("largest eigenvalue", "condition number", "zeros", "gradient")]
+    rows = tuple(
+        (label, *(one[name] for name in ("sharpness", "condition", "zeros", "gradient")))
+        for kind, label in KINDS.items()
+        for one in measured[Job(kind)]["spectra"]
+    )
+    return (*blocks, Table(title="Hessians at the end, by seed", columns=tuple(columns), rows=rows))
+
+
+def _shown(loss: float) -> float:
+    """Return log10 of a loss; infinity for one that has left all bounds, so that the others can be told apart."""
+    return math.inf if not loss < BROKEN else math.log10(max(loss, 1e-300))
+
+
+def _speed(figures: Figures) -> Judgement:
+    steps = read(figures, "batch.steps at its best rate")
+    return decided(steps, below=100.0, evidence=f"At its best rate it takes {steps} iterations to a tenth of the loss.")
+
+
+def _slower(figures: Figures) -> Judgement:
+    ours = read(figures, "batch.steps at its best rate")
+    same, own = (read(figures, f"ratio of steps at {name}") for name in ("one rate", "best rates"))
+    return readings(
+        (same, own),
+        above=1.0,
+        evidence=f"To a tenth of the loss BatchNorm takes {ours.median:.0f} iterations; without it takes {same} times "
+        "as "
+        f"many at the same rate and {own} times at its own best rate.",
+    )
+
+
+def _edge(figures: Figures) -> str:
+    """Return what the learning rates have to do with the largest eigenvalues."""
+    rates = [figures[f"{kind}.best rate"] for kind in KINDS]
+    products = [figures[f"{kind}.sharpness times rate"] for kind in KINDS]
+    return (
+        f"Times the learning rate, {rates[0]:g} and {rates[1]:g}, the eigenvalues are {products[0]:.3g} and "
+        f"{products[1]:.3g}; descent settles where that is about 2."
+    )
+
+
+def _sharpness(figures: Figures) -> Judgement:
+    return _factor(figures, "sharpness", 5.0, "The largest eigenvalue", _edge(figures))
+
+
+def _condition(figures: Figures) -> Judgement:
+    return _factor(figures, "condition", 10.0, "The condition number", "")
+
+
+def _factor(figures: Figures, name: str, published: float, what: str, more: str) -> Judgement:
+    found = read(figures, f"ratio of {name}")
+    return judged(
+        published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0,
+        f"{what} without BatchNorm is {found} times that with it; the paper has {published:g}. {more}".rstrip(),
+        corrected=found.low > 1.0,
+    )
+
+
+def _gauge(figures: Figures) -> Judgement:
+    found, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
+    stable = read(figures, "ratio of sharpness times rate")
+    return readings(
+        (found, shrunk, stable),
+        above=1.0,
+        evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
+        f"3, which changes no output, {shrunk}. {_edge(figures)}",
+    )
+
+
+def _zeros(figures: Figures) -> Judgement:
+    gain = read(figures, "gain of zeros")
+    ours, theirs = (figures[f"{kind}.zeros.median"] for kind in ("batch", "none"))
+    return decided(
+        gain,
+        above=0.0,
+        evidence=f"With BatchNorm {ours:.0f} eigenvalues are zero or lie along symmetries, without {theirs:.0f}, dead "
+        "units among them.",
+    )
+
+
+def _spikes(figures: Figures) -> Judgement:
+    same, own = (read(figures, f"ratio of gradient at {name}") for name in ("one rate", "best rates"))
+    return readings(
+        (same, own),
+        above=1.0,
+        evidence=f"The largest gradient over the first is without BatchNorm {same} times that with it at the same "
+        "rate, "
+        f"and {own} times at its own best rate.",
+    )
+
+
+def _wider(figures: Figures) -> Judgement:
+    stable, useful = read(figures, "gain of stable octaves"), read(figures, "gain of useful octaves")
+    return readings(
+        (stable, useful),
+        above=0.0,
+        evidence=f"Rates at which runs end below their start: {stable} octaves more with BatchNorm; rates at which "
+        "they "
+        f"converge: {useful} more.",
+    )
+
+
+def _larger(figures: Figures) -> Judgement:
+    found = read(figures, "ratio of largest stable rates")
+    return decided(found, above=1.0, evidence=f"The largest stable rate with BatchNorm is {found} times that without.")
+
+
+AKBAR = "Akbar"
+CURVATURE = Experiment(
+    name="akbar.experiment2",
+    title="Experiment 2: networks of three layers",
+    about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
+    "many "
+    "learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task nor "
+    "rate: "
+    "both are ours, and the best rate is that with the smallest median loss at the end.",
+    quick=QUICK,
+    full=FULL,
+    jobs=jobs,
+    measure=measure,
+    figures=figures,
+    draw=draw,
+    stored=True,
+    claims=(
+        Claim(
+            id="akbar.experiment2.speed",
+            source=AKBAR,
+            where="Experiment 2",
+            text="With BatchNorm the loss converges in under 100 iterations.",
+            judge=_speed,
+        ),
+        Claim(
+            id="akbar.experiment2.slower",
+            source=AKBAR,
+            where="Experiment 2",
+            text="Without BatchNorm convergence is slower.",
+            judge=_slower,
+        ),
+        Claim(
+            id="akbar.experiment2.sharpness",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
+            judge=_sharpness,
+        ),
+        Claim(
+            id="akbar.experiment2.condition",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
+            judge=_condition,
+        ),
+        Claim(
+            id="akbar.experiment2.zeros",
+            source=AKBAR,
+            where="Experiment 2, section 6",
+            text="With BatchNorm the Hessian has many more zero eigenvalues.",
+            judge=_zeros,
+        ),
+        Claim(
+            id="akbar.experiment2.gradients",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The gradient's norm has no spikes with BatchNorm and spikes without.",
+            judge=_spikes,
+        ),
+        Claim(
+            id="akbar.6.sharpness",
+            source=AKBAR,
+            where="Section 6",
+            text="Normalization reduces the largest eigenvalue of the Hessian.",
+            judge=_gauge,
+        ),
+        Claim(
+            id="akbar.7.1.range",
+            source=AKBAR,
+            where="Sections 5.1 and 7.1",
+            text="The range of stable learning rates is significantly wider with BatchNorm.",
+            judge=_wider,
+        ),
+        Claim(
+            id="akbar.5.1.rates",
+            source=AKBAR,
+            where="Section 5.1",
+            text="BatchNorm allows larger learning rates without divergence.",
+            judge=_larger,
+        ),
+    ),
+)

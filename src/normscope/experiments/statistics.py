@@ -1,0 +1,70 @@
+"""Means with intervals over seeds, slopes and rank correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+import numpy as np
+
+LEVEL = 0.95
+"""Of intervals."""
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of a mean, by Student's t; None for fewer than two values.
+
+    Example:
+        >>> round(half_width([1.0, 2.0, 3.0]), 3)
+        2.484
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return a mean and half of its 95 % interval; infinite where one value or none tells nothing of the spread."""
+    half = half_width(values)
+    return (fmean(values) if values else math.nan), math.inf if half is None else half
+
+
+def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Return slope and R squared of the straight line through points; NaN where there is none.
+
+    Example:
+        >>> [round(value, 9) for value in line([0, 1, 2], [1.0, 3.0, 5.0])]
+        [2.0, 1.0]
+    """
+    kept = [(x, y) for x, y in zip(xs, ys) if math.isfinite(y)]
+    if len(kept) < 3:
+        return math.nan, math.nan
+    x, y = np.array(kept, dtype=float).T
+    slope, offset = np.polyfit(x, y, 1)
+    spread = float(np.sum((y - y.mean()) ** 2))
+    return float(slope), 1.0 - float(np.sum((y - slope * x - offset) ** 2)) / spread if spread else math.nan
+
+
+def kendall(xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray) -> float:
+    """Return Kendall's tau-b; NaN where either side does not vary."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(xs, ys).statistic) if len(xs) > 1 else math.nan
+
+
+def resampled(statistic: Callable[[np.ndarray], float], count: int, *, times: int = 1000) -> tuple[float, float]:
+    """Return the 95 % interval of a statistic of `count` samples by resampling them with replacement.
+
+    Args:
+        statistic: of the positions of the samples drawn; what is no number is left out.
+        count: of samples.
+        times: how often they are drawn.
+    """
+    draws = np.random.default_rng(0)
+    found = [statistic(draws.integers(0, count, count)) for _ in range(times)]
+    kept = [value for value in found if math.isfinite(value)]
+    low, high = np.quantile(kept, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if kept else (math.nan, math.nan)
+    return float(low), float(high)

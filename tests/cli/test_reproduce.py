@@ -1,0 +1,109 @@
+"""`normscope reproduce` and `normscope claims` as a user runs them."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from normscope import cli
+from normscope.experiments import registry, reproducing, reproduction
+from normscope.experiments.base import Claim, Experiment, Job, Judgement, Verdict
+
+HALVES = Experiment(
+    name="toy.halves",
+    title="Halves",
+    about="Numbers are halved.",
+    quick={"top": 3},
+    full={"top": 9},
+    jobs=lambda settings: [Job("half", seed) for seed in range(settings["top"])],
+    measure=lambda settings, job, folder: {"half": job.seed / 2},
+    figures=lambda settings, measured: {"most": max(one["half"] for one in measured.values())},
+    claims=(
+        Claim(
+            id="toy.most",
+            source="Toy",
+            where="p. 1",
+            text="halves stay small",
+            judge=lambda f: Judgement(Verdict.HOLDS if f["most"] < 2 else Verdict.FAILS, f"the most is {f['most']:g}"),
+        ),
+    ),
+    draw=lambda settings, measured: (),
+)
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normscope.cli import reproduce
+
+    for module in (registry, reproducing, reproduction, reproduce):
+        monkeypatch.setattr(module, "registered", lambda: {"toy.halves": HALVES})
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
+
+    return run
+
+
+def test_without_a_name_the_experiments_are_listed(invoke: Callable[..., Any]) -> None:
+    assert "toy.halves" in invoke("reproduce").output
+
+
+def test_quick_and_full_differ(invoke: Callable[..., Any]) -> None:
+    assert "holds" in invoke("reproduce", "all", "--quick", "--workers", "0").output
+    assert "fails" in invoke("reproduce", "toy", "--full", "--workers", "0").output
+
+
+def test_files_are_written(invoke: Callable[..., Any], tmp_path: Path) -> None:
+    words = (
+        "reproduce",
+        "toy.halves",
+        "--workers",
+        "0",
+        "--html",
+        "page.html",
+        "--json",
+        "all.json",
+        "--folder",
+        "runs",
+    )
+    done = invoke(*words)
+    assert "wrote page.html" in done.output
+    assert "the most is 1" in (tmp_path / "page.html").read_text()
+    assert json.loads((tmp_path / "all.json").read_text())[0]["name"] == "toy.halves"
+    assert (tmp_path / "runs" / "toy.halves" / "result.json").exists()
+
+
+def test_the_ledger_is_a_list_of_objects(invoke: Callable[..., Any]) -> None:
+    [row] = json.loads(invoke("claims", "--json", "--workers", "0").output)
+    assert row == {
+        "id": "toy.most",
+        "source": "Toy",
+        "where": "p. 1",
+        "claim": "halves stay small",
+        "verdict": "holds",
+        "evidence": "the most is 1",
+        "command": "normscope reproduce toy.halves",
+    }
+
+
+def test_the_ledger_prints_and_has_a_page(invoke: Callable[..., Any], tmp_path: Path) -> None:
+    assert "toy.most" in invoke("claims", "--workers", "0", "--html", "claims.html").output
+    assert "halves stay small" in (tmp_path / "claims.html").read_text()
+
+
+def test_a_name_that_is_none_is_an_error(invoke: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match=r"toy\.halves"):
+        invoke("reproduce", "tay")
+
+
+def test_a_target_that_cannot_be_written_is_told_before_the_work(invoke: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match="no folder"):
+        invoke("reproduce", "all", "--html", "missing/page.html")

@@ -1,0 +1,70 @@
+"""Figures become verdicts: medians with intervals, and what they decide."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from normscope.experiments.base import Verdict
+from normscope.experiments.judging import Spread, by_convention, decided, judged, read, readings, spread
+
+
+def test_a_correction_needs_a_violation_and_a_form_that_holds() -> None:
+    assert judged(True, "x", corrected=True).verdict == Verdict.HOLDS
+    assert judged(False, "x", corrected=True).verdict == Verdict.CORRECTED
+    assert judged(False, "x").verdict == Verdict.FAILS
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [((True, True), Verdict.HOLDS), ((True, False), Verdict.CONVENTION), ((False, False), Verdict.FAILS)],
+)
+def test_readings_that_differ_are_a_convention(outcomes: tuple[bool, bool], verdict: Verdict) -> None:
+    assert by_convention(outcomes, "x").verdict == verdict
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    draw = random.Random(0)
+    covered = 0
+    for _ in range(2000):
+        found = spread("x", [draw.expovariate(1.0) for _ in range(20)])
+        covered += found["x.low"] <= math.log(2.0) <= found["x.high"]
+    assert 0.95 <= covered / 2000 < 0.98  # 0.9586 by the binomial distribution
+
+
+def test_of_twenty_values_the_sixth_and_the_fifteenth_are_the_ends() -> None:
+    assert read(spread("x", list(map(float, range(1, 21)))), "x") == Spread(10.5, 6.0, 15.0, 20)
+
+
+def test_few_values_have_their_extremes_for_an_interval() -> None:
+    found = read(spread("x", [2.0, 8.0, 4.0]), "x")
+    assert found == Spread(4.0, 2.0, 8.0, 3)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, 1.0, 2.0], [math.inf, 1.0, 1.0]])
+def test_odd_values_do_not_raise(values: list[float]) -> None:
+    assert spread("x", values)["x.seeds"] == len(values)
+
+
+def test_nothing_is_decided_by_an_interval_that_covers_the_value() -> None:
+    assert decided(Spread(2.0, 1.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.HOLDS
+    assert decided(Spread(2.0, 0.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+    assert decided(Spread(0.5, 0.4, 0.9, 20), above=1.0, evidence="").verdict == Verdict.FAILS
+    assert decided(Spread(0.5, 0.4, 0.9, 20), below=1.0, evidence="").verdict == Verdict.HOLDS
+    assert decided(Spread(2.0, 1.5, 3.0, 20), below=1.0, evidence="").verdict == Verdict.FAILS
+
+
+def test_nothing_is_decided_by_fewer_than_six_seeds() -> None:
+    few = Spread(2.0, 1.5, 3.0, 5)
+    assert decided(few, above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+    assert readings((few, few), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+
+
+def test_readings_of_medians() -> None:
+    more, less, open_ = Spread(2.0, 1.5, 3.0, 20), Spread(0.5, 0.4, 0.9, 20), Spread(1.0, 0.5, 2.0, 20)
+    assert readings((more, more), above=1.0, evidence="").verdict == Verdict.HOLDS
+    assert readings((less, less), above=1.0, evidence="").verdict == Verdict.FAILS
+    assert readings((more, less), above=1.0, evidence="").verdict == Verdict.CONVENTION
+    assert readings((more, open_), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE

@@ -1,0 +1,176 @@
+"""Write docs/reproduction.md and its pictures from the ledger of claims and the stored results.
+
+    python tools/reproduction_page.py [--docs docs]
+
+Every figure and every verdict on the page is what the program computes just now or read from a stored result; nothing
+is typed in. Run it after a stored result or a claim has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import normscope as ns
+from normscope.experiments.base import Verdict
+from normscope.experiments.page import origin_text
+from normscope.experiments.reproduction import JudgedClaim, Reproduction
+from normscope.experiments.than.reading import PRODUCTS
+from normscope.experiments.than.training import NETWORKS, TITLES
+from normscope.report.cells import format_cell
+from normscope.report.document import Chart, Circle, Curves, Table
+from normscope.report.export import picture
+
+HEADINGS = {
+    Verdict.HOLDS: "What held",
+    Verdict.CORRECTED: "What needed a correction",
+    Verdict.CONVENTION: "What depends on how it is read or done",
+    Verdict.FAILS: "What failed",
+    Verdict.NOT_TESTABLE: "What could not be decided",
+}
+LEADS = {
+    Verdict.HOLDS: "Computed as written, these claims are true.",
+    Verdict.CORRECTED: "These are true once a condition or a constant that they lack is added; the figures say which.",
+    Verdict.CONVENTION: "These are true in one reading of their words, or with one kind of weight decay, and false in "
+    "another.",
+    Verdict.FAILS: "The figures contradict these claims.",
+    Verdict.NOT_TESTABLE: "The runs that there are do not decide these; the commands below run longer ones.",
+}
+INTRO = """# What of the theory holds
+
+`normscope reproduce` runs the experiments of the papers that Normscope is built on, and `normscope claims` judges each
+of their claims by what comes out: Than (2025), *The Hidden Power of Normalization*, with its slides and its digest,
+Akbar's paper on the geometry of normalization, and a few results of others beside them. No verdict is written down
+anywhere: each is the program's comparison of a computed figure with what the claim says, and a test alters the figures
+of every claim and sees its verdict change. This page is written by `tools/reproduction_page.py`.
+
+```
+normscope claims                        the ledger, in under a minute (long experiments are read from stored results)
+normscope claims --html claims.html     one page with the ledger, every figure and every picture
+normscope reproduce all --quick         every experiment at a small size, in minutes
+normscope reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it
+```
+
+FOLDER holds CIFAR-10 and MNIST. The stored runs on CIFAR-10 used images that had gone through JPEG (quality 75) once.
+"""
+CITE = """## Citing
+
+`CITATION.cff` has the reference. Name the commit: figures belong to one.
+"""
+SHOWN = ("resnet18 coupled", "resnet18 none")
+"""Runs whose layers are drawn on the page; the others are on the page of `normscope claims --html`."""
+
+
+def main() -> None:
+    """Compute, draw, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    docs: Path = parser.parse_args().docs
+    ledger = ns.claims()
+    pictures = docs / "images" / "reproduction"
+    pictures.mkdir(parents=True, exist_ok=True)
+    held = {one.name: one for one in ledger.items if one.experiment.stored}
+    parts = [INTRO, *summary(ledger.rows), *verdicts(ledger.rows)]
+    parts += [text for one in held.values() for text in experiment(one, pictures)]
+    parts += [*stored(held), CITE]
+    (docs / "reproduction.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    print(f"wrote {docs / 'reproduction.md'}: {len(ledger)} claims, {len(held)} stored results")
+
+
+def summary(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
+    """Yield how many claims of each source have each verdict."""
+    counts = Counter((row.source, row.verdict) for row in rows)
+    sources = list(dict.fromkeys(row.source for row in rows))
+    yield "## In short\n"
+    yield "| source | " + " | ".join(Verdict) + " |\n|---|" + "---|" * len(Verdict)
+    for source in (*sources, "all"):
+        cells = [sum(n for (s, v), n in counts.items() if v == verdict and source in (s, "all")) for verdict in Verdict]
+        yield f"| {source} | " + " | ".join(map(str, cells)) + " |"
+    yield ""
+
+
+def verdicts(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
+    """Yield the claims by verdict, each with its evidence."""
+    for verdict, heading in HEADINGS.items():
+        found = [row for row in rows if row.verdict == verdict]
+        if found:
+            yield f"## {heading}\n\n{LEADS[verdict]}\n"
+            for row in found:
+                yield f"- **{row.claim}** ({row.source}, {row.where}; `{row.id}`)\n  {row.evidence}"
+            yield ""
+
+
+def experiment(one: Reproduction, pictures: Path) -> Iterator[str]:
+    """Yield the heading, tables and pictures of a stored experiment."""
+    yield f"## {one.experiment.title}\n\n{one.experiment.about}\n"
+    if one.name == "than.figure2":
+        yield from than_story(one)
+    for number, block in enumerate(one.drawn(), 1):
+        if isinstance(block, Table):
+            yield markdown(block)
+        elif isinstance(block, Chart | Curves | Circle) and wanted(one, block.title) and (drawn := picture(block)):
+            name = f"{one.name}.{number}.svg"
+            (pictures / name).write_text(drawn, encoding="utf-8")
+            yield f"![{block.title}](images/reproduction/{name})\n"
+
+
+def wanted(one: Reproduction, title: str) -> bool:
+    """Return whether a picture stands on the page: not the layers of every run."""
+    if not one.name.startswith("than."):
+        return True
+    runs = [f"{NETWORKS[network]}, {TITLES[decay]}" for network, decay in (run.split() for run in SHOWN)]
+    return ": " not in title or title.partition(": ")[2] in runs
+
+
+def than_story(one: Reproduction) -> Iterator[str]:
+    """Yield what each kind of weight decay did to ResNet18, one sentence each."""
+    f = one.figures
+    for decay, title in TITLES.items():
+        run = f"resnet18.{decay}"
+        if f"{run}.epochs" in f:
+            yield (
+                f"- ResNet18 with {title}, {f[f'{run}.epochs']:g} epochs, {100 * f[f'{run}.test_accuracy']:.1f} % "
+                f"right in test: {f[f'{run}.sites_grown']:g} of {f[f'{run}.sites']:g} input variances grew, "
+                f"{f[f'{run}.sites_above_one']:g} are above 1 and {f[f'{run}.sites_below_eps']:g} below eps. The "
+                f"product of 1/sigma is 10^{f[f'{run}.log10_reduction_sigma']:.1f} ({PRODUCTS['sigma']}) and "
+                f"10^{f[f'{run}.log10_reduction_inverse']:.1f} ({PRODUCTS['inverse']})."
+            )
+    yield ""
+
+
+def markdown(table: Table) -> str:
+    """Return a table as Markdown."""
+    lines = ["| " + " | ".join(column.title for column in table.columns) + " |", "|" + "---|" * len(table.columns)]
+    for row in table.rows:
+        cells = (format_cell(value, column.kind) for value, column in zip(row, table.columns))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    title = f"**{table.title}**\n\n" if table.title else ""
+    return title + "\n".join(lines) + f"\n\n{table.caption}\n"
+
+
+def stored(held: dict[str, Reproduction]) -> Iterator[str]:
+    """Yield where the stored results come from and what runs them again."""
+    yield "## Where the stored results come from\n"
+    yield "| experiment | from | runs it again |\n|---|---|---|"
+    for one in held.values():
+        yield f"| `{one.name}` | {origin_text(dict(one.origin))} | `{one.command} --data FOLDER` |"
+    short = {
+        f"{curves['network']} {curves['decay']}": curves["done"]
+        for one in held.values()
+        if one.name.startswith("than.")
+        for curves in one.measured.values()
+        if curves["done"] < one.settings["epochs"]
+    }
+    yield ""
+    if short:
+        runs = ", ".join(f"{name} {epochs}" for name, epochs in short.items())
+        yield (
+            f"Runs that ended before their 100 epochs, with the epochs they came to: {runs}. "
+            "`python benchmarks/than_full.py FOLDER --folder runs/than` runs all of them to the end on one GPU.\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
