@@ -202,6 +202,14 @@ class TestClaims:
         measured = FIGURE1.figures({"epochs": 4}, few)
         assert FIGURE1.claims[0].judge(measured).verdict == Verdict.HOLDS
 
+    def test_products_are_those_of_their_definitions(self) -> None:
+        found = FIGURE1.figures({"epochs": 4}, runs())
+        run = "resnet18.none"  # 20 layers whose mean variance is 10^1.2 in the end
+        assert found[f"{run}.log10_reduction_sigma"] == pytest.approx(-20 * 1.2 / 2)
+        assert found[f"{run}.log10_reduction_variance"] == pytest.approx(-20 * 1.2)
+        assert found[f"{run}.epoch_slides_sigma"] == 4.0  # -6.5 after three epochs, -12 after four
+        assert found[f"{run}.log10_product_operator"] == pytest.approx(2 * 25.0)
+
     def test_the_last_norm_of_each_layer_is_taken(self) -> None:
         held = curves("relu", "none", variance=[[0.0]], operator=7.0)
         assert norms(held, "operator") == [7.0, 7.0]

@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from ..core.provenance import provenance
+from ..report.words import counted
 
 
 def origin() -> dict[str, str]:
     """Return the day (UTC), the commit, the kind of machine and the versions behind a result; no host, no path."""
     found = provenance(torch.device("cuda") if torch.cuda.is_available() else None)
-    threads = f"{torch.get_num_threads()} CPU threads ({found['machine']})"
+    threads = f"{counted(torch.get_num_threads(), 'CPU thread')} ({found['machine']})"
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
