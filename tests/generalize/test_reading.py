@@ -67,7 +67,7 @@ class TestPartition:
         ],
     )
     def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):
-        options = {"points": None, "radius": None, "input_range": None} | given
+        options = {"dtype": torch.float32, "points": None, "radius": None, "input_range": None} | given
         with pytest.raises(InputError, match=message):
             partitions(kind, (1, 2), features=2, generator=torch.Generator(), **options)
 
@@ -78,7 +78,7 @@ class TestPartition:
     def test_random_centres_lie_in_the_range_and_are_the_same_for_a_seed(self):
         made = [
             partitions("random", (3, 9), features=2, points=None, radius=None, input_range=(2.0, 5.0),
-                       generator=torch.Generator().manual_seed(1))
+                       dtype=torch.float32, generator=torch.Generator().manual_seed(1))
             for _ in range(2)
         ]  # fmt: skip
         assert [one.size for one in made[0]] == [3, 9]

@@ -33,10 +33,12 @@ def page(found: Generalization, *, brief: bool) -> Document:
 
 def _verdict(found: Generalization) -> str:
     best, trained = found.best, found.best_from_train
-    sure = f"probability {1 - found.delta:.4g}"
+    sure = f"probability {found.confidence:.4g}"
     head = "No certified bound says anything: all are at least as large as what they bound can be."
     if best is not None:
-        head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name})."
+        many = found.certified
+        head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name}"
+        head += f", the smallest of {many} certified rows, whose deltas add up)." if many > 1 else ")."
         if trained is None:
             head += " No certified bound from the training samples alone says anything."
         elif trained is not best:
