@@ -124,6 +124,26 @@ class TestEvidence:
         model.register_buffer("kept", torch.arange(5))
         assert bounds(model, data(), steps=2)["PAC-Bayes"].evidence == "estimated"
 
+    @pytest.mark.parametrize("value", [torch.ones(4), [torch.ones(4)]])
+    def test_a_tensor_that_is_no_buffer_has_no_prior_either(self, value):
+        model = network()
+        model[0].centre = value
+        found = bounds(model, data(), steps=2)["PAC-Bayes"]
+        assert [one.why.split()[0] for one in found.missing] == ["`0.centre`"]
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_weight_that_is_computed_from_parameters_is_no_such_tensor(self):
+        model = network()
+        nn.utils.weight_norm(model[0])
+        assert bounds(model, data(), steps=2)["PAC-Bayes"].evidence == "certified"
+
+    def test_orders_are_not_counted_as_vacuous(self):
+        found = bounds(network(), data())
+        whole = [one for one in found.rows if one.evidence != "rate without constants"]
+        assert f"{sum(one.vacuous for one in whole)} of {len(whole)} rows with constants" in " ".join(
+            str(found).split()
+        )
+
     def test_samples_set_aside_are_leaked_too(self):
         x, y = data()
         with pytest.raises(InputError, match="12 samples of test also stand in train"):

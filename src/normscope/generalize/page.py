@@ -46,8 +46,9 @@ def _verdict(found: Generalization) -> str:
     seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
         seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
-    empty = sum(one.vacuous for one in found.rows)
-    return f"{head}{seen}. {empty} of {counted(len(found.rows), 'row')} are vacuous."
+    whole = [one for one in found.rows if one.evidence != RATE]
+    empty = sum(one.vacuous for one in whole)
+    return f"{head}{seen}. {empty} of {counted(len(whole), 'row')} with constants are vacuous."
 
 
 def _figures(found: Generalization) -> Figures:

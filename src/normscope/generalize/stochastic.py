@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.reached import KNOWN
 from ..core.untouched import untouched
+from ..graph.ir import leaves
 from .bound import Bound, Condition, condition, row, term
 from .families import IID
 from .pac_bayes import LARGEST, PRECISION, Weights, averaged_error, certified_error, kl_inverse, optimise
@@ -91,7 +93,7 @@ def pac_bayes_row(
     kl, right, place = posterior.settled(samples, delta / 2.0)
     at_most = certified_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
-    buffers = [name for name, _ in model.named_buffers() if name.rpartition(".")[2] != COUNTER]
+    kept = _kept(model)
     copied = search.prior is not None and bool((start == weights.vector()).all())
     conditions = (
         IID,
@@ -107,10 +109,10 @@ def pac_bayes_row(
         ),
         condition(
             "nothing but the weights depends on D",
-            not buffers,
+            not kept,
             "the model has no buffers"
-            if not buffers
-            else f"`{buffers[0]}` is no weight, has no prior, and may have been taken from D",
+            if not kept
+            else f"`{kept[0]}` is no weight, has no prior, and may have been taken from D",
         ),
     )
     figures = {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
@@ -130,3 +132,17 @@ def pac_bayes_row(
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
         f"{LARGEST * math.exp(-place / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
     ), figures
+
+
+def _kept(model: nn.Module) -> list[str]:
+    """Return the names of tensors that a model holds beside its parameters: buffers and plain attributes.
+
+    An attribute that is computed from parameters (`weight` of `weight_v` and `weight_g`, or of `weight_orig`) is none.
+    """
+    names = [name for name, _ in model.named_buffers() if name.rpartition(".")[2] != COUNTER]
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            computed = any(own.startswith(f"{name}_") for own in module._parameters)
+            if name not in KNOWN and not computed and any(isinstance(one, Tensor) for one in leaves(value)):
+                names.append(f"{path}.{name}" if path else name)
+    return names
