@@ -22,6 +22,7 @@ from machine import header
 from torch import Tensor, nn
 
 from normscope.experiments.data import mnist
+from normscope.generalize.bound import alone
 from normscope.generalize.stochastic import Search, pac_bayes_row
 from normscope.generalize.stream import Piece
 
@@ -112,6 +113,7 @@ def main() -> None:
         classes=2,
         delta=given.delta,
         output=None,
+        alone=alone(True),
         seed=given.seed,
     )
     told = [

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
+from normscope.generalize.bound import alone
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
     LARGEST,
@@ -138,7 +139,15 @@ def bound(m, seed, model, **options):
     x, y = problem(m, seed)
     search = Search(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
-        model, lambda: iter([Piece(x, y)]), search=search, samples=m, classes=2, delta=0.1, output=None, seed=seed
+        model,
+        lambda: iter([Piece(x, y)]),
+        search=search,
+        samples=m,
+        classes=2,
+        delta=0.1,
+        output=None,
+        alone=alone(True),
+        seed=seed,
     )
 
 
@@ -163,7 +172,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([Piece(x, y)]),
                 search=Search(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5, output=None,
-                seed=seed,
+                alone=alone(True), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

@@ -28,7 +28,7 @@ class TestPartition:
         x, centres = points(), points(5, seed=1)
         cells, offsets = Voronoi(centres).assign(x)
         assert torch.equal(cells, torch.cdist(x, centres).argmin(1))
-        assert torch.allclose(offsets, x - centres[cells])
+        assert torch.allclose(offsets, (x - centres[cells]).double())
 
     def test_points_beyond_the_radius_have_a_cell_of_their_own(self):
         x, centres = points(), points(5, seed=1)
@@ -50,7 +50,7 @@ class TestPartition:
         partition = Grid(0.0, 1.0, torch.tensor([1]), 4, 2)
         cells, offsets = partition.assign(torch.tensor([[0.9, 0.0], [0.1, 0.3], [0.5, 0.99], [0.5, 1.0]]))
         assert cells.tolist() == [0, 1, 3, 3]
-        assert torch.allclose(offsets[1], torch.tensor([-0.4, -0.075]), atol=1e-6)
+        assert torch.allclose(offsets[1], torch.tensor([-0.4, -0.075]).double(), atol=1e-6)
 
     def test_without_a_range_nothing_is_known_of_the_reach(self):
         assert Voronoi(points(2)).reach(None, None).isinf().all()
@@ -67,7 +67,7 @@ class TestPartition:
         ],
     )
     def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):
-        options = {"points": None, "radius": None, "input_range": None} | given
+        options = {"dtype": torch.float32, "points": None, "radius": None, "input_range": None} | given
         with pytest.raises(InputError, match=message):
             partitions(kind, (1, 2), features=2, generator=torch.Generator(), **options)
 
@@ -78,7 +78,7 @@ class TestPartition:
     def test_random_centres_lie_in_the_range_and_are_the_same_for_a_seed(self):
         made = [
             partitions("random", (3, 9), features=2, points=None, radius=None, input_range=(2.0, 5.0),
-                       generator=torch.Generator().manual_seed(1))
+                       dtype=torch.float32, generator=torch.Generator().manual_seed(1))
             for _ in range(2)
         ]  # fmt: skip
         assert [one.size for one in made[0]] == [3, 9]

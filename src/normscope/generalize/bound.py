@@ -154,6 +154,15 @@ def row(
     )
 
 
+def alone(per_sample: bool) -> Condition:
+    """Return whether samples of a batch do not meet, as the graph in eval mode shows."""
+    return condition(
+        "the loss of a sample depends on that sample alone",
+        per_sample,
+        "read off the graph in eval mode" if per_sample else "samples of a batch meet in the model",
+    )
+
+
 def condition(what: str, holds: bool | None, why: str) -> Condition:
     """Return a condition from a truth value; None is unknown."""
     return Condition(what=what, status=UNKNOWN if holds is None else MET if holds else NOT_MET, why=why)

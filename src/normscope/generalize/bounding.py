@@ -20,6 +20,7 @@ from .bound import CERTIFIED, Bound, condition
 from .constants import CONVEX, Constants, over_all_inputs, over_balls, over_domain
 from .families import LocalRow, Setting
 from .layers import read_network
+from .pac_bayes import Weights
 from .partition import KINDS
 from .reading import Plan, Reading, read, repeated
 from .result import Course, Generalization
@@ -118,6 +119,8 @@ def generalization(
             raise InputError(f"{name} is a whole number from 0 on, not {number!r}")
     mode_of(model, "eval")
     model = unwrapped(model)
+    if steps and prior is not None:
+        Weights.of(model).vector(dict(prior))  # a prior that cannot be one is refused before the data are read
     reading = read(
         model, train, test, held_out, plan=plan, loss=bounded, output=output, duplicates=duplicates, seed=seed
     )
@@ -130,10 +133,7 @@ def generalization(
     setting = _setting(reading, bounded, delta, known)
     rows: list[Bound] = []
     if reading.test is not None:
-        unseen = condition(
-            "the model was not trained on the test samples", True, "declared by passing them as test; none stands in D"
-        )
-        rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", unseen))
+        rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", reading.unseen))
     local = _local_rows(model, setting, known, domain, plan, held_out, notes)
     rows += [one.bound for one in local]
     rows += _corollaries(setting, known, local)
@@ -141,7 +141,7 @@ def generalization(
         _with_sharpness(rows, setting, model, train, bounded, output, max_seconds, seed, notes)
     rows += _by_architecture(model, reading, delta, plan, output, max_seconds, notes)
     if steps:
-        rows += _posterior(model, train, held_out, reading, delta, steps, prior, output, seed, notes)
+        rows += _posterior(model, train, held_out, setting, steps, prior, output, seed, notes)
     certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == _risk(bounded)]
     return Generalization(
         name=type(model).__name__,
@@ -331,8 +331,7 @@ def _posterior(
     model: nn.Module,
     train: Any,
     held_out: Any,
-    reading: Reading,
-    delta: float,
+    setting: Setting,
     steps: int,
     prior: Mapping[str, Tensor] | None,
     output: str | int | None,
@@ -341,20 +340,20 @@ def _posterior(
 ) -> list[Bound]:
     """Return the PAC-Bayes row, or say why there is none."""
     try:
-        again = repeated(model, train, held_out)
-    except InputError as error:
+        found, _ = pac_bayes_row(
+            model,
+            repeated(model, train, held_out),
+            search=Search(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
+            samples=setting.seen.samples,
+            classes=setting.seen.classes,
+            delta=setting.delta,
+            output=output,
+            alone=setting.alone,
+            seed=seed,
+        )
+    except NormscopeError as error:
         notes.append(f"no PAC-Bayes bound: {error}")
         return []
-    found, _ = pac_bayes_row(
-        model,
-        again,
-        search=Search(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
-        samples=reading.seen.samples,
-        classes=reading.seen.classes,
-        delta=delta,
-        output=output,
-        seed=seed,
-    )
     return [found]
 
 

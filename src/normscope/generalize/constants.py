@@ -16,7 +16,7 @@ from ..bounds.work import Work
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
 from ..rules.effects import Linear
-from .bound import MET, Condition, condition
+from .bound import MET, Condition, alone, condition
 from .partition import Voronoi
 from .stream import Tally
 
@@ -75,11 +75,7 @@ def over_all_inputs(
         log10_global=best.log10_upper,
         reason=best.reason,
         steep=_everywhere(best),
-        alone=condition(
-            "the loss of a sample depends on that sample alone",
-            work.graph.per_sample,
-            "read off the graph in eval mode" if work.graph.per_sample else "samples of a batch meet in the model",
-        ),
+        alone=alone(work.graph.per_sample),
         log10_product=product,
         normalizers=tuple(found),
         chain=condition(

@@ -17,11 +17,11 @@ from ..bounds.printed import is_normalizer, is_weight, printed
 from ..bounds.work import Work
 from ..core.errors import NormscopeError, said
 from ..core.log10 import log10, power10
-from ..graph.ir import Graph, Node
+from ..graph.ir import Graph, Node, leaves
 from ..networks.twin import twin
 from ..rules.effects import Linear
 from ..rules.registry import lookup
-from .bound import Condition, condition
+from .bound import Condition, alone, condition
 from .vc import Units
 
 BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
@@ -64,8 +64,8 @@ class Network:
         layers: the weight layers in order, BatchNorms folded; empty where a weight layer is of another kind.
         units: what bends, in order; the last are the differences of the outputs. Empty where they cannot be counted.
         biased: whether there are biases, so that every input has one entry more, which is 1.
-        parameters: weights and biases after folding.
-        chain, homogeneous, entrywise, matrices, piecewise: conditions that bounds ask for.
+        parameters: weights, biases and other constants after folding.
+        chain, homogeneous, entrywise, alone, matrices, piecewise: conditions that bounds ask for.
         weight_frobenius: the Frobenius norm of each weight tensor itself, as log10.
     """
 
@@ -76,6 +76,7 @@ class Network:
     chain: Condition
     homogeneous: Condition
     entrywise: Condition
+    alone: Condition
     matrices: Condition
     piecewise: Condition
     weight_frobenius: tuple[float, ...]
@@ -123,7 +124,7 @@ def read_network(
         layers=layers,
         units=units,
         biased=biased,
-        parameters=sum(_parameters(node) for node in nodes),
+        parameters=sum(_parameters(node) for node in graph),
         chain=condition(
             "the network is a chain of weight layers with 1-Lipschitz activations between them",
             formula.holds and left is None,
@@ -140,6 +141,7 @@ def read_network(
             pool is None,
             "read off the graph" if pool is None else f"`{pool.path}` pools",
         ),
+        alone=alone(graph.per_sample),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
             known,
@@ -164,14 +166,14 @@ def _folded(model: nn.Module, batch: Tensor) -> tuple[nn.Module, str]:
 def _is_homogeneous(node: Node) -> bool:
     """Whether a positive factor passes through; weight layers and normalizers have conditions of their own.
 
-    A constant that is added, or padded with, does not: it is a bias that the weight layers do not show.
+    A constant that is added, set beside or padded with does not: it is a bias that the weight layers do not show.
     """
     found = lookup(node)
     if is_weight(node) or is_normalizer(node) or node.operator in (*HOMOGENEOUS, *POOLS, *AVERAGES):
         return True
     if node.operator in SUMS:
         return len(node.refs) > 1
-    return found is not None and found.family == "shape" and "pad" not in node.operator
+    return found is not None and found.family == "shape" and "pad" not in node.operator and not _parameters(node)
 
 
 def _is_activation(node: Node) -> bool:
@@ -180,8 +182,9 @@ def _is_activation(node: Node) -> bool:
 
 
 def _parameters(node: Node) -> int:
-    given = node.bound()
-    return sum(given[name].numel() for name in ("weight", "bias") if isinstance(given.get(name), Tensor))
+    """Return how many numbers of its own a node takes: weights, biases, and any constant of floats."""
+    own = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
+    return sum(tensor.numel() for tensor in own if tensor.is_floating_point())
 
 
 def _norms(work: Work, node: Node, biased: bool, last: bool) -> WeightNorms:
@@ -194,7 +197,7 @@ def _norms(work: Work, node: Node, biased: bool, last: bool) -> WeightNorms:
     effect = work.segments.effects[node.name]
     assert isinstance(effect, Linear)
     spectral = work.norm(effect.maps[0]).log10
-    rows = weight.flatten(1).norm(dim=1)
+    rows = weight.flatten(1).norm(dim=1).clamp(max=power10(spectral))  # no row is longer than the operator norm
     shift = bias.double() if isinstance(bias, Tensor) else torch.zeros_like(rows)
     frobenius = math.sqrt(places) * float(rows.norm())
     if not biased:
@@ -228,7 +231,8 @@ def _is_fixed_linear(node: Node) -> bool:
 def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
     """Return what bends, in order, and why it cannot be counted (empty where it can).
 
-    Every operator must be a weight layer, a sum, a fixed linear map or a piecewise linear activation.
+    Every operator must be a weight layer, a sum, a fixed linear map or a piecewise linear activation; a product of two
+    values that both depend on the input is none of these.
     """
     behind: dict[str, frozenset[str]] = {item.name: frozenset() for item in graph.inputs}
     degrees = {item.name: 0 for item in graph.inputs}
@@ -237,8 +241,8 @@ def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
     for node in graph:
         weights: frozenset[str] = frozenset().union(*(behind[name] for name in node.refs))
         degree = max((degrees[name] for name in node.refs), default=0)
-        if is_weight(node):
-            sizes[node.name] = _parameters(node)
+        if is_weight(node) and len(node.refs) == 1 and (own := _parameters(node)):
+            sizes[node.name] = own
             weights, degree = weights | {node.name}, degree + 1
         elif _is_activation(node) and node.operator in BENDS:
             total = sum(sizes[name] for name in weights)
@@ -247,6 +251,9 @@ def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
             )
         elif not _is_fixed_linear(node):
             return (), f"`{node.path}` ({node.operator}) is none of these"
+        elif own := _parameters(node):  # a constant that is added or set beside may have been learned
+            sizes[node.name] = own
+            weights, degree = weights | {node.name}, max(degree, 1)
         behind[node.name], degrees[node.name] = weights, degree
     total = sum(sizes[name] for name in behind[graph.output])
     last = Units(count=classes * (classes - 1), bends=1, weights=total, degree=max(degrees[graph.output], 1))

@@ -154,12 +154,16 @@ class Weights:
         """Return a state, or the one the model is in, as one vector.
 
         Raises:
-            InputError: a parameter is missing or of another shape.
+            InputError: there are no parameters, or one is missing, of another shape or not finite.
         """
+        if not self.names:
+            raise InputError("the model has no parameters, and a posterior is one over parameters")
         held = dict(self.model.named_parameters()) if given is None else given
         for name, shape in zip(self.names, self.shapes):
             if name not in held or held[name].shape != shape:
                 raise InputError(f"the prior has no parameter {name!r} of shape {tuple(shape)}: pass a state_dict")
+            if not bool(held[name].isfinite().all()):
+                raise InputError(f"the parameter {name!r} {'of the prior ' if given is not None else ''}is not finite")
         like = next(self.model.parameters())
         return torch.cat([held[name].detach().reshape(-1).to(like) for name in self.names]).clone()
 
@@ -197,6 +201,9 @@ def optimise(
         rates: of the means, and of the logarithms of the deviations.
         delta: the probability of failure.
         generator: of the draws, on the device of the weights.
+
+    Raises:
+        InputError: it ends at what is no number.
     """
     mean = weights.vector().requires_grad_(True)
     deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
@@ -222,6 +229,10 @@ def optimise(
             with torch.no_grad():
                 prior.clamp_(max=highest)
             progress.step()
+    if not all(bool(each.isfinite().all()) for each in (mean, deviation, prior)):
+        raise InputError(
+            f"the search for a posterior left the numbers of {mean.dtype}: try fewer steps, or a model in float32"
+        )
     return Posterior(mean.detach(), deviation.detach(), start, prior.detach())
 
 

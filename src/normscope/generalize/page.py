@@ -33,10 +33,12 @@ def page(found: Generalization, *, brief: bool) -> Document:
 
 def _verdict(found: Generalization) -> str:
     best, trained = found.best, found.best_from_train
-    sure = f"probability {1 - found.delta:.4g}"
+    sure = f"probability {found.confidence:.4g}"
     head = "No certified bound says anything: all are at least as large as what they bound can be."
     if best is not None:
-        head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name})."
+        many = found.certified
+        head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name}"
+        head += f", the smallest of {many} certified rows, whose deltas add up)." if many > 1 else ")."
         if trained is None:
             head += " No certified bound from the training samples alone says anything."
         elif trained is not best:
@@ -44,8 +46,9 @@ def _verdict(found: Generalization) -> str:
     seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
         seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
-    empty = sum(one.vacuous for one in found.rows)
-    return f"{head}{seen}. {empty} of {counted(len(found.rows), 'row')} are vacuous."
+    whole = [one for one in found.rows if one.evidence != RATE]
+    empty = sum(one.vacuous for one in whole)
+    return f"{head}{seen}. {empty} of {counted(len(whole), 'row')} with constants are vacuous."
 
 
 def _figures(found: Generalization) -> Figures:

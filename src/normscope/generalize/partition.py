@@ -40,13 +40,14 @@ class Voronoi:
 
     def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cell of each flat point `[B, n]`, and how far it is from the centre of that cell `[B, n]`."""
+        points = points.double()  # what is far from the origin would cancel in single precision
         centres = self.centres.to(points)
         squares = centres.square().sum(1) - 2.0 * points @ centres.T
         nearest = squares.argmin(1)
         offsets = points - centres[nearest]
         if self.radius is None:
             return nearest, offsets
-        inside = offsets.double().norm(dim=1) <= self.radius
+        inside = offsets.norm(dim=1) <= self.radius
         return torch.where(inside, nearest, len(centres)), offsets
 
     def reach(self, low: float | None, high: float | None) -> Tensor:
@@ -94,10 +95,10 @@ class Grid:
 
     def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cell of each flat point `[B, n]`, and how far it is from the middle of that cell `[B, n]`."""
-        axes = self.axes.to(points.device)
+        points, axes = points.double(), self.axes.to(points.device)
         places = ((points[:, axes] - self.low) / self.width).floor().clamp(0, self.bins - 1).long()
         offsets = points - (self.low + self.high) / 2.0
-        offsets[:, axes] = points[:, axes] - (self.low + (places + 0.5) * self.width).to(points)
+        offsets[:, axes] = points[:, axes] - (self.low + (places + 0.5) * self.width)
         return (places * self._steps.to(points.device)).sum(1), offsets
 
     def reach(self, low: float | None, high: float | None) -> Tensor:
@@ -129,6 +130,7 @@ def partitions(
     *,
     features: int,
     points: Tensor | None,
+    dtype: torch.dtype,
     radius: float | None,
     input_range: tuple[float, float] | None,
     generator: torch.Generator,
@@ -140,6 +142,7 @@ def partitions(
         sizes: how many centres, or boxes at most.
         features: entries of an input.
         points: samples that are not in D, for `"split"`; each size takes the first so many.
+        dtype: of inputs, which random centres have too: balls lie around points that the model can take.
         radius: of the cells around centres; None for none.
         input_range: what every entry of an input lies between.
         generator: of random centres and of the entries that a grid cuts.
@@ -158,5 +161,6 @@ def partitions(
             raise InputError('partition="random" draws centres from input_range=(low, high): give it')
         low, high = input_range
         points = low + (high - low) * torch.rand(max(sizes), features, generator=generator)
+        points = points.to(dtype)
     assert points is not None
     return tuple(Voronoi(points[:size], radius) for size in sizes)

@@ -45,6 +45,7 @@ class Reading:
         test: the test samples, or None.
         example: a few inputs of D.
         fixed, independent: conditions of Theorem 20.
+        unseen: whether the test samples are none of train.
         limits: the declared range of entries, or Nones.
         notes: what the reader must know.
     """
@@ -56,6 +57,7 @@ class Reading:
     example: Tensor
     fixed: Condition
     independent: Condition
+    unseen: Condition
     limits: tuple[float | None, float | None]
     notes: tuple[str, ...]
 
@@ -113,6 +115,7 @@ def read(
             sizes if len(points) < left else plan.sizes,
             features=features,
             points=points,
+            dtype=example.dtype,
             radius=plan.radius,
             input_range=plan.input_range,
             generator=generator,
@@ -131,11 +134,16 @@ def read(
                     progress.step()
             tested = tester.finish("test")
     _check(seen, held, tested, plan)
+    passed = seen.fingerprints if held_out is not None else torch.cat([seen.fingerprints, prints])
+    leaked = {"held_out": 0, "test": 0}
     for name, other in (
         ("held_out", prints if held_out is not None else None),
         ("test", None if tested is None else tested.fingerprints),
     ):
-        if other is not None and (shared := identical(other, seen.fingerprints)) > duplicates:
+        if other is None:
+            continue
+        leaked[name] = shared = identical(other, passed)  # samples set aside are of train too: the model may know them
+        if shared > duplicates:
             raise InputError(
                 f"{shared} samples of {name} also stand in train, byte for byte: they are leaked, and not independent "
                 f"of D. Take them out, or pass duplicates={shared} if the distribution repeats itself"
@@ -149,27 +157,38 @@ def read(
         held_out=held.samples,
         test=tested,
         example=example,
-        fixed=_fixed(plan, held_out is None),
+        fixed=_fixed(plan, held_out is None, leaked["held_out"]),
         independent=condition(
             "the samples for distances are independent of D",
-            True,
+            None if leaked["held_out"] else True,
             f"one in {EVERY} samples was set aside by its place and is not in D"
             if held_out is None
-            else "declared as held out; "
-            + ("none stands in D, byte for byte" if not duplicates else "repeats allowed"),
+            else f"declared as held out; {_standing(leaked['held_out'])}",
+        ),
+        unseen=condition(
+            "the model was not trained on the test samples",
+            None if leaked["test"] else True,
+            f"declared by passing them as test; {_standing(leaked['test'])}",
         ),
         limits=plan.input_range or (None, None),
         notes=notes,
     )
 
 
-def _fixed(plan: Plan, set_aside: bool) -> Condition:
+def _standing(shared: int) -> str:
+    """Say how many samples of a part also stand in train."""
+    return f"{shared} also stand in train, byte for byte" if shared else "none stands in train, byte for byte"
+
+
+def _fixed(plan: Plan, set_aside: bool, shared: int) -> Condition:
     where = f"one in {EVERY} samples, which are not in D" if set_aside else "the held-out samples, which are not in D"
     why = {
         "split": f"the centres are the first of {where}",
         "random": "the centres are drawn at random in the declared range",
         "grid": "boxes of the declared range",
     }[plan.kind]
+    if plan.kind == "split" and shared:
+        return condition("the partition is fixed before D is seen", None, f"{why}; {_standing(shared)}")
     return condition("the partition is fixed before D is seen", True, why)
 
 
@@ -249,8 +268,19 @@ def repeated(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterat
 
 
 def endless(read_again: Callable[[], Iterator[Piece]], size: int) -> Iterator[Piece]:
-    """Yield pieces of at most `size` samples without end."""
+    """Yield pieces of at most `size` samples without end.
+
+    Raises:
+        InputError: a reading has no sample.
+    """
     while True:
+        empty = True
         for piece in read_again():
+            empty = False
             for inputs, labels in zip(piece.inputs.split(size), piece.labels.split(size)):
                 yield Piece(inputs, labels)
+        if empty:
+            raise InputError(
+                "train holds no sample when it is read again, and PAC-Bayes reads it many times: pass a list or a "
+                "DataLoader"
+            )

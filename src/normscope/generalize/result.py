@@ -87,8 +87,21 @@ class Generalization(Measured):
         return None if self.test_loss is None else self.test_loss - self.train_loss
 
     @property
+    def certified(self) -> int:
+        """How many rows are certified."""
+        return sum(one.evidence == CERTIFIED for one in self.rows)
+
+    @property
+    def confidence(self) -> float:
+        """The probability, at least, with which all certified rows hold together, and so the best of them."""
+        return max(0.0, 1.0 - self.certified * self.delta)
+
+    @property
     def best(self) -> Bound | None:
-        """The smallest certified bound that says something, in units of what it bounds can be at most."""
+        """The smallest certified bound that says something, in units of what it bounds can be at most.
+
+        It is chosen after the fact, so that it holds with probability `confidence`.
+        """
         return self._least(self.rows)
 
     @property

@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.reached import KNOWN
 from ..core.untouched import untouched
-from .bound import Bound, condition, row, term
+from ..graph.ir import leaves
+from .bound import Bound, Condition, condition, row, term
 from .families import IID
 from .pac_bayes import LARGEST, PRECISION, Weights, averaged_error, certified_error, kl_inverse, optimise
 from .reading import endless
 from .stream import Piece
 
+COUNTER = "num_batches_tracked"
+"""The buffer of BatchNorms that their output does not depend on in eval mode."""
 BATCH = 128
 """Samples of a step of the search."""
 
@@ -49,6 +53,7 @@ def pac_bayes_row(
     classes: int,
     delta: float,
     output: str | int | None,
+    alone: Condition,
     seed: int,
 ) -> tuple[Bound, dict[str, Any]]:
     """Optimise a Gaussian around the weights and return what PAC-Bayes says of it, and the figures behind it.
@@ -61,7 +66,11 @@ def pac_bayes_row(
         classes: K.
         delta: the probability of failure; half is for the bound and half for the draws.
         output: which output of the model.
+        alone: whether the loss of a sample depends on that sample alone.
         seed: of the draws.
+
+    Raises:
+        InputError: the weights or the prior are none, or the search fails.
     """
     weights = Weights.of(model, output)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
@@ -84,20 +93,26 @@ def pac_bayes_row(
     kl, right, place = posterior.settled(samples, delta / 2.0)
     at_most = certified_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
-    buffers = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
+    kept = _kept(model)
+    copied = search.prior is not None and bool((start == weights.vector()).all())
     conditions = (
         IID,
+        alone,
         condition(
             "the prior does not depend on D",
-            True,
-            "it is centred at zero" if search.prior is None else "its centre is declared as fixed before D was seen",
+            None if copied else True,
+            "it is centred at zero"
+            if search.prior is None
+            else "its centre is declared as fixed before D was seen"
+            if not copied
+            else "its centre is the model as it is now: unless it was never trained, copy the weights before training",
         ),
         condition(
             "nothing but the weights depends on D",
-            not buffers,
-            "the model has no buffers of floats"
-            if not buffers
-            else f"`{buffers[0]}` is no weight, has no prior, and may have been taken from D",
+            not kept,
+            "the model has no buffers"
+            if not kept
+            else f"`{kept[0]}` is no weight, has no prior, and may have been taken from D",
         ),
     )
     figures = {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
@@ -117,3 +132,17 @@ def pac_bayes_row(
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
         f"{LARGEST * math.exp(-place / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
     ), figures
+
+
+def _kept(model: nn.Module) -> list[str]:
+    """Return the names of tensors that a model holds beside its parameters: buffers and plain attributes.
+
+    An attribute that is computed from parameters (`weight` of `weight_v` and `weight_g`, or of `weight_orig`) is none.
+    """
+    names = [name for name, _ in model.named_buffers() if name.rpartition(".")[2] != COUNTER]
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            computed = any(own.startswith(f"{name}_") for own in module._parameters)
+            if name not in KNOWN and not computed and any(isinstance(one, Tensor) for one in leaves(value)):
+                names.append(f"{path}.{name}" if path else name)
+    return names

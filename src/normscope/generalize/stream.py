@@ -114,7 +114,6 @@ class Tally:
         """Count samples; `fresh` leaves those out that are themselves a centre."""
         region, offsets = self.partition.assign(points)
         cells = labels * self.partition.size + region
-        offsets = offsets.double()
         squares = offsets.square().sum(1)
         weight = (squares > 0).double() if fresh else torch.ones_like(squares)
         self.counts.index_add_(0, cells, weight)
@@ -205,11 +204,12 @@ class Collector:
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
         margin = logit_margins(logits.detach().double(), labels)
-        norms = points.double().norm(dim=1)
+        norms, each = points.double().norm(dim=1), rows.detach().double()
+        rounding = 4.0 * torch.finfo(rows.dtype).eps * self.loss.most
         self._add(
-            torch.stack([rows.detach().double().sum(), (margin <= 0).double().sum(), norms.square().sum()]),
+            torch.stack([each.sum(), (margin <= 0).double().sum(), norms.square().sum()]),
             torch.stack([norms.max(), points.double().max(), -points.double().min(), piece.labels.max().double(),
-                         -piece.labels.min().double()]),
+                         -piece.labels.min().double(), each.max() - rounding, -each.min() - rounding]),
         )  # fmt: skip
         self.samples += len(labels)
         self.margins.append(margin)
@@ -225,15 +225,20 @@ class Collector:
         """Read the sums back.
 
         Raises:
-            InputError: there is no sample, a label is no class, or a loss is not finite.
+            InputError: there is no sample, a label is no class, or a loss is not finite or not in its range.
         """
         if self.sums is None or self.ends is None:
             raise InputError(f"{what} holds no sample")
         loss, wrong, squares = self.sums.tolist()
-        norm, most, least, label, lowest = self.ends.tolist()
+        norm, most, least, label, lowest, dearest, cheapest = self.ends.tolist()
         if not math.isfinite(loss) or not math.isfinite(squares):
             raise InputError(f"{what} holds samples that are not finite, or whose loss is not")
         _check_labels(what, -lowest, label, self.classes)
+        if -cheapest < 0.0 or dearest > self.loss.most:
+            raise InputError(
+                f"the {self.loss.name} is said to lie between 0 and {self.loss.most:g}, but on {what} it goes from "
+                f"{-cheapest:g} to {dearest:g}"
+            )
         return Seen(
             samples=self.samples,
             loss=loss / self.samples,
@@ -282,11 +287,13 @@ class Aside:
         """Read back the sums by cell and the fingerprints.
 
         Raises:
-            InputError: there is no sample, or a label is no class.
+            InputError: there is no sample, a label is no class, or an input is not finite.
         """
         if self.ends is None:
             raise InputError(f"{what} hold no sample")
         most, least, high, low = self.ends.tolist()
         self.entries = (-low, high)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise InputError(f"{what} are not all finite")
         _check_labels(what, -least, most, self.classes)
         return tuple(tally.cpu() for tally in self.tallies), torch.cat(self.prints).cpu()

@@ -39,9 +39,11 @@ def log_growth(layers: Sequence[Units], samples: int) -> float:
     """
     total = 0.0
     for layer in layers:
+        if not layer.weights:
+            continue  # without weights before it a unit has one pattern
         signs = layer.count * layer.bends * samples
         most = signs * math.log(2.0)
-        if signs >= layer.weights > 0:
+        if signs >= layer.weights:
             warren = math.log(2.0) + layer.weights * math.log(2.0 * math.e * signs * layer.degree / layer.weights)
             most = min(most, warren)
         total += most
@@ -90,6 +92,8 @@ def slides_bound(dimension: float, samples: int, delta: float) -> float:
 
     Where d is above 2 e m the logarithm is negative and the formula says nothing: infinity is returned.
     """
+    if dimension == 0:
+        return math.sqrt(math.log(2.0 / delta) / samples)
     inner = 2.0 * math.e * samples / dimension
     if inner <= 1.0:
         return math.inf

@@ -23,7 +23,7 @@ ERROR = "the error of the model on fresh data"
 
 def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
     """Return the bound by the number of ways in which the architecture can classify m samples."""
-    conditions = (IID, ARCHITECTURE, network.piecewise)
+    conditions = (IID, ARCHITECTURE, network.alone, network.piecewise)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
     count = vc.log_growth(network.units, seen.samples)
@@ -44,7 +44,7 @@ def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
 
 def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float | None) -> list[Bound]:
     """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
-    asked = (IID, ARCHITECTURE, network.chain, network.homogeneous, network.matrices)
+    asked = (IID, ARCHITECTURE, network.alone, network.chain, network.homogeneous, network.matrices)
     names = {
         "Bartlett 2017": "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants",
         "Neyshabur 2018": "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",

@@ -1,0 +1,253 @@
+"""What an attack on the bounds found: rows that were called certified and were not, and input that broke them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.core.errors import InputError
+from normscope.generalize.layers import read_network
+from normscope.generalize.partition import Voronoi, partitions
+from normscope.generalize.vc import Units, log_growth, vc_dimension
+from normscope.theory.losses import Loss
+
+
+def data(count=60, seed=0, features=4):
+    x = torch.randn(count, features, generator=torch.Generator().manual_seed(seed))
+    return x, (x[:, 0] > 0).long()
+
+
+def network():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 2))
+
+
+def bounds(model, train, *others, **options):
+    return ns.generalization(model, train, *others, **({"cells": (1,), "steps": 0} | options))
+
+
+class Written(nn.Module):
+    """A forward that is given as a function of the module and its input."""
+
+    def __init__(self, forward, **shapes):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for name, shape in shapes.items():
+            setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
+        self.written = forward
+
+    def forward(self, x):
+        return self.written(self, x)
+
+
+ADDED = Written(lambda s, x: F.linear(torch.relu(F.linear(x, s.a) + s.b), s.c), a=(6, 4), b=(6,), c=(2, 6))
+MULTIPLIED = Written(lambda s, x: torch.relu(x @ s.a + s.b) @ s.c - s.d, a=(4, 6), b=(6,), c=(6, 2), d=(2,))
+BESIDE = Written(
+    lambda s, x: F.linear(torch.relu(F.linear(torch.cat([x, s.b.expand(len(x), 3)], 1), s.a)), s.c),
+    a=(6, 7), b=(3,), c=(2, 6),
+)  # fmt: skip
+PRODUCT = Written(
+    lambda s, x: F.linear(torch.bmm(F.linear(x.view(-1, 2, 2), s.a), F.linear(x.view(-1, 2, 2), s.a)).flatten(1), s.c),
+    a=(2, 2), c=(2, 4),
+)  # fmt: skip
+MEETING = Written(lambda s, x: F.linear(torch.relu(F.linear(x - x.mean(0), s.a)), s.c), a=(6, 4), c=(2, 6))
+BATCH_STATISTICS = nn.Sequential(
+    nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU(), nn.Linear(6, 2)
+)
+
+
+def read(model):
+    return read_network(model, data(8)[0], 2, None, None)
+
+
+class TestArchitecture:
+    @pytest.mark.parametrize("model", [ADDED, MULTIPLIED, BESIDE])
+    def test_every_number_that_may_be_learned_counts(self, model):
+        found = read(model)
+        assert found.parameters >= sum(one.numel() for one in model.parameters())
+        assert found.units[-1].weights == found.parameters
+        assert found.units[0].weights == found.parameters - sum(
+            one.numel() for name, one in model.named_parameters() if name in "cd"
+        )
+
+    def test_a_constant_that_is_added_makes_the_next_layer_one_degree_higher(self):
+        model = Written(lambda s, x: F.linear(torch.relu(F.linear(x + s.b, s.a)), s.c), a=(6, 4), b=(4,), c=(2, 6))
+        assert [one.degree for one in read(model).units] == [2, 3]
+
+    def test_a_constant_beside_the_input_is_a_bias_that_no_norm_shows(self):
+        assert read(BESIDE).homogeneous.status == "not met"
+
+    def test_a_product_of_two_values_is_not_piecewise_linear(self):
+        found = read(PRODUCT)
+        assert not found.units
+        assert found.piecewise.status == "not met"
+
+    def test_units_without_weights_before_them_have_one_pattern(self):
+        last = Units(count=1, bends=1, weights=2, degree=1)
+        fixed = Units(count=5, bends=1, weights=0, degree=1)
+        assert log_growth([fixed, last], 50) == log_growth([last], 50)
+        assert vc_dimension([fixed, last]) == vc_dimension([last])
+
+    def test_no_row_is_longer_than_the_operator_norm(self):
+        """A kernel of which only the middle touches an image of one pixel: its rows are those of the middle."""
+        conv = nn.Conv2d(3, 5, 5, padding=2, bias=False)
+        with torch.no_grad():
+            conv.weight[:, :, 2, 2] *= 1e-3
+        found = read_network(nn.Sequential(conv, nn.Flatten()), torch.randn(4, 3, 1, 1), 5, None, None).layers[0]
+        assert found.log10_rows <= math.log10(found.outputs) + found.log10_spectral + 1e-9
+        matrix = conv.weight.detach()[:, :, 2, 2].double()
+        assert 10**found.log10_rows >= float(matrix.norm(dim=1).sum())
+        assert 10**found.log10_frobenius >= float(matrix.norm())
+
+
+class TestEvidence:
+    @pytest.mark.parametrize("model", [MEETING, BATCH_STATISTICS])
+    def test_nothing_is_certified_where_samples_meet(self, model):
+        found = bounds(model, data(), data(30, 1), steps=2)
+        assert found["PAC-Bayes"].evidence == "estimated"
+        assert found["VC"].evidence == "estimated"
+        assert not found.certified
+
+    def test_a_prior_that_is_the_model_itself_is_doubted(self):
+        model = network()
+        kept = dict(model.named_parameters())  # not copied: it follows the training
+        found = bounds(model, data(), steps=2, prior=kept)["PAC-Bayes"]
+        assert [one.what for one in found.missing] == ["the prior does not depend on D"]
+        copied = {name: one.detach().clone() + 0.1 for name, one in kept.items()}
+        assert bounds(model, data(), steps=2, prior=copied)["PAC-Bayes"].evidence == "certified"
+
+    def test_whole_numbers_that_the_model_keeps_have_no_prior_either(self):
+        model = network()
+        model.register_buffer("kept", torch.arange(5))
+        assert bounds(model, data(), steps=2)["PAC-Bayes"].evidence == "estimated"
+
+    @pytest.mark.parametrize("value", [torch.ones(4), [torch.ones(4)]])
+    def test_a_tensor_that_is_no_buffer_has_no_prior_either(self, value):
+        model = network()
+        model[0].centre = value
+        found = bounds(model, data(), steps=2)["PAC-Bayes"]
+        assert [one.why.split()[0] for one in found.missing] == ["`0.centre`"]
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_weight_that_is_computed_from_parameters_is_no_such_tensor(self):
+        model = network()
+        nn.utils.weight_norm(model[0])
+        assert bounds(model, data(), steps=2)["PAC-Bayes"].evidence == "certified"
+
+    def test_orders_are_not_counted_as_vacuous(self):
+        found = bounds(network(), data())
+        whole = [one for one in found.rows if one.evidence != "rate without constants"]
+        assert f"{sum(one.vacuous for one in whole)} of {len(whole)} rows with constants" in " ".join(
+            str(found).split()
+        )
+
+    def test_samples_set_aside_are_leaked_too(self):
+        x, y = data()
+        with pytest.raises(InputError, match="12 samples of test also stand in train"):
+            bounds(network(), (x, y), (x[4::5], y[4::5]))
+
+    def test_repeats_that_are_allowed_are_not_certified(self):
+        x, y = data()
+        found = bounds(network(), (x, y), (x[:5], y[:5]), (x[:20], y[:20]), radius=9.0, duplicates=20)
+        missing = {one.name: {each.what for each in one.missing} for one in found.rows}
+        assert missing["Test samples alone"] == {"the model was not trained on the test samples"}
+        assert missing["Theorem 20, all inputs"] == {"the partition is fixed before D is seen"}
+
+    def test_the_best_of_many_rows_holds_with_what_their_deltas_leave(self):
+        found = bounds(network(), data(), data(200, 1), steps=2)
+        many = sum(one.evidence == "certified" for one in found.rows)
+        assert many > 2
+        assert found.confidence == pytest.approx(1 - 0.01 * many)
+        assert f"With probability {1 - 0.01 * many:.4g}" in str(found)
+        assert f"the smallest of {many} certified rows" in " ".join(str(found).split())
+
+
+class TestCells:
+    def test_points_far_from_the_origin_go_to_the_nearest_centre(self):
+        generator = torch.Generator().manual_seed(0)
+        x = 1e4 + torch.randn(50, 20, generator=generator)
+        centres = 1e4 + torch.randn(8, 20, generator=generator)
+        cells, offsets = Voronoi(centres).assign(x)
+        exact = (x.double()[:, None] - centres.double()).norm(dim=2)
+        assert torch.equal(cells, exact.argmin(1))
+        assert torch.equal(offsets, x.double() - centres.double()[cells])
+
+    def test_a_ball_lies_around_the_centre_that_points_are_measured_from(self):
+        made = partitions(
+            "random", (8,), features=3, points=None, dtype=torch.bfloat16, radius=1.0, input_range=(0.0, 100.0),
+            generator=torch.Generator().manual_seed(0),
+        )[0]  # fmt: skip
+        assert made.centres.dtype is torch.bfloat16
+        x = made.centres + torch.randn(8, 3, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+        cells, _ = made.assign(x)
+        exact = (x.double() - made.centres.double()).norm(dim=1)
+        assert ((cells == torch.arange(8)) == (exact <= 1.0)).all()
+
+
+class TestInput:
+    @pytest.mark.parametrize("rows", [lambda z, t: z[:, 0] - 9.0, lambda z, t: z[:, 0].abs() + 1.1])
+    def test_a_loss_outside_of_its_range_is_refused(self, rows):
+        wrong = Loss(name="wrong", targets="classes", constant=lambda k: 1.0, rows=rows, reference="", most=1.0)
+        with pytest.raises(InputError, match="said to lie between 0 and 1, but on train"):
+            bounds(network(), data(), loss=wrong)
+
+    @pytest.mark.parametrize("place", [0, 15])
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_held_out_samples_are_finite(self, place, value):
+        x, y = data(20, 1)
+        x[place, 1] = value
+        with pytest.raises(InputError, match="held-out samples are not all finite"):
+            bounds(network(), data(), None, (x, y), radius=2.0)
+
+    def test_data_that_end_after_one_reading_have_no_pac_bayes_row(self):
+        class Once:
+            def __init__(self):
+                self.left = iter([data()])
+
+            def __iter__(self):
+                return self.left
+
+        found = bounds(network(), Once(), steps=2)
+        assert "PAC-Bayes" not in [one.name for one in found.rows]
+        assert "no sample when it is read again" in found.notes[-1]
+
+    @pytest.mark.parametrize("wrong", [{}, {"0.weight": torch.full((6, 4), math.nan)}])
+    def test_a_wrong_prior_is_refused_before_the_data_are_read(self, wrong):
+        with pytest.raises(InputError, match="prior"):
+            bounds(network(), None, steps=2, prior=wrong)
+
+    def test_half_precision_and_no_parameters_leave_the_other_rows(self):
+        x, y = data()
+        half = bounds(network().half(), (x.half(), y), steps=3)
+        none = bounds(nn.Identity(), (x[:, :2], y), steps=3)
+        assert "no PAC-Bayes bound" in half.notes[-1]
+        assert "no parameters" in none.notes[-1]
+        assert none["VC"].value < 1.0
+
+    @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("readings", [0, 2])
+    def test_the_model_is_as_found_after_a_stop(self, stop, readings):
+        model = network().train()
+        model[0].weight.grad = torch.ones(6, 4)
+        before = {name: one.clone() for name, one in model.state_dict().items()}
+
+        class Stops:
+            left = readings
+
+            def __iter__(self):
+                yield data()
+                if not self.left:
+                    raise stop
+                self.left -= 1
+
+        state = torch.get_rng_state()
+        with pytest.raises(stop):
+            bounds(model, Stops(), steps=5)
+        assert model.training
+        assert model[2].training
+        assert torch.equal(model[0].weight.grad, torch.ones(6, 4))
+        assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+        assert torch.equal(torch.get_rng_state(), state)
