@@ -111,8 +111,7 @@ GAUGE = Experiment(
     name="beyond.gauge",
     title="The gauge experiment",
     about="A BatchNorm network trained on digits, and its copy with weights in front of BatchNorm times 10 and the "
-    "running "
-    "statistics that belong to these: one function, two sets of printed factors.",
+    "running statistics that belong to these: one function, two sets of printed factors.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,
