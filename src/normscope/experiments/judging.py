@@ -94,9 +94,7 @@ def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgeme
         return Judgement(Verdict.CONVENTION, evidence)
     if all(held) or all(broken):
         return Judgement(Verdict.HOLDS if all(held) else Verdict.FAILS, evidence)
-    return Judgement(
-        Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: {found[0].seeds} seeds do not decide it."
-    )
+    return Judgement(Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: these seeds do not decide it.")
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
