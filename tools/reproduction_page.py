@@ -48,6 +48,7 @@ of every claim and sees its verdict change. This page is written by `tools/repro
 
 ```
 normscope claims                        the ledger, in under a minute (long experiments are read from stored results)
+normscope claims than.lemma1            one claim in whole sentences; than, slides, akbar, ... for several
 normscope claims --html claims.html     one page with the ledger, every figure and every picture
 normscope reproduce all --quick         every experiment at a small size, in minutes
 normscope reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it

@@ -107,3 +107,9 @@ def test_a_name_that_is_none_is_an_error(invoke: Callable[..., Any]) -> None:
 def test_a_target_that_cannot_be_written_is_told_before_the_work(invoke: Callable[..., Any]) -> None:
     with pytest.raises(Exception, match="no folder"):
         invoke("reproduce", "all", "--html", "missing/page.html")
+
+
+def test_one_claim_is_shown_in_whole_sentences(invoke: Callable[..., Any]) -> None:
+    shown = invoke("claims", "toy.most", "--workers", "0").output
+    for part in ("toy.most: holds", "Toy, p. 1: halves stay small", "the most is 1", "normscope reproduce toy.halves"):
+        assert part in shown

@@ -14,6 +14,7 @@ from normscope.core.errors import InputError
 from normscope.experiments import claims as claims_module
 from normscope.experiments import registry, reproducing, reproduction
 from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from normscope.experiments.registry import chosen_claims
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.reproduction import Reproduction, judged
 from normscope.report.document import Block, Column, Curve, Curves, Table
@@ -234,6 +235,28 @@ class TestLedger:
         assert row.verdict == Verdict.HOLDS
         assert set(row.origin) >= {"date", "commit", "machine"}
         assert row.to_json()["origin"]["torch"]
+
+    def test_one_claim_runs_its_experiment_alone(self) -> None:
+        found = ns.claims(["toy.large"], workers=0)
+        assert [row.id for row in found] == ["toy.large"]
+        assert [one.name for one in found.items] == ["toy.one"]
+
+    def test_names_are_ids_experiments_or_the_beginning_of_several(self) -> None:
+        def ids(*names: str) -> list[str]:
+            return [claim.id for _, claims in chosen_claims(names) for claim in claims]
+
+        assert ids("toy.one") == ["toy.large", "toy.nan", "toy.late"]
+        assert ids("toy.late", "toy.large") == ["toy.large", "toy.late"]  # in the order of the papers
+        assert ids("toy.two") == ["toy.two"]  # an experiment and a claim
+        assert ids("toy") == ids("toy.nan", "all") == ids() == ["toy.large", "toy.nan", "toy.late", "toy.two"]
+        with pytest.raises(InputError, match=r"no claim and no experiment 'toy\.l'"):
+            ids("toy.large", "toy.l")
+
+    def test_a_whole_id_goes_before_the_beginning_of_others(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        more = Claim(id="toy.late.more", source="Toy", where="p. 3", text="", judge=_large)
+        toys["toy.three"] = Experiment(**held | {"name": "toy.three", "claims": (more,)})
+        assert [one.name for one, _ in chosen_claims(["toy.late"])] == ["toy.one"]
 
     def test_it_prints_and_has_a_page(self) -> None:
         found = ns.claims(workers=0)

@@ -13,10 +13,11 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.experiments.base import Job, Verdict
 from normscope.experiments.than import EXPERIMENTS, training
+from normscope.experiments.than.answers import weighed
 from normscope.experiments.than.figure1 import FIGURE1
 from normscope.experiments.than.figure2 import FIGURE2
 from normscope.experiments.than.probing import input_variances, matrix_norms
-from normscope.experiments.than.reading import norms, weighed
+from normscope.experiments.than.reading import norms
 from normscope.experiments.than.training import CHECKPOINT, measure
 from normscope.experiments.vision import efficientnet, relu_network, resnet18
 

@@ -20,13 +20,16 @@ convention, not testable), the computed evidence and the command that computes i
 now (under a minute on two cores); those of long experiments come from figures that are kept in the package, with day,
 commit and machine. No verdict is written down anywhere: other figures would give another one.
 
-NAMES are experiments, as in `normscope reproduce`; left out, all.
+NAME is the id of a claim (`than.lemma1`), an experiment of `normscope reproduce` for all of its claims
+(`than.figure1`), or the beginning of several (`than`, `slides`); left out, all. Up to three claims are shown in whole
+sentences: what each says and where, the evidence, and what computes it again.
 """
 
 EXAMPLES = """**Examples**
 
 ```
 normscope claims
+normscope claims than.lemma1
 normscope claims than --html claims.html
 normscope claims --json > claims.json
 ```
@@ -34,7 +37,10 @@ normscope claims --json > claims.json
 
 
 def claims(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Ids of claims, or experiments; left out, all.", show_default=False),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON, a list of objects.")] = False,
     html: Html = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,

@@ -38,7 +38,10 @@ normscope reproduce akbar --engine ray
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Experiments; left out, they are listed.", show_default=False),
+    ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Settings of the paper, or small ones.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder with MNIST and CIFAR-10, where they are needed.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Keep finished jobs and results here, to go on from.")] = None,

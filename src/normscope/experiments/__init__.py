@@ -1,1 +1,1 @@
-"""Data, small networks and training: what the demo measures."""
+"""Data, small networks and training; experiments and claims of the papers; what predicts the generalization gap."""

@@ -13,7 +13,7 @@ from ..core.files import write_text
 from ..report.document import Document
 from ..report.shown import Shown
 from .base import Experiment, Judgement, Verdict
-from .registry import chosen, source_of
+from .registry import chosen_claims, source_of
 from .reproducing import reproduce
 from .reproduction import JudgedClaim, Reproduction, command, row
 
@@ -70,20 +70,22 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
     package, with day, commit and machine. Verdicts are computed in either case.
 
     Args:
-        names: of experiments, as in `normscope reproduce`; none for all.
+        names: ids of claims (`than.lemma1`), experiments for all of their claims (`than.figure1`), or the beginning of
+            several of either (`than`, `slides`); none for all.
         workers: processes on this machine; 0 for none, None for one a core.
 
     Returns:
         One row per claim: `id`, `source`, `where`, `claim`, `verdict`, `evidence`, `command`.
 
     Raises:
-        InputError: there is no such experiment.
+        InputError: there is no such claim or experiment.
     """
-    wanted = chosen(names)
-    live = [one.name for one in wanted if not one.stored]
+    wanted = chosen_claims(names)
+    live = [one.name for one, _ in wanted if not one.stored]
     ran = {one.name: one for one in reproduce(live, workers=workers).items} if live else {}
-    held = {one.name: ran.get(one.name) or stored(one) for one in wanted}
-    rows = tuple(claim for one in wanted for claim in _rows(one, held[one.name]))
+    held = {one.name: ran.get(one.name) or stored(one) for one, _ in wanted}
+    ids = {claim.id for _, claims in wanted for claim in claims}
+    rows = tuple(row for one, _ in wanted for row in _rows(one, held[one.name]) if row.id in ids)
     return Claims(rows=rows, items=tuple(one for one in held.values() if one is not None))
 
 

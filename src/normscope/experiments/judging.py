@@ -44,9 +44,19 @@ def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgemen
 
 def by_convention(outcomes: Sequence[bool], evidence: str) -> Judgement:
     """Return `depends on convention` where the claim holds under some of its readings and not under others."""
-    if all(outcomes):
-        return Judgement(Verdict.HOLDS, evidence)
-    return Judgement(Verdict.CONVENTION if any(outcomes) else Verdict.FAILS, evidence)
+    return by_count(sum(outcomes), len(outcomes), evidence)
+
+
+def by_count(count: float, every: float, evidence: str) -> Judgement:
+    """Return `holds` where a claim is true of all that were tried, `fails` where of none, else `depends on convention`.
+
+    Args:
+        count: of how many it is true.
+        every: how many were tried.
+        evidence: what was seen, in words.
+    """
+    verdict = Verdict.HOLDS if count >= every else Verdict.CONVENTION if count > 0 else Verdict.FAILS
+    return Judgement(verdict, evidence)
 
 
 def decided(found: Spread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
@@ -84,9 +94,7 @@ def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgeme
         return Judgement(Verdict.CONVENTION, evidence)
     if all(held) or all(broken):
         return Judgement(Verdict.HOLDS if all(held) else Verdict.FAILS, evidence)
-    return Judgement(
-        Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: {found[0].seeds} seeds do not decide it."
-    )
+    return Judgement(Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: these seeds do not decide it.")
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:

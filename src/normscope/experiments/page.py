@@ -13,9 +13,12 @@ from .reproduction import JudgedClaim, Reproduction
 ABOUT = (
     "Every verdict is computed: the program compares the figures of its own run with what the claim says, and other "
     "figures would give another verdict. `holds with correction` means that the statement is true once a condition or "
-    "a constant that it lacks is added; `depends on convention` that it is true for one reading of its words and false "
-    "for another."
+    "a constant that it lacks is added; `depends on convention` that it is true for one reading of its words, or for "
+    "some of the networks and ways to train that were tried, and false for others."
 )
+FEW = 3
+"""Claims that a terminal shows in whole sentences instead of a table."""
+ONE = "`normscope claims ID` says of one claim what it is, where it stands and what computes it again."
 QUICK = (
     "Quick settings show that an experiment runs: its networks are small and its data are digits. What the papers' own "
     "settings come to is in `normscope claims`."
@@ -44,8 +47,13 @@ def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], 
     blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
     if not brief:
         blocks.append(Text(body=ABOUT))
-    blocks.append(claims_table(rows, brief=brief, commands=not brief))
-    if not brief:
+    if brief and len(rows) <= FEW:
+        blocks += [block for row in rows for block in _whole(row)]
+    else:
+        blocks.append(claims_table(rows, brief=brief, commands=not brief))
+    if brief:
+        blocks += [Text(body=ONE)] if len(rows) > FEW else []
+    else:
         blocks += [block for one in items for block in _section(one, folded=True)]
     return Document(title="Claims of the papers", blocks=tuple(blocks))
 
@@ -55,17 +63,28 @@ def tally(rows: Sequence[JudgedClaim]) -> str:
     if not rows:
         return "These experiments judge no claim."
     counts = Counter(row.verdict for row in rows)
-    parts = [f"{counts[verdict]} {_SAID[verdict]}" for verdict in Verdict if counts[verdict]]
+    parts = [counted(counts[verdict], *_SAID[verdict]) for verdict in Verdict if counts[verdict]]
     return f"Of {counted(len(rows), 'claim')}: {', '.join(parts)}."
 
 
 _SAID = {
-    Verdict.HOLDS: "hold as written",
-    Verdict.CORRECTED: "hold with a correction",
-    Verdict.FAILS: "fail",
-    Verdict.CONVENTION: "depend on the convention",
-    Verdict.NOT_TESTABLE: "could not be tested",
+    Verdict.HOLDS: ("holds as written", "hold as written"),
+    Verdict.CORRECTED: ("holds with a correction", "hold with a correction"),
+    Verdict.FAILS: ("fails", "fail"),
+    Verdict.CONVENTION: ("depends on the convention", "depend on the convention"),
+    Verdict.NOT_TESTABLE: ("could not be tested", "could not be tested"),
 }
+"""Of one claim, and of several."""
+
+
+def _whole(row: JudgedClaim) -> list[Block]:
+    """Return all that is known of one claim, in sentences."""
+    origin = origin_text(row.origin)
+    return [
+        Text(heading=f"{row.id}: {row.verdict}", body=f"{row.source}, {row.where}: {row.claim}"),
+        Text(body=row.evidence),
+        Text(body=f"Computed again by `{row.command}`" + (f"; these figures are of {origin}." if origin else ".")),
+    ]
 
 
 def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: bool = False) -> Table:

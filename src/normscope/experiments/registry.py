@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from ..core.errors import InputError
-from .base import Experiment
+from .base import Claim, Experiment
 
 
 @functools.cache
@@ -46,6 +46,32 @@ def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
             raise InputError(f"there is no experiment {name!r}: it is all, or one of {', '.join(every)}")
         found |= {one.name: one for one in meant}
     return tuple(found.values())
+
+
+def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Claim, ...]], ...]:
+    """Return claims by name, with the experiment that judges them, in the order of the papers.
+
+    A name is the id of a claim, an experiment for all of its claims, or the beginning of several of either: `slides`.
+
+    Raises:
+        InputError: there is no claim and no experiment of a name.
+    """
+    every = registered()
+    if not names or "all" in names:
+        return tuple((one, one.claims) for one in every.values())
+    keys = {claim.id: {claim.id, one.name} for one in every.values() for claim in one.claims}
+    meant: set[str] = set()
+    for name in names:
+        same = {id for id, known in keys.items() if name in known}
+        begun = {id for id, known in keys.items() if any(key.startswith(f"{name}.") for key in known)}
+        if not same and not begun:
+            raise InputError(
+                f"there is no claim and no experiment {name!r}: normscope claims lists the claims, normscope reproduce "
+                "the experiments"
+            )
+        meant |= same or begun
+    found = ((one, tuple(claim for claim in one.claims if claim.id in meant)) for one in every.values())
+    return tuple((one, claims) for one, claims in found if claims)
 
 
 def source_of(experiment: Experiment) -> Experiment:

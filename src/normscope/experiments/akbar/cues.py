@@ -127,8 +127,8 @@ CUES_OF_SCALE = Experiment(
     name="akbar.cues",
     title="Cues of scale",
     about="A class that depends on two coordinates, and beside it a cue that is none of the task: one feature, or "
-    "whole "
-    "samples, three times as large in one class. Networks are tested with the cue turned round. The task is ours.",
+    "whole samples, three times as large in one class. Networks are tested with the cue turned round. The task is "
+    "ours.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

@@ -213,8 +213,7 @@ def _slower(figures: Figures) -> Judgement:
         (same, own),
         above=1.0,
         evidence=f"To a tenth of the loss BatchNorm takes {ours.median:.0f} iterations; without it takes {same} times "
-        "as "
-        f"many at the same rate and {own} times at its own best rate.",
+        f"as many at the same rate and {own} times at its own best rate.",
     )
 
 
@@ -273,8 +272,7 @@ def _spikes(figures: Figures) -> Judgement:
         (same, own),
         above=1.0,
         evidence=f"The largest gradient over the first is without BatchNorm {same} times that with it at the same "
-        "rate, "
-        f"and {own} times at its own best rate.",
+        f"rate, and {own} times at its own best rate.",
     )
 
 
@@ -284,8 +282,7 @@ def _wider(figures: Figures) -> Judgement:
         (stable, useful),
         above=0.0,
         evidence=f"Rates at which runs end below their start: {stable} octaves more with BatchNorm; rates at which "
-        "they "
-        f"converge: {useful} more.",
+        f"they converge: {useful} more.",
     )
 
 
@@ -299,10 +296,8 @@ CURVATURE = Experiment(
     name="akbar.experiment2",
     title="Experiment 2: networks of three layers",
     about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
-    "many "
-    "learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task nor "
-    "rate: "
-    "both are ours, and the best rate is that with the smallest median loss at the end.",
+    "many learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task "
+    "nor rate: both are ours, and the best rate is that with the smallest median loss at the end.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

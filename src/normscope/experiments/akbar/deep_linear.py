@@ -154,10 +154,8 @@ def _saddles(figures: Figures) -> Judgement:
         found,
         above=1.0,
         evidence=f"Without BatchNorm the optimum takes {found[0]} times as many steps from usual weights and "
-        f"{found[1]} "
-        f"times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} % of the "
-        "runs "
-        f"with BatchNorm, in {100 * shares[0][1]:.0f} % and {100 * shares[1][1]:.0f} % without.",
+        f"{found[1]} times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} "
+        f"% of the runs with BatchNorm, in {100 * shares[0][1]:.0f} % and {100 * shares[1][1]:.0f} % without.",
     )
 
 
@@ -176,8 +174,7 @@ DEEP_LINEAR = Experiment(
     name="akbar.deep-linear",
     title="Deep linear networks",
     about="Linear regression with chains of five linear layers, with and without BatchNorm behind each but the last, "
-    "by "
-    "gradient descent over all samples, each at its best of several rates.",
+    "by gradient descent over all samples, each at its best of several rates.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

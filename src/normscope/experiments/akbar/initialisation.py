@@ -145,8 +145,7 @@ def _careless(figures: Figures) -> Judgement:
     return judged(
         worst <= 2.0 * steps["usual"].median,
         f"With BatchNorm, each at its best rate, half the variance is learnt after {steps['small'].median:.0f} steps "
-        "from "
-        f"small, {steps['usual'].median:.0f} from usual and {steps['large'].median:.0f} from large weights.",
+        f"from small, {steps['usual'].median:.0f} from usual and {steps['large'].median:.0f} from large weights.",
     )
 
 
@@ -155,8 +154,7 @@ INITIALISATION = Experiment(
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
     about="Regression with networks of five layers from He's weights times 0.03, 1 and 30, with and without "
-    "BatchNorm, by "
-    "gradient descent over all samples at several learning rates. Task, widths and rates are ours.",
+    "BatchNorm, by gradient descent over all samples at several learning rates. Task, widths and rates are ours.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

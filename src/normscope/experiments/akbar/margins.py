@@ -302,8 +302,7 @@ def _flatter(figures: Figures) -> Judgement:
         (*raw, *scaled),
         above=1.0,
         evidence=f"The noise at which accuracy falls below {KEPT:g} is with BatchNorm {raw[0]} times that without "
-        "(small "
-        f"batches; whole {raw[1].median:.3g}); scaled to each group of weights, {scaled[0]} times (whole "
+        f"(small batches; whole {raw[1].median:.3g}); scaled to each group of weights, {scaled[0]} times (whole "
         f"{scaled[1].median:.3g}).",
     )
 
@@ -314,8 +313,7 @@ def _better(figures: Figures) -> Judgement:
         gains,
         above=0.0,
         evidence=f"Test accuracy gained by BatchNorm: {gains[0]} at equal training loss and {gains[1].median:.3g} at "
-        "the "
-        f"end with small batches, {gains[2].median:.3g} and {gains[3].median:.3g} with the whole data.",
+        f"the end with small batches, {gains[2].median:.3g} and {gains[3].median:.3g} with the whole data.",
     )
 
 

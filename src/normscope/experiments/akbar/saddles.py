@@ -161,8 +161,7 @@ def _stuck(figures: Figures) -> Judgement:
     return judged(
         apart > 1e-6,
         f"Units that start exactly alike are {apart:.1g} apart after {figures['steps']:.0f} steps with small batches "
-        "and "
-        "BatchNorm: all of them get the same gradient, whatever the batch.",
+        "and BatchNorm: all of them get the same gradient, whatever the batch.",
     )
 
 
@@ -171,8 +170,7 @@ SADDLES = Experiment(
     name="akbar.saddles",
     title="Out of a saddle",
     about="Eight tanh units start almost alike, near the saddle where they act as one, and learn a function that one "
-    "unit "
-    "cannot fit: with and without BatchNorm, over all samples and in small batches. The saddle is ours.",
+    "unit cannot fit: with and without BatchNorm, over all samples and in small batches. The saddle is ours.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

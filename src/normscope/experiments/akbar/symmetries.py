@@ -161,8 +161,7 @@ def _corollary411(figures: Figures) -> Judgement:
     return judged(
         max(eps, still) < HELD,
         f"The cosine between weights and gradient is {still:.2g} in eval mode, in train mode {eps:.1g} with the usual "
-        "eps "
-        f"and {train:.1g} without it.",
+        f"eps and {train:.1g} without it.",
         corrected=train < HELD,
     )
 
@@ -198,8 +197,7 @@ def _table1(figures: Figures) -> Judgement:
     return judged(
         batch == 0.0 and layer == 0.0,
         f"Beyond the printed ones BatchNorm has {batch:.0f} and LayerNorm {layer:.0f} degrees of freedom in front of "
-        "it: "
-        "adding one vector to every row of the weight changes nothing in front of a LayerNorm either.",
+        "it: adding one vector to every row of the weight changes nothing in front of a LayerNorm either.",
         corrected=min(batch, layer) >= 0.0,
     )
 
@@ -263,8 +261,7 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Equation (1)",
             text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
-            "delta "
-            "the gradient at its output.",
+            "delta the gradient at its output.",
             judge=_equation1,
         ),
         Claim(

@@ -228,8 +228,7 @@ def _lemma51(figures: Figures) -> Judgement:
     return judged(
         max(kept, moved) < 1e-6,
         f"Under gradient flow the squared norm moves by {kept:.1g} of itself, under gradient descent by {moved:.2g}: "
-        "each "
-        f"step adds lr^2 norm(grad)^2, to {defect:.1g}.",
+        f"each step adds lr^2 norm(grad)^2, to {defect:.1g}.",
         corrected=kept < 1e-6,
     )
 
@@ -269,8 +268,7 @@ def _without(figures: Figures) -> Judgement:
     return judged(
         small.low > 1.0 and large.high < 1.0,
         f"From norm 0.3 it becomes {small} times as long, from norm 3 {large} times: for separable data it grows in "
-        "the "
-        "end from any start.",
+        "the end from any start.",
     )
 
 
@@ -279,8 +277,7 @@ def _regardless(figures: Figures) -> Judgement:
     return judged(
         large.median <= 2.0 * max(small.median, 1.0),
         f"From norm 0.3 it takes {small.median:.0f} steps to align, from norm 3 {large.median:.0f}: the rate that "
-        "acts is "
-        "lr/norm^2.",
+        "acts is lr/norm^2.",
     )
 
 
@@ -290,8 +287,7 @@ def _arc(figures: Figures) -> Judgement:
     return judged(
         wrong.high < 0.01 and radial.high < 0.05,
         f"With BatchNorm it turns back by {wrong.median:.2g} radians in all, and {100 * radial.median:.2g} % of its "
-        "way is "
-        f"radial; without, {100 * other.median:.2g} % is.",
+        f"way is radial; without, {100 * other.median:.2g} % is.",
     )
 
 

@@ -88,8 +88,7 @@ def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
     told = (
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
-        "the "
-        f"gap {gap} larger; 0.1 decades and 0.01 count as no difference."
+        f"the gap {gap} larger; 0.1 decades and 0.01 count as no difference."
     )
     if min(steep.seeds, gap.seeds) < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{told} {TOO_FEW}")
@@ -122,8 +121,7 @@ AFFINE = Experiment(
     name="beyond.questions",
     title="Open questions: gamma and beta, small variances",
     about="Networks trained on 400 digits: without normalizers, with BatchNorm, with BatchNorm whose gamma and beta "
-    "stay "
-    "at 1 and 0, and with first weights that make the variances small or large.",
+    "stay at 1 and 0, and with first weights that make the variances small or large.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

@@ -139,8 +139,7 @@ ARCHITECTURES = Experiment(
     name="beyond.architectures",
     title="Open question: skips and attention",
     about="Chains, residual networks and attention over the rows of the image, with LayerNorm in each block and "
-    "without, "
-    "trained on 400 digits: how much less steep normalized networks are at their data, by depth.",
+    "without, trained on 400 digits: how much less steep normalized networks are at their data, by depth.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

@@ -109,8 +109,7 @@ def _explodes(figures: Figures) -> Judgement:
     return judged(
         least > 1.0,
         f"At initialisation the squared gradient grows by {found} per layer towards the input: normalizers do not "
-        "shrink "
-        "the constant of a fresh network.",
+        "shrink the constant of a fresh network.",
     )
 
 
@@ -118,8 +117,7 @@ EXPLOSION = Experiment(
     name="beyond.explosion",
     title="Exploding gradients of fresh BatchNorm networks",
     about="Deep and wide networks with BatchNorm and Gaussian weights: by how much the squared norm of the gradient "
-    "grows "
-    "per layer towards the input, beside the law of Yang et al. It is the other side of the capacity story.",
+    "grows per layer towards the input, beside the law of Yang et al. It is the other side of the capacity story.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,
@@ -133,8 +131,7 @@ EXPLOSION = Experiment(
             source="Yang et al. 2019",
             where="ReLU networks",
             text="With BatchNorm and ReLU squared gradients grow per layer by a factor between pi/(pi - 1) and 1.79 "
-            "for "
-            "batches of 8 and more, given by a formula.",
+            "for batches of 8 and more, given by a formula.",
             judge=_law("relu"),
         ),
         Claim(

@@ -15,11 +15,11 @@ from ...report.document import Block, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_convention, judged
 from ..models import mlp
+from ..single import ONLY
 from .digits import log10_factors, trained
 
 QUICK: Settings = {"epochs": 2, "width": 16, "depth": 3, "factor": 10.0}
 FULL: Settings = {**QUICK, "epochs": 15, "width": 64, "depth": 6}
-ONLY = Job("all")
 RUNGS = ("printed", "folded", "best")
 
 
@@ -111,8 +111,7 @@ GAUGE = Experiment(
     name="beyond.gauge",
     title="The gauge experiment",
     about="A BatchNorm network trained on digits, and its copy with weights in front of BatchNorm times 10 and the "
-    "running "
-    "statistics that belong to these: one function, two sets of printed factors.",
+    "running statistics that belong to these: one function, two sets of printed factors.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

@@ -148,8 +148,7 @@ def _same(figures: Figures) -> Judgement:
     return judged(
         apart <= 100.0 * rounded and apart < 1e-3,
         f"After {figures['same.steps']:.0f} steps the directions of both runs differ by {apart:.1g} at most; those of "
-        "one "
-        f"run from weights a rounding apart differ by {rounded:.1g}.",
+        f"one run from weights a rounding apart differ by {rounded:.1g}.",
     )
 
 
@@ -157,8 +156,7 @@ SCHEDULES = Experiment(
     name="beyond.schedules",
     title="Weight decay of weights whose scale has no effect",
     about="Units with BatchNorm and noisy gradients, trained with weight decay: how far their weights turn in a step "
-    "at "
-    "equilibrium, and the same run without decay at an exponentially growing rate.",
+    "at equilibrium, and the same run without decay at an exponentially growing rate.",
     quick=QUICK,
     full=FULL,
     jobs=jobs,

@@ -93,7 +93,9 @@ def _tighter(f: Figures) -> Judgement:
     if f["decades_domain"] >= NOTABLY:
         return Judgement(Verdict.HOLDS, evidence)
     if f["decades_point"] >= NOTABLY:
-        return Judgement(Verdict.CORRECTED, f"{evidence} Only at the points themselves is it notably smaller.")
+        return Judgement(
+            Verdict.CORRECTED, f"{evidence} In that model it is notably smaller only at the points themselves."
+        )
     return Judgement(Verdict.FAILS, evidence)
 
 

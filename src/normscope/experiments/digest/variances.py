@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ...report.document import Block, Cell, Chart, Column, Series, Table
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..judging import by_count
 from .training import JPEG, begin_with, build, load, train_watched
 
 SOURCE = "digest"
@@ -107,10 +108,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 def _counted(f: Figures, name: str, evidence: str) -> Judgement:
     """Return the verdict on what all configurations should do."""
     count, every = f[name], f["configurations"]
-    said = f"{count:g} of {every:g} configurations: {evidence}"
-    if count >= every:
-        return Judgement(Verdict.HOLDS, said)
-    return Judgement(Verdict.CONVENTION if count > 0 else Verdict.FAILS, said)
+    return by_count(count, every, f"{count:g} of {every:g} configurations: {evidence}")
 
 
 def _grow(f: Figures) -> Judgement:

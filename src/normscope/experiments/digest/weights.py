@@ -10,6 +10,7 @@ import torch
 
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..judging import by_count
 from ..statistics import line
 from ..vision import relu_network
 from .training import load, scores, train_watched
@@ -65,8 +66,7 @@ def _grows(f: Figures) -> Judgement:
         f"{f['plain_growth']:+.2f} decades on average; with BatchNorm at {f['batch_grown']:g}, by "
         f"{f['batch_growth']:+.2f}."
     )
-    verdict = Verdict.HOLDS if count >= every else Verdict.CONVENTION if count > 0 else Verdict.FAILS
-    return Judgement(verdict, evidence)
+    return by_count(count, every, evidence)
 
 
 def _by_depth(f: Figures) -> Judgement:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..base import Figures, Judgement, Verdict
-from .reading import NORMS, PRODUCTS, PUBLISHED, SEVERAL, came_far, epochs, present, weighed
+from .answers import Answers, Told, epochs, present, weighed
+from .reading import NORMS, PRODUCTS, PUBLISHED, SEVERAL
 from .training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
@@ -16,8 +17,6 @@ STEADY = 0.8
 """R squared from which growth counts as steady."""
 RIGHT = 0.95
 """Training accuracy at which the error counts as near zero."""
-SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
-"""The kinds of weight decay."""
 
 
 def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
@@ -142,33 +141,6 @@ def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
             told.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
     return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {told}.")
-
-
-class Answers(dict[str, bool]):
-    """By network, decay and reading, whether a claim on the end of training is true; short runs have no say."""
-
-    def __init__(self, figures: Figures) -> None:
-        super().__init__()
-        self._figures = figures
-
-    def add(self, network: str, decay: str, reading: str, answer: bool) -> None:
-        """Add what one run answers in one reading."""
-        if came_far(self._figures, network, decay):
-            self[", ".join(filter(None, (NETWORKS[network], reading, SHORT[decay])))] = answer
-
-
-class Told:
-    """Figures in words, those of one thing together, each behind the kind of decay that it belongs to."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, list[str]] = {}
-
-    def add(self, what: str, decay: str, figure: str) -> None:
-        """Add a figure."""
-        self._said.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
-
-    def __str__(self) -> str:
-        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._said.items())
 
 
 def _after(figures: Figures, networks: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Figures, Job, Measured, Settings
 from ..statistics import line
 
 NORMS = ("operator", "reshaped", "frobenius")
@@ -102,44 +102,3 @@ def total(exponents: Iterable[float | None]) -> float:
 
 def _median(values: np.ndarray) -> float:
     return float(median(values.tolist())) if len(values) else math.nan
-
-
-def weighed(answers: Mapping[str, bool], evidence: str) -> Judgement:
-    """Return the verdict on a claim that some readings bear out: all, some or none of them.
-
-    Args:
-        answers: by reading, whether the claim is true in it.
-        evidence: the figures, in a sentence.
-    """
-    if not answers:
-        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
-    true = [name for name, answer in answers.items() if answer]
-    false = [name for name, answer in answers.items() if not answer]
-    if len(true) == len(answers):
-        return Judgement(Verdict.HOLDS, evidence)
-    if not true:
-        return Judgement(Verdict.FAILS, evidence)
-    few, which = (true, "It is so for") if 2 * len(true) <= len(answers) else (false, "It is not so for")
-    return Judgement(Verdict.CONVENTION, f"{evidence} {which}: {'; '.join(few)}.")
-
-
-def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
-    """Return after how many epochs the figures of networks were taken, in words."""
-    spans = []
-    for network in networks:
-        counts = sorted(set(present(figures, network, "epochs", decays).values()))
-        if counts:
-            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
-    return f"after {' and '.join(dict.fromkeys(spans)) or 'no'} epochs"
-
-
-def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:
-    """Return a figure of a network by kind of decay, for the runs that have it."""
-    held = {decay: f"{network}.{decay}.{name}" for decay in decays}
-    return {decay: figures[key] for decay, key in held.items() if key in figures}
-
-
-def came_far(figures: Figures, network: str, decay: str) -> bool:
-    """Return whether a run came half of its way or more: a shorter one tells nothing of the end of training."""
-    run = f"{network}.{decay}"
-    return 2 * figures[f"{run}.epochs"] >= figures[f"{run}.epochs_planned"]

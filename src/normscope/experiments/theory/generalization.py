@@ -168,8 +168,7 @@ GENERALIZATION = single(
     name="than.generalization",
     title="Generalization bounds against many draws",
     about="A loss of known slope on the uniform distribution over [0, 1] and cells that are fixed beforehand: the "
-    "bounds "
-    "are evaluated on many data sets, and how often they fail is counted.",
+    "bounds are evaluated on many data sets, and how often they fail is counted.",
     measure=measure,
     settings=SETTINGS,
     claims=(

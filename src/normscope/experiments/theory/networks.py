@@ -179,8 +179,7 @@ def _reduction_of_layer_norm(figures: Figures) -> Judgement:
     return by_convention(
         (fixed >= -MARGIN, data >= -MARGIN),
         f"With sigma as Lemma 2 defines it the product is 10^{fixed:.3g} times the largest Jacobian; with the "
-        "deviations "
-        f"that data have, as section 4.2 reads them off, it is 10^{data:.3g} times that.",
+        f"deviations that data have, as section 4.2 reads them off, it is 10^{data:.3g} times that.",
     )
 
 
@@ -263,8 +262,7 @@ NETWORKS = single(
             source=THAN,
             where="Corollary 11",
             text="With LayerNorm the constant is at most the product of weight norms and of 1/sigma, sigma the least "
-            "over "
-            "all inputs.",
+            "over all inputs.",
             judge=_above("layer", "The product"),
         ),
         Claim(

@@ -120,8 +120,7 @@ def _lemma2(figures: Figures) -> Judgement:
     return judged(
         most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
         f"The Jacobian's norm is at most {most:.12g} of the bound; at zero variance it is {zero:.4g}, and the bound "
-        "over "
-        f"all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
+        f"over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
     )
 
 

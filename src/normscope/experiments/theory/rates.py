@@ -119,8 +119,7 @@ RATES_OF_TRAINING = single(
     name="than.rates",
     title="Iterations that constants promise",
     about="Steps of gradient descent on an extremal network, and the counts of the corollaries for one BatchNorm "
-    "network "
-    "whose weights are scaled without effect.",
+    "network whose weights are scaled without effect.",
     measure=measure,
     settings=SETTINGS,
     claims=(

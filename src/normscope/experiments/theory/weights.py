@@ -135,8 +135,7 @@ def _theorem12_judge(figures: Figures) -> Judgement:
     return by_convention(
         (fixed <= 1.0 + ROUNDING, batch <= 1.0 + ROUNDING),
         f"With statistics held fixed the derivative reaches {fixed:.3g} of the bound; with those of the batch, which "
-        "the "
-        f"weight moves too, {batch:.3g}.",
+        f"the weight moves too, {batch:.3g}.",
     )
 
 
@@ -178,8 +177,7 @@ WEIGHTS = single(
     name="than.weights",
     title="Constants with respect to weights, and of the loss",
     about="Derivatives in single weights of small BatchNorm networks, in float64, and the extremal networks of "
-    "Theorems "
-    "13 and 15.",
+    "Theorems 13 and 15.",
     measure=measure,
     settings=SETTINGS,
     claims=(
