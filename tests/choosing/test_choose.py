@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import multiprocessing.spawn
 import os
 import subprocess
 import sys
@@ -304,6 +305,27 @@ def test_a_job_whose_process_dies_twice_is_a_failure_and_the_others_are_done(mon
 
     monkeypatch.setattr(engines, "_pooled", pooled)
     assert dict(engines.processes(Work(), ["a", "b", "c"], 2)) == {"a": "done", "b": engines.DIED, "c": "done"}
+
+
+def test_processes_do_not_run_the_script_again(tmp_path, monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "script.py"), raising=False)
+    monkeypatch.setattr(main, "__spec__", None, raising=False)
+    assert "init_main_from_path" in multiprocessing.spawn.get_preparation_data("job")
+    with engines._without_script():
+        told = multiprocessing.spawn.get_preparation_data("job")
+    assert not {"init_main_from_path", "init_main_from_name"} & set(told)
+    assert main.__file__ == str(tmp_path / "script.py")
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_has_its_processes(tmp_path):
+    (tmp_path / "net.py").write_text(Path(__file__).with_name("networks.py").read_text())
+    script = tmp_path / "script.py"
+    given = {**QUICK, "normalizers": ("none", "layer"), "workers": 2}
+    script.write_text(f"import net, normscope as ns\nprint(ns.choose(net.build, net.data(), **{given!r}).notes)\n")
+    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.stdout.count("()") == 1, ran.stderr
 
 
 @pytest.fixture

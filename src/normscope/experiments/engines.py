@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import pickletools
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -75,7 +77,8 @@ def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Itera
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch in mid-step
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work),)) as pool:
         try:
-            running: dict[Future[Any], Job] = {pool.submit(_do, job): job for job in jobs}
+            with _without_script():  # processes start while jobs are handed in
+                running: dict[Future[Any], Job] = {pool.submit(_do, job): job for job in jobs}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
@@ -83,6 +86,21 @@ def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Itera
                     yield job, work.failed(job, done.reason) if isinstance(done, _NotLoaded) else done
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Keep new processes from running the script that asks for them again: nothing that is sent refers to it."""
+    main = sys.modules["__main__"]
+    names = ("__file__", "__spec__")
+    held = {name: getattr(main, name) for name in names if hasattr(main, name)}
+    try:
+        for name in held:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in held.items():
+            setattr(main, name, value)
 
 
 class _NotLoaded:
