@@ -156,7 +156,7 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
     yield "## Where the stored results come from\n"
     yield "| experiment | from | runs it again |\n|---|---|---|"
     for one in held.values():
-        yield f"| `{one.name}` | {origin_text(dict(one.origin))} | `{one.command} --data FOLDER` |"
+        yield f"| `{one.name}` | {origin_text(dict(one.origin))} | `{one.command}` |"
     short = {
         f"{curves['network']} {curves['decay']}": curves["done"]
         for one in held.values()

@@ -8,7 +8,9 @@ import random
 import pytest
 
 from normscope.experiments.base import Verdict
+from normscope.experiments.beyond.gauge import RUNGS
 from normscope.experiments.judging import Spread, by_convention, decided, judged, read, readings, spread
+from normscope.experiments.registry import registered
 
 
 def test_a_correction_needs_a_violation_and_a_form_that_holds() -> None:
@@ -68,3 +70,33 @@ def test_readings_of_medians() -> None:
     assert readings((less, less), above=1.0, evidence="").verdict == Verdict.FAILS
     assert readings((more, less), above=1.0, evidence="").verdict == Verdict.CONVENTION
     assert readings((more, open_), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+
+
+GAUGE = {"before.weights": 3.0, "before.constants": -1.0, "before.observed": 1.0, "moved.weights": 2.0}
+GAUGE |= {"moved.constants": -2.0, "outputs": 1e-8, **{f"moved.{name}": 0.0 for name in (*RUNGS, "observed")}}
+
+
+class TestNothingIsGranted:
+    """Verdicts that rest on figures alone: each of these can fail, or be decided otherwise."""
+
+    def test_a_product_that_bounds_nothing_fails(self):
+        claims = {claim.id: claim for claim in registered()["beyond.gauge"].claims}
+        factor = claims["than.reduction-factor"].judge
+        assert factor(GAUGE).verdict is Verdict.CONVENTION
+        assert factor(GAUGE | {"before.observed": 5.0}).verdict is Verdict.FAILS
+
+    @pytest.mark.parametrize("still", ["moved.weights", "moved.constants"])
+    def test_printed_factors_must_move(self, still):
+        (claim,) = [claim for claim in registered()["beyond.gauge"].claims if claim.id == "beyond.gauge"]
+        assert claim.judge(GAUGE).verdict is Verdict.HOLDS
+        assert claim.judge(GAUGE | {still: 0.0}).verdict is Verdict.FAILS
+
+    @pytest.mark.parametrize(
+        ("one", "other", "change", "verdict"),
+        [(-1.0, -2.0, 0.0, "holds"), (1.0, 2.0, 0.0, "fails"), (1.0, -2.0, 0.0, "depends on convention"),
+         (1.0, -2.0, 0.5, "fails")],
+    )  # fmt: skip
+    def test_fewer_evaluations_in_every_gauge(self, one, other, change, verdict):
+        (claim,) = [c for e in registered().values() for c in e.claims if c.id == "than.corollary19"]
+        figures = {"corollary19.log10 ratio": one, "corollary19.log10 ratio in another gauge": other}
+        assert claim.judge(figures | {"corollary19.change of the outputs": change}).verdict == verdict

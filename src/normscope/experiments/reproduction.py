@@ -183,8 +183,10 @@ class Reproduction(Shown):
 
 
 def command(experiment: Experiment, *, full: bool) -> str:
-    """Return the command that runs an experiment."""
-    return f"normscope reproduce {experiment.name}{' --full' if full else ''}"
+    """Return the command that runs an experiment, with the folder of its data where these are not embedded."""
+    data = (experiment.full if full else experiment.quick).get("data", "digits")
+    embedded = set([data] if isinstance(data, str) else data) <= {"digits"}
+    return f"normscope reproduce {experiment.name}{' --full' if full else ''}{'' if embedded else ' --data FOLDER'}"
 
 
 def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:

@@ -91,8 +91,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _factor(figures: Figures) -> Judgement:
     weights, constants, outputs = figures["moved.weights"], figures["moved.constants"], figures["outputs"]
+    bounds = figures["before.weights"] + figures["before.constants"] >= figures["before.observed"]
     return by_convention(
-        (True, max(abs(weights), abs(constants)) < 1e-3 or outputs > 1e-3),
+        (bounds, max(abs(weights), abs(constants)) < 1e-3 or outputs > 1e-3),
         f"With weights in front of BatchNorm times 10 the outputs move by {outputs:.1g} of themselves, the product of "
         f"weight norms by {weights:+.3g} decades and the reduction factor by {constants:+.3g}.",
     )
@@ -101,9 +102,12 @@ def _factor(figures: Figures) -> Judgement:
 def _products(figures: Figures) -> Judgement:
     moved = {name: figures[f"moved.{name}"] for name in (*RUNGS, "observed")}
     told = ", ".join(f"{name} {value:+.1g}" for name, value in moved.items())
+    factors = {name: figures[f"moved.{name}"] for name in ("weights", "constants")}
     return judged(
-        max(map(abs, moved.values())) < 1e-3,
-        f"Bounds of the whole network and the largest Jacobian at images move, in decades, by: {told}.",
+        min(map(abs, factors.values())) > 0.5 and max(map(abs, moved.values())) < 1e-3,
+        f"The product of weight norms moves by {factors['weights']:+.3g} decades, that of the normalizers' constants "
+        f"by {factors['constants']:+.3g}. Bounds of the whole network and the largest Jacobian at images move, in "
+        f"decades, by: {told}.",
     )
 
 
