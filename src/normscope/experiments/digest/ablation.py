@@ -145,7 +145,7 @@ EXPERIMENT = Experiment(
     "0 to 7 of its hidden layers. The gap is what test samples lose against training samples, in error and in "
     "cross entropy.",
     quick={"counts": (0, 3, 7), "width": 32, "epochs": 20, "seeds": 3, **COMMON},
-    full={"counts": (0, 1, 2, 4, 7), "width": 64, "epochs": 50, "seeds": 20, **COMMON},
+    full={"counts": (0, 1, 2, 4, 7), "width": 64, "epochs": 100, "seeds": 20, **COMMON},
     jobs=jobs,
     measure=measure,
     figures=figures,

@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
     },
     full={
         "normalizers": ("none", "batch", "layer"), "widths": (16, 64), "samples": (200, 800),
-        "epochs": (20, 80), "depth": 4, "points": 64, "seeds": 2,
+        "epochs": (20, 80), "depth": 4, "points": 64, "seeds": 3,
     },
     jobs=jobs,
     measure=measure,

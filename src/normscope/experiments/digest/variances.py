@@ -175,8 +175,8 @@ EXPERIMENT = Experiment(
     full={
         "data": ("digits", "mnist", "cifar10"),
         "networks": ("mlp", "cnn", "resnet"),
-        "steps": 300,
-        "seeds": 1,
+        "steps": 600,
+        "seeds": 3,
         "images": 10_000,
         **AXES,
     },

@@ -111,7 +111,7 @@ EXPERIMENT = Experiment(
     about="ReLU networks of several depths, without normalizers and with BatchNorm, are trained on digits with Adam "
     "and watched with `ns.watch`.",
     quick={"depths": (3, 5, 8), "width": 32, "steps": 60, "seeds": 1, "learning_rate": 1e-3},
-    full={"depths": (3, 5, 8, 11, 14), "width": 64, "steps": 300, "seeds": 3, "learning_rate": 1e-3},
+    full={"depths": (3, 5, 8, 11, 14), "width": 64, "steps": 600, "seeds": 5, "learning_rate": 1e-3},
     jobs=jobs,
     measure=measure,
     figures=figures,
