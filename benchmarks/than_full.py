@@ -15,6 +15,7 @@ import argparse
 import json
 import multiprocessing
 import time
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ def settings(name: str, changes: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(registered()[name].full))) | changes
 
 
-def tasks(changes: dict[str, Any]) -> list[Task]:
-    return [Task(name, job) for name in EXPERIMENTS for job in registered()[name].jobs(settings(name, changes))]
+def tasks(names: Sequence[str], changes: dict[str, Any]) -> list[Task]:
+    return [Task(name, job) for name in names for job in registered()[name].jobs(settings(name, changes))]
 
 
 def measured(folder: Path, task: Task) -> dict[str, Any] | None:
@@ -83,19 +84,19 @@ def run(left: list[Task], arguments: argparse.Namespace, changes: dict[str, Any]
         process.join(10)
 
 
-def collect(folder: Path, out: Path, changes: dict[str, Any]) -> None:
+def collect(names: Sequence[str], folder: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from the curves of its jobs, finished or not."""
     out.mkdir(parents=True, exist_ok=True)
-    curves = {task.job.kind: held for task in tasks(changes) if (held := measured(folder, task)) is not None}
+    curves = {task.job.kind: held for task in tasks(names, changes) if (held := measured(folder, task)) is not None}
     (out / CURVES).write_text(json.dumps(plain({"origin": origin(), "curves": curves})))
-    judge(out / CURVES, out, changes)
+    judge(names, out / CURVES, out, changes)
 
 
-def judge(path: Path, out: Path, changes: dict[str, Any]) -> None:
+def judge(names: Sequence[str], path: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from a file of curves."""
     held = revived(json.loads(path.read_text()))
-    for name in EXPERIMENTS:
-        jobs = [task.job for task in tasks(changes) if task.experiment == name]
+    for name in names:
+        jobs = [task.job for task in tasks([name], changes)]
         found: dict[Job, Any] = {job: held["curves"][job.kind] for job in jobs if job.kind in held["curves"]}
         if found:
             result = Reproduction(
@@ -130,21 +131,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--light", type=int, default=6, help="ReLU networks at a time")
     parser.add_argument("--heavy", type=int, default=4, help="ResNet18 and EfficientNet-B3 at a time")
+    parser.add_argument("--experiments", nargs="+", default=EXPERIMENTS, choices=EXPERIMENTS)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--curves", type=Path, help="judge the curves of such a file, and run nothing")
     parser.add_argument("--images", type=int, help="of either part of the data, to try this out")
     arguments = parser.parse_args()
     changes = {name: value for name in ("epochs", "images") if (value := getattr(arguments, name)) is not None}
     if arguments.curves is not None:
-        judge(arguments.curves, arguments.out, changes)
+        judge(arguments.experiments, arguments.curves, arguments.out, changes)
         return
     if arguments.data is None:
         print("than_full: skipped, give the folder with CIFAR-10's python batches to run it")
         return
-    wanted = tasks(changes)
+    wanted = tasks(arguments.experiments, changes)
     left = [task for task in wanted if _epochs(arguments.folder, task) < settings(task.experiment, changes)["epochs"]]
     run(left, arguments, changes)
-    collect(arguments.folder, arguments.out, changes)
+    collect(arguments.experiments, arguments.folder, arguments.out, changes)
 
 
 if __name__ == "__main__":

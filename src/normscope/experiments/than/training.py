@@ -138,7 +138,8 @@ class _Training:
         if self.epoch == 0:
             self._probe(0)
         schedule = {"economy": max(1, round(self.steps * every)), "full": self.steps * self.settings["search_every"]}
-        with watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
+        tried = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False)
+        with tried, watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
             run.step = self.epoch * self.steps
             while self.epoch < total:
                 self._one_epoch(run)
