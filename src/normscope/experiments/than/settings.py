@@ -22,7 +22,7 @@ FULL: dict[str, Any] = TRAINING | {
     "base": 64,
     "efficientnet": {"width": 1.2, "depth": 1.4, "divisor": 8},
     "epochs": 100,
-    "autocast": ("resnet18", "efficientnet_b3"),
+    "autocast": ("resnet18",),
     "search_every": 2,
     "reshape_every": 5,
     "keep_every": 4,
