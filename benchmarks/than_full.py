@@ -86,8 +86,8 @@ def run(left: list[Task], arguments: argparse.Namespace, changes: dict[str, Any]
 
 def collect(names: Sequence[str], folder: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from the curves of its jobs, finished or not."""
-    out.mkdir(parents=True, exist_ok=True)
     curves = {task.job.kind: held for task in tasks(names, changes) if (held := measured(folder, task)) is not None}
+    out.mkdir(parents=True, exist_ok=True)
     (out / CURVES).write_text(json.dumps(plain({"origin": origin(), "curves": curves})))
     judge(names, out / CURVES, out, changes)
 
@@ -95,6 +95,7 @@ def collect(names: Sequence[str], folder: Path, out: Path, changes: dict[str, An
 def judge(names: Sequence[str], path: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from a file of curves."""
     held = revived(json.loads(path.read_text()))
+    out.mkdir(parents=True, exist_ok=True)
     for name in names:
         jobs = [task.job for task in tasks([name], changes)]
         found: dict[Job, Any] = {job: held["curves"][job.kind] for job in jobs if job.kind in held["curves"]}

@@ -21,6 +21,7 @@ from ...monitor.run import Run
 from ...monitor.watching import Watch, watch
 from ..base import Job, Measured, Settings
 from ..data import Split, cifar10, digits
+from ..origin import origin
 from ..vision import efficientnet, relu_network, resnet18
 from .probing import VARIANCES, input_variances, matrix_norms, sites, weight_layers
 
@@ -118,6 +119,7 @@ class _Training:
             "network": self.name,
             "decay": self.decay,
             "data": data,
+            "origin": origin(),
             "precision": "bfloat16 autocast" if narrow else "float32",
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "layers": list(weight_layers(self.model)),
