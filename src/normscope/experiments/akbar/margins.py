@@ -303,8 +303,8 @@ def _flatter(figures: Figures) -> Judgement:
         [raw, scaled],
         above=1.0,
         evidence=f"The noise at which accuracy falls below {KEPT:g} is with BatchNorm {raw[0]} times that without "
-        f"(small batches; whole {raw[1].median:.3g}); scaled to each group of weights, {scaled[0]} times (whole "
-        f"{scaled[1].median:.3g}).",
+        f"in small batches and {raw[1]} times with the whole data; scaled to each group of weights, {scaled[0]} and "
+        f"{scaled[1]} times.",
     )
 
 
