@@ -147,13 +147,6 @@ def _counts_seeds(name: str) -> bool:
     return name == "seeds" or name.endswith(".seeds")
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in LONG and "seeds" in EVERY[name].quick])
-def test_two_seeds_decide_nothing_by_a_median(name: str) -> None:
-    one, _, _, figures = ran(name)
-    decided = {claim.id for claim in one.claims if claim.judge(figures).verdict != Verdict.NOT_TESTABLE}
-    assert decided <= {"akbar.5.1.symmetry", "li-arora.equivalence"}  # of these the worst of all seeds decides
-
-
 def test_the_same_settings_give_the_same_figures() -> None:
     one, settings, held, _ = ran("beyond.schedules")
     for job, measured in held.items():

@@ -82,6 +82,29 @@ def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
         assert any(one is not None and one.verdict in DECIDED - {first} for one in others), claim.id
 
 
+class Read(dict[str, float]):
+    """Figures that remember which of them were read."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__(figures)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_five_seeds_decide_nothing_by_a_median_an_interval_or_a_share(name: str) -> None:
+    result = stored(registered()[name])
+    assert result is not None
+    for claim in result.experiment.claims:
+        few = Read({key: 5.0 if _counts(key) and "epoch" not in key else v for key, v in result.figures.items()})
+        verdict = claim.judge(few).verdict
+        over_seeds = any(key.endswith((*ENDINGS, "_half")) or ".share" in key for key in few.names)
+        assert verdict is Verdict.NOT_TESTABLE or not over_seeds, claim.id
+
+
 def test_every_claim_starts_from_figures_that_were_measured() -> None:
     """Those of stored results are altered above, those that are computed live in `test_papers.py`."""
     from .test_papers import EVERY as LIVE
