@@ -257,7 +257,7 @@ def _zeros(figures: Figures) -> Judgement:
     return decided(
         gain,
         above=0.0,
-        evidence=f"With BatchNorm {ours:.0f} eigenvalues are zero or lie along symmetries, without {theirs:.0f}, dead "
+        evidence=f"With BatchNorm {ours:.3g} eigenvalues are zero or lie along symmetries, without {theirs:.3g}, dead "
         "units among them.",
     )
 
