@@ -22,6 +22,7 @@ from normscope.experiments.than.training import NETWORKS, TITLES
 from normscope.report.cells import format_cell
 from normscope.report.document import Chart, Circle, Curves, Table
 from normscope.report.export import picture
+from normscope.report.words import factor
 
 HEADINGS = {
     Verdict.HOLDS: "What held",
@@ -32,10 +33,12 @@ HEADINGS = {
 }
 LEADS = {
     Verdict.HOLDS: "Computed as written, these claims are true.",
-    Verdict.CORRECTED: "These are true once a condition or a constant that they lack is added; the figures say which.",
-    Verdict.CONVENTION: "These are true in one reading of their words, or with one kind of weight decay, and false in "
-    "another.",
-    Verdict.FAILS: "The figures contradict these claims.",
+    Verdict.CORRECTED: "These are true once a constant, a term of a formula or a condition is mended, or of most but "
+    "not all of what they speak of; the figures say which.",
+    Verdict.CONVENTION: "These are true in one reading of their words (a norm, a definition, a kind of weight decay, a "
+    "mode) and false in another.",
+    Verdict.FAILS: "What these claims say is not there, goes the other way, or is true of half or fewer of what was "
+    "tried.",
     Verdict.NOT_TESTABLE: "The runs that there are do not decide these; the commands below run longer ones.",
 }
 INTRO = """# What of the theory holds
@@ -135,8 +138,8 @@ def than_story(one: Reproduction) -> Iterator[str]:
                 f"- ResNet18 with {title}, {f[f'{run}.epochs']:g} epochs, {100 * f[f'{run}.test_accuracy']:.1f} % "
                 f"right in test: {f[f'{run}.sites_grown']:g} of {f[f'{run}.sites']:g} input variances grew, "
                 f"{f[f'{run}.sites_above_one']:g} are above 1 and {f[f'{run}.sites_below_eps']:g} below eps. The "
-                f"product of 1/sigma is 10^{f[f'{run}.log10_reduction_sigma']:.1f} ({PRODUCTS['sigma']}) and "
-                f"10^{f[f'{run}.log10_reduction_inverse']:.1f} ({PRODUCTS['inverse']})."
+                f"product of 1/sigma is {factor(f[f'{run}.log10_reduction_sigma'])} ({PRODUCTS['sigma']}) and "
+                f"{factor(f[f'{run}.log10_reduction_inverse'])} ({PRODUCTS['inverse']})."
             )
     yield ""
 

@@ -9,7 +9,19 @@ import pytest
 
 from normscope.experiments.base import Verdict
 from normscope.experiments.beyond.gauge import RUNGS
-from normscope.experiments.judging import Spread, by_convention, decided, judged, read, readings, spread
+from normscope.experiments.judging import (
+    Spread,
+    by_convention,
+    by_count,
+    decided,
+    judged,
+    of_all,
+    of_readings,
+    read,
+    readings,
+    spread,
+    with_seeds,
+)
 from normscope.experiments.registry import registered
 
 
@@ -25,6 +37,37 @@ def test_a_correction_needs_a_violation_and_a_form_that_holds() -> None:
 )
 def test_readings_that_differ_are_a_convention(outcomes: tuple[bool, bool], verdict: Verdict) -> None:
     assert by_convention(outcomes, "x").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "every", "verdict"),
+    [(2, 2, "holds"), (17, 18, "holds with correction"), (2, 3, "holds with correction"), (1, 2, "fails"),
+     (1, 18, "fails"), (0, 2, "fails")],
+)  # fmt: skip
+def test_networks_that_differ_are_no_convention(count: int, every: int, verdict: str) -> None:
+    assert by_count(count, every, "x").verdict == verdict
+
+
+H, C, F, N = Verdict.HOLDS, Verdict.CORRECTED, Verdict.FAILS, Verdict.NOT_TESTABLE
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole"),
+    [((H, H), H), ((H, F), F), ((H, H, F), C), ((H, N), N), ((H, H, N), N), ((F, N), F), ((F, F, N), F), ((N, N), N)],
+)
+def test_what_is_open_matters_only_where_it_can_change_the_verdict(
+    verdicts: tuple[Verdict, ...], whole: Verdict
+) -> None:
+    assert of_all(verdicts) == whole
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole"),
+    [((H, H), H), ((F, F), F), ((H, C), C), ((C, C), C), ((H, F), Verdict.CONVENTION), ((C, F), Verdict.CONVENTION),
+     ((H, F, N), Verdict.CONVENTION), ((H, N), N), ((F, N), N)],
+)  # fmt: skip
+def test_of_readings(verdicts: tuple[Verdict, ...], whole: Verdict) -> None:
+    assert of_readings(verdicts) == whole
 
 
 def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
@@ -60,16 +103,26 @@ def test_nothing_is_decided_by_an_interval_that_covers_the_value() -> None:
 
 def test_nothing_is_decided_by_fewer_than_six_seeds() -> None:
     few = Spread(2.0, 1.5, 3.0, 5)
+    assert with_seeds(5, judged(True, "x")).verdict == Verdict.NOT_TESTABLE
+    assert with_seeds(6, judged(True, "x")) == judged(True, "x")
     assert decided(few, above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
-    assert readings((few, few), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+    assert readings([(few,), (few,)], above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
 
 
 def test_readings_of_medians() -> None:
     more, less, open_ = Spread(2.0, 1.5, 3.0, 20), Spread(0.5, 0.4, 0.9, 20), Spread(1.0, 0.5, 2.0, 20)
-    assert readings((more, more), above=1.0, evidence="").verdict == Verdict.HOLDS
-    assert readings((less, less), above=1.0, evidence="").verdict == Verdict.FAILS
-    assert readings((more, less), above=1.0, evidence="").verdict == Verdict.CONVENTION
-    assert readings((more, open_), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+    for found, verdict in (
+        ([(more,), (more,)], Verdict.HOLDS),
+        ([(less,), (less,)], Verdict.FAILS),
+        ([(more,), (less,)], Verdict.CONVENTION),
+        ([(more,), (open_,)], Verdict.NOT_TESTABLE),
+        ([(more, more)], Verdict.HOLDS),
+        ([(more, less)], Verdict.FAILS),  # two networks, one of which does not do it
+        ([(more, more, less)], Verdict.CORRECTED),
+        ([(more, more), (more, less)], Verdict.CONVENTION),
+        ([(less, open_)], Verdict.FAILS),
+    ):
+        assert readings(found, above=1.0, evidence="").verdict == verdict, found
 
 
 GAUGE = {"before.weights": 3.0, "before.constants": -1.0, "before.observed": 1.0, "moved.weights": 2.0}

@@ -191,6 +191,25 @@ class TestClaims:
         high = {"variance": [[0.5 + e] * 20 for e in range(5)]}
         assert verdicts(runs(coupled=high, none=high, decoupled=high))["than.figure2.start"] == Verdict.FAILS
 
+    def test_one_network_of_two_is_no_convention(self) -> None:
+        high = {"variance": [[0.5 + 0.5 * e] * 20 for e in range(5)]}
+        mixed = {job: one for job, one in runs().items() if "relu" in job.kind}
+        mixed |= {
+            job: one for job, one in runs(coupled=high, none=high, decoupled=high).items() if "resnet" in job.kind
+        }
+        assert verdicts(mixed)["than.figure2.start"] == Verdict.FAILS
+        assert verdicts(mixed)["than.figure2.exponential"] == Verdict.HOLDS
+
+    @pytest.mark.parametrize("norm", ["operator", "reshaped", "frobenius"])
+    @pytest.mark.parametrize("decay", ["coupled", "none", "decoupled"])
+    def test_every_norm_and_every_decay_has_a_say(self, norm: str, decay: str) -> None:
+        measured = FIGURE1.figures({"epochs": 4}, runs())
+        low = {f"{network}.{decay}.log10_product_{norm}": -1.0 for network in ("relu", "resnet18")}
+        found = FIGURE1.claims[0].judge({**measured, **low})
+        assert found.verdict == Verdict.CONVENTION
+        assert found.evidence.count("It is not so for: ReLU network, " + norm) == 1
+        assert FIGURE1.claims[0].judge({**measured, **dict(list(low.items())[:1])}).verdict == Verdict.CONVENTION
+
     def test_the_exponent_of_the_product_counts(self) -> None:
         small = {"operator": 3.0, "kernels": 2.0}
         found = verdicts(runs(coupled=small, none=small, decoupled=small))

@@ -19,7 +19,7 @@ Figures = Mapping[str, float]
 
 
 class Verdict(StrEnum):
-    """What becomes of a claim."""
+    """What becomes of a claim, by the rule that stands on top of `judging.py`."""
 
     HOLDS = "holds"
     CORRECTED = "holds with correction"

@@ -1,4 +1,19 @@
-"""How figures become verdicts: the few patterns that all claims share."""
+"""How figures become verdicts: the few patterns that all claims share.
+
+One rule for all claims:
+
+- `holds`: true as written, of all that was tried.
+- `holds with correction`: what the claim says exists and goes the way it says, but a constant, a term of a formula or a
+  condition had to be mended, and the mended form was computed to hold. So too where it is true of most, and not of all,
+  of the networks, data or ways to train that it speaks of, and where a printed figure is off but the comparison that it
+  illustrates comes out as the claim says.
+- `fails`: there is no such thing, it goes the other way, it is true of half or fewer of what was tried, or a figure
+  that is all the claim says comes out in no reading.
+- `depends on convention`: true in one reading of its words and false in another: which norm, which definition, which
+  kind of weight decay, which mode, which of several sets of weights of one function. What differs between networks,
+  data or settings is no convention.
+- `not testable`: what was measured leaves it open. Fewer than six seeds decide nothing by a median or an interval.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +57,48 @@ def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgemen
     return Judgement(verdict, evidence)
 
 
+def with_seeds(seeds: float, judgement: Judgement) -> Judgement:
+    """Return a judgement that a median, an interval or a share of seeds decides; `not testable` with few of these."""
+    if seeds < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{judgement.evidence} {TOO_FEW}")
+    return judgement
+
+
 def by_convention(outcomes: Sequence[bool], evidence: str) -> Judgement:
     """Return `depends on convention` where the claim holds under some of its readings and not under others."""
-    return by_count(sum(outcomes), len(outcomes), evidence)
+    return Judgement(of_readings([Verdict.HOLDS if one else Verdict.FAILS for one in outcomes]), evidence)
 
 
 def by_count(count: float, every: float, evidence: str) -> Judgement:
-    """Return `holds` where a claim is true of all that were tried, `fails` where of none, else `depends on convention`.
+    """Judge a claim about all by how many of those that were tried it is true of: all, most or fewer.
 
     Args:
         count: of how many it is true.
         every: how many were tried.
         evidence: what was seen, in words.
     """
-    verdict = Verdict.HOLDS if count >= every else Verdict.CONVENTION if count > 0 else Verdict.FAILS
+    verdict = Verdict.HOLDS if count >= every else Verdict.CORRECTED if 2.0 * count > every else Verdict.FAILS
     return Judgement(verdict, evidence)
+
+
+def of_all(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on a claim about all of several networks, data or parts, from that on each of them.
+
+    Those that are not decided leave it open, unless all that they may turn out to be comes to the same.
+    """
+    held, undecided = (sum(one is kind for one in verdicts) for kind in (Verdict.HOLDS, Verdict.NOT_TESTABLE))
+    least, most = (by_count(count, len(verdicts), "").verdict for count in (held, held + undecided))
+    return least if least is most else Verdict.NOT_TESTABLE
+
+
+def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on a claim from that on each reading of its words."""
+    found = set(verdicts)
+    if Verdict.FAILS in found and found & {Verdict.HOLDS, Verdict.CORRECTED}:
+        return Verdict.CONVENTION
+    if Verdict.NOT_TESTABLE in found:
+        return Verdict.NOT_TESTABLE
+    return Verdict.CORRECTED if len(found) > 1 else found.pop()
 
 
 def decided(found: Spread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
@@ -70,7 +112,7 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
     """
     assert (above is None) != (below is None)
     if found.seeds < FEWEST:
-        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
+        return with_seeds(found.seeds, Judgement(Verdict.NOT_TESTABLE, evidence))
     held = found.low > above if above is not None else found.high < (below or 0.0)
     broken = found.high <= above if above is not None else found.low >= (below or 0.0)
     if held or broken:
@@ -82,19 +124,20 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
     )
 
 
-def readings(found: Sequence[Spread], *, above: float, evidence: str) -> Judgement:
-    """Judge whether medians over seeds, one for each reading of a claim, lie above a value.
+def readings(found: Sequence[Sequence[Spread]], *, above: float, evidence: str) -> Judgement:
+    """Judge whether medians over seeds lie above a value, in every reading of a claim and for all that it speaks of.
 
-    `depends on convention` where one reading holds and another is broken; `not testable` where some are not decided.
+    Args:
+        found: for each reading the medians, one for each network or setting that the claim is about.
+        above: the claim is that they lie above this.
+        evidence: what was seen, in words.
     """
-    if min(one.seeds for one in found) < FEWEST:
-        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
-    held, broken = [one.low > above for one in found], [one.high <= above for one in found]
-    if any(held) and any(broken):
-        return Judgement(Verdict.CONVENTION, evidence)
-    if all(held) or all(broken):
-        return Judgement(Verdict.HOLDS if all(held) else Verdict.FAILS, evidence)
-    return Judgement(Verdict.NOT_TESTABLE, f"{evidence} An interval covers {above:g}: these seeds do not decide it.")
+    each = [[decided(one, above=above, evidence=evidence).verdict for one in same] for same in found]
+    verdict = of_readings([of_all(same) for same in each])
+    fewest = min(one.seeds for same in found for one in same)
+    if verdict is Verdict.NOT_TESTABLE and fewest >= FEWEST:
+        evidence += f" An interval covers {above:g}: these seeds do not decide it."
+    return with_seeds(fewest, Judgement(verdict, evidence))
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -49,10 +49,41 @@ def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
 
 
 def kendall(xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray) -> float:
-    """Return Kendall's tau-b; NaN where either side does not vary."""
-    from scipy.stats import kendalltau
+    """Return Kendall's tau-b; NaN where either side does not vary, or holds no number.
 
-    return float(kendalltau(xs, ys).statistic) if len(xs) > 1 else math.nan
+    Infinite values are tied with each other and above all others.
+
+    Example:
+        >>> round(kendall([1, 2, 3], [1, 3, 2]), 6)  # two pairs of three in order
+        0.333333
+        >>> kendall([1, 1], [1, 2])
+        nan
+    """
+    if np.isnan(xs).any() or np.isnan(ys).any():
+        return math.nan
+    return float(weighted_kendall(signs(xs), signs(ys), np.ones((1, len(xs))))[0])
+
+
+def signs(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return the sign of every difference; those of equal infinities are 0."""
+    column = np.asarray(values, dtype=np.float64)
+    return np.greater.outer(column, column).astype(np.float64) - np.less.outer(column, column)
+
+
+def weighted_kendall(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return tau-b of things that are there several times, for every row of weights; NaN where it is not defined.
+
+    Args:
+        x: signs of the differences of one side.
+        y: those of the other.
+        weights: how often each thing is there, one row per answer.
+    """
+
+    def total(signs: np.ndarray) -> np.ndarray:
+        return np.einsum("...bi,...bi->...b", weights @ signs, weights)
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(total(x * y) / np.sqrt(total(np.abs(x)) * total(np.abs(y))))
 
 
 def resampled(statistic: Callable[[np.ndarray], float], count: int, *, times: int = 1000) -> tuple[float, float]:

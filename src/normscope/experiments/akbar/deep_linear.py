@@ -10,19 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...geometry.hessian import hessian
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, readings, spread
+from .shared import AKBAR, KINDS, every, first, log10_points, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 1, "steps": 200, "rates": (0.01, 0.1), "samples": 64, "far": 0.3}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 10, "steps": 1500, "rates": (0.003, 0.01, 0.03, 0.1)}
 WIDTHS = (6, 6, 6, 6, 6, 1)
 REACHED = 0.01
 """Excess over the least squares, as a share of the variance, at which the optimum counts as reached."""
-KINDS = {"batch": "with BatchNorm", "none": "without"}
-POINTS = 60
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -47,15 +45,15 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
             networks.step(gradients, own)
         excess = (torch.stack(courses).reshape(-1, many, len(seeds)) - least) / variance
         below = excess < REACHED
-        first = torch.where(below.any(0), below.double().argmax(0), settings["steps"] + 1).double()
-        best = int(first.median(dim=1).values.argmin())
-        every = max(1, settings["steps"] // POINTS)
+        reached = first(below, settings["steps"] + 1)
+        best = int(reached.median(dim=1).values.argmin())
+        apart = every(settings["steps"])
         found[label] = {
             "best": best,
-            "reached after": first[best].tolist(),
+            "reached after": reached[best].tolist(),
             "last": excess[-1, best].tolist(),
-            "course": excess[::every, best].median(dim=1).values.tolist(),
-            "every": every,
+            "course": excess[::apart, best].median(dim=1).values.tolist(),
+            "every": apart,
         }
         if label == "usual":
             places = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
@@ -81,11 +79,11 @@ def _task(settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _spectrum(network: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, float | None]:
-    found = hessian(network, F.mse_loss, batch, k=1, mode="train", whole=True, rtol=1e-2)
+    found = spectrum(network, batch)
     return {
         "sharpness": found.sharpness,
         "condition": found.condition_number,
-        "zeros": float(found.directions + (found.zero_modes or 0)) / found.parameters,
+        "zeros": zeros(found) / found.parameters,
         "gradient": found.gradient_norm,
     }
 
@@ -114,10 +112,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     curves = tuple(
         Curve(
             name=f"{name}, {label} weights",
-            points=tuple(
-                (float(step * measured[Job(kind)][label]["every"]), math.log10(max(value, 1e-16)))
-                for step, value in enumerate(measured[Job(kind)][label]["course"])
-            ),
+            points=log10_points(measured[Job(kind)][label]["course"], measured[Job(kind)][label]["every"], 1e-16),
         )
         for kind, name in KINDS.items()
         for label in ("usual", "small")
@@ -151,7 +146,7 @@ def _saddles(figures: Figures) -> Judgement:
     found = [read(figures, f"ratio.{label}.steps") for label in ("usual", "small")]
     shares = [[figures[f"{kind}.{label}.share"] for kind in KINDS] for label in ("usual", "small")]
     return readings(
-        found,
+        [found],
         above=1.0,
         evidence=f"Without BatchNorm the optimum takes {found[0]} times as many steps from usual weights and "
         f"{found[1]} times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} "
@@ -169,7 +164,6 @@ def _convex(figures: Figures) -> Judgement:
     )
 
 
-AKBAR = "Akbar"
 DEEP_LINEAR = Experiment(
     name="akbar.deep-linear",
     title="Deep linear networks",

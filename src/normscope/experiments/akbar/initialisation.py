@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import by_convention, judged, read, spread
+from ..judging import judged, read, spread, with_seeds
+from .shared import AKBAR, every, first, log10_points, regression
 
 QUICK: Settings = {"seeds": 3, "steps": 150, "rates": (1e-2, 1e-1), "scales": (0.03, 1.0, 30.0), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 500, "rates": (1e-3, 1e-2, 1e-1, 1.0)}
@@ -23,7 +24,6 @@ USUAL = 1e-1
 """A learning rate that suits the usual weights."""
 KINDS = {"batch": "with BatchNorm", "last": "with BatchNorm, usual last layer", "none": "without"}
 """The last layer has no normalizer behind it: all weights are scaled, or all but those of the last layer."""
-POINTS = 60
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -38,7 +38,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     drawn = [torch.Generator().manual_seed(30_000 + seed) for seed in seeds]
     inputs = [torch.randn(settings["samples"], WIDTHS[0], generator=one, dtype=torch.float64) for one in drawn]
     x = torch.stack(inputs)
-    y = (2.0 * x[..., :1]).sin() + x[..., 1:2] * x[..., 2:3] / 2.0
+    y = regression(x)
     variance = y.var(dim=(1, 2), correction=0)
     rates = settings["rates"]
     many = len(rates)
@@ -55,13 +55,12 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
             networks.step(gradients, own)
         course = torch.stack(courses).reshape(-1, many, len(seeds)) / variance
         below = course < LEARNT
-        first = torch.where(below.any(0), below.double().argmax(0), settings["steps"] + 1)
-        every = max(1, settings["steps"] // POINTS)
+        apart = every(settings["steps"])
         found[f"{scale:g}"] = {
             "last": course[-1].tolist(),
-            "learnt after": first.double().tolist(),
-            "course": course[::every].median(dim=2).values.T.tolist(),
-            "every": every,
+            "learnt after": first(below, settings["steps"] + 1).tolist(),
+            "course": course[::apart].median(dim=2).values.T.tolist(),
+            "every": apart,
         }
     return found
 
@@ -92,11 +91,8 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     rows = []
     for kind, label in KINDS.items():
         for scale, told in measured[Job(kind)].items():
-            points = [
-                (float(step * told["every"]), math.log10(max(value, 1e-300)))
-                for step, value in enumerate(told["course"][usual])
-            ]
-            curves.append(Curve(name=f"{label}, weights times {scale}", points=tuple(points)))
+            points = log10_points(told["course"][usual], told["every"])
+            curves.append(Curve(name=f"{label}, weights times {scale}", points=points))
             for rate, last in zip(settings["rates"], told["last"]):
                 rows.append(
                     (label, scale, rate, sum(one < LEARNT for one in last) / len(last), spread("x", last)["x.median"])
@@ -121,7 +117,7 @@ def _without(figures: Figures) -> Judgement:
         f"Without BatchNorm {100 * usual[0]:.0f} % of the runs learn from small and {100 * usual[1]:.0f} % from large "
         f"weights at the usual rate, {100 * best[0]:.0f} % and {100 * best[1]:.0f} % at the best of all rates."
     )
-    return by_convention((max(usual) < 0.5, max(best) < 0.5), told)
+    return with_seeds(figures["seeds"], judged(max(best) < 0.5, told, corrected=max(usual) < 0.5))
 
 
 def _with(figures: Figures) -> Judgement:
@@ -134,22 +130,26 @@ def _with(figures: Figures) -> Judgement:
         f"{100 * small:.0f} % and {100 * large:.0f} % ({KINDS[kind]}, {rate} rate)"
         for (kind, rate), (small, large) in shares.items()
     )
-    return by_convention(
-        [min(both) > 0.5 for both in shares.values()], f"Runs that learn from small and from large weights: {told}."
+    learnt = {place: min(both) > 0.5 for place, both in shares.items()}
+    judgement = judged(
+        learnt["batch", "usual"] and learnt["batch", "best"],
+        f"Runs that learn from small and from large weights: {told}.",
+        corrected=learnt["last", "usual"] and learnt["last", "best"],
     )
+    return with_seeds(figures["seeds"], judgement)
 
 
 def _careless(figures: Figures) -> Judgement:
     steps = {label: read(figures, f"batch.{label}.learnt after, best rate") for label in ("small", "usual", "large")}
     worst = max(steps["small"].median, steps["large"].median)
-    return judged(
+    judgement = judged(
         worst <= 2.0 * steps["usual"].median,
-        f"With BatchNorm, each at its best rate, half the variance is learnt after {steps['small'].median:.0f} steps "
-        f"from small, {steps['usual'].median:.0f} from usual and {steps['large'].median:.0f} from large weights.",
+        f"With BatchNorm, each at its best rate, half the variance is learnt after {steps['small'].median:.3g} steps "
+        f"from small, {steps['usual'].median:.3g} from usual and {steps['large'].median:.3g} from large weights.",
     )
+    return with_seeds(min(one.seeds for one in steps.values()), judgement)
 
 
-AKBAR = "Akbar"
 INITIALISATION = Experiment(
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
@@ -174,7 +174,7 @@ INITIALISATION = Experiment(
             id="akbar.experiment4.with",
             source=AKBAR,
             where="Experiment 4",
-            text="With BatchNorm training proceeds smoothly from either.",
+            text="With BatchNorm training proceeds smoothly from either, all weights being very large or very small.",
             judge=_with,
         ),
         Claim(

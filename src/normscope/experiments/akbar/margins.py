@@ -16,7 +16,8 @@ from ...geometry.margins import margins
 from ...report.document import Block, Chart, Column, Curve, Curves, Series, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import by_convention, judged, read, readings, spread
+from ..judging import by_count, judged, read, readings, spread, with_seeds
+from .shared import AKBAR, KINDS, logistic
 
 QUICK: Settings = {
     "seeds": 3,
@@ -38,7 +39,6 @@ NEAR = 0.25
 """Relative distance within which a margin agrees with the published one."""
 LOSS = 0.1
 """Training loss at which both kinds of network are compared."""
-KINDS = {"batch": "with BatchNorm", "none": "without"}
 SIZES = ("small", "whole")
 """What the sizes of batches are called: small ones, and all of the data."""
 MOMENTS = ("zero error", "equal loss", "the end")
@@ -89,7 +89,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
                 if last:
                     seen["the end"][seed] = one
         rows = torch.randperm(settings["samples"], generator=order)[:size]
-        _, gradients = networks.gradients(_logistic, x[:, rows], y[:, rows])
+        _, gradients = networks.gradients(logistic, x[:, rows], y[:, rows])
         networks.step(gradients, settings["rate"])
     networks.calibrate(x)
     return {
@@ -108,10 +108,6 @@ def _task(settings: Settings, samples: int, part: int) -> tuple[Tensor, Tensor]:
         x[:, :2] *= 3.0
         made.append((x, (x[:, 0] * x[:, 1]).sign()))
     return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
-
-
-def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.softplus(-targets * outputs[:, 0]).mean()
 
 
 def _told(networks: Ensemble, x: Tensor, y: Tensor, fresh: Tensor, labels: Tensor) -> dict[str, list[float]]:
@@ -263,12 +259,13 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 
 def _larger_margin(figures: Figures) -> Judgement:
-    found = [read(figures, f"{size}.ratio.{moment}.margin") for size in SIZES for moment in MOMENTS]
-    found += [read(figures, f"{size}.ratio.margin over the constant") for size in SIZES]
-    places = [f"{size} batches, {moment}" for size in SIZES for moment in MOMENTS]
-    places += [f"{size} batches, over the Lipschitz constant" for size in SIZES]
+    names = {moment: f"ratio.{moment}.margin" for moment in MOMENTS}
+    names["over the Lipschitz constant"] = "ratio.margin over the constant"
+    found = [[read(figures, f"{size}.{name}") for size in SIZES] for name in names.values()]
     told = "; ".join(
-        f"{place}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})" for place, one in zip(places, found)
+        f"{size} batches, {place}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
+        for place, same in zip(names, found)
+        for size, one in zip(SIZES, same)
     )
     return readings(found, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {told}.")
 
@@ -277,20 +274,24 @@ def _published_margins(figures: Figures) -> Judgement:
     ours, theirs = (figures[f"small.{kind}.zero error.margin.median"] for kind in KINDS)
     whole = [figures[f"whole.{kind}.zero error.margin.median"] for kind in KINDS]
     ratio = read(figures, "small.ratio.zero error.margin")
-    return judged(
+    judgement = judged(
         abs(ours / 1.8 - 1.0) < NEAR and abs(theirs / 1.2 - 1.0) < NEAR,
         f"When no training sample is wrong any more, the median margin is {ours:.3g} with BatchNorm and {theirs:.3g} "
         f"without, in small batches; {whole[0]:.3g} and {whole[1]:.3g} with the whole data.",
         corrected=ratio.low > 1.0,
     )
+    return with_seeds(ratio.seeds, judgement)
 
 
 def _narrower(figures: Figures) -> Judgement:
-    found = [read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES for moment in MOMENTS]
-    turned = [one._replace(median=-one.median, low=-one.high, high=-one.low) for one in found]
-    told = ", ".join(f"{one.median:.3g}" for one in found)
+    found = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
+    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in found]
+    told = "; ".join(f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, found))
     return readings(
-        turned, above=-1.0, evidence=f"Deviation over mean of the margins, with over without, at three moments: {told}."
+        turned,
+        above=-1.0,
+        evidence=f"Deviation over mean of the margins, with over without, in small batches and with the whole data: "
+        f"{told}.",
     )
 
 
@@ -299,34 +300,35 @@ def _flatter(figures: Figures) -> Judgement:
         [read(figures, f"{size}.ratio.{name}") for size in SIZES] for name in ("noise", "noise scaled by group")
     )
     return readings(
-        (*raw, *scaled),
+        [raw, scaled],
         above=1.0,
         evidence=f"The noise at which accuracy falls below {KEPT:g} is with BatchNorm {raw[0]} times that without "
-        f"(small batches; whole {raw[1].median:.3g}); scaled to each group of weights, {scaled[0]} times (whole "
-        f"{scaled[1].median:.3g}).",
+        f"in small batches and {raw[1]} times with the whole data; scaled to each group of weights, {scaled[0]} and "
+        f"{scaled[1]} times.",
     )
 
 
 def _better(figures: Figures) -> Judgement:
-    gains = [read(figures, f"{size}.gain.{moment}.accuracy") for size in SIZES for moment in MOMENTS[1:]]
+    equal, last = ([read(figures, f"{size}.gain.{moment}.accuracy") for size in SIZES] for moment in MOMENTS[1:])
     return readings(
-        gains,
+        [equal, last],
         above=0.0,
-        evidence=f"Test accuracy gained by BatchNorm: {gains[0]} at equal training loss and {gains[1].median:.3g} at "
-        f"the end with small batches, {gains[2].median:.3g} and {gains[3].median:.3g} with the whole data.",
+        evidence=f"Test accuracy gained by BatchNorm: {equal[0]} at equal training loss and {last[0].median:.3g} at "
+        f"the end with small batches, {equal[1].median:.3g} and {last[1].median:.3g} with the whole data.",
     )
 
 
 def _equal(figures: Figures) -> Judgement:
     gains = [read(figures, f"{size}.gain.equal loss.accuracy") for size in SIZES]
-    return by_convention(
-        [max(abs(gain.low), abs(gain.high)) < 0.02 for gain in gains],
+    judgement = by_count(
+        sum(max(abs(gain.low), abs(gain.high)) < 0.02 for gain in gains),
+        len(gains),
         f"At a training loss of {LOSS:g} BatchNorm gains {gains[0]} in test accuracy with small batches and "
         f"{gains[1].median:.3g} with the whole data; 0.02 counts as similar.",
     )
+    return with_seeds(min(gain.seeds for gain in gains), judgement)
 
 
-AKBAR = "Akbar"
 MARGINS = Experiment(
     name="akbar.experiment3",
     title="Experiment 3: margins and noise",

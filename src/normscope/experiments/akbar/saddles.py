@@ -14,16 +14,16 @@ from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import Spread, decided, judged, read, spread
+from .shared import AKBAR, KINDS, every, first
 
 QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 2000}
 WIDTHS = (2, 8, 1)
-KINDS = {"batch": "with BatchNorm", "none": "without"}
 BATCHES = {"whole": "whole data", "small": "small batches"}
 ESCAPED = 0.8
 """Share of the loss of units that stay alike, below which a run has left the saddle."""
-POINTS, EVERY = 60, 5
-"""Of a curve; steps between looks at the loss."""
+EVERY = 5
+"""Steps between looks at the loss."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -42,15 +42,15 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     near, (on, spread_on) = runs["near"][0], runs["on"]
     level = on[-1]  # the loss of a network whose units stay alike
     below = near < ESCAPED * level
-    first = torch.where(below.any(0), EVERY * below.double().argmax(0), settings["steps"] + 1).double()
-    every = max(1, len(near) // POINTS)
+    left = torch.where(below.any(0), EVERY * first(below, 0), settings["steps"] + 1.0)
+    apart = every(len(near))
     return {
-        "escaped after": first.tolist(),
+        "escaped after": left.tolist(),
         "level": level.tolist(),
         "last": near[-1].tolist(),
         "apart from exactly alike": spread_on.tolist(),
-        "course": near[::every].median(dim=1).values.tolist(),
-        "every": EVERY * every,
+        "course": near[::apart].median(dim=1).values.tolist(),
+        "every": EVERY * apart,
     }
 
 
@@ -165,7 +165,6 @@ def _stuck(figures: Figures) -> Judgement:
     )
 
 
-AKBAR = "Akbar"
 SADDLES = Experiment(
     name="akbar.saddles",
     title="Out of a saddle",

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ...report import words
 from ...report.document import Block, Cell, Column, Table
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..judging import FEWEST, TOO_FEW, by_convention, decided, read, readings, spread
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..judging import by_count, decided, read, readings, spread, with_seeds
 from ..models import mlp
 from .digits import log10_factors, trained
 
@@ -90,9 +91,8 @@ def _affine(figures: Figures) -> Judgement:
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
         f"the gap {gap} larger; 0.1 decades and 0.01 count as no difference."
     )
-    if min(steep.seeds, gap.seeds) < FEWEST:
-        return Judgement(Verdict.NOT_TESTABLE, f"{told} {TOO_FEW}")
-    return by_convention((max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01), told)
+    same = (max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01)
+    return with_seeds(min(steep.seeds, gap.seeds), by_count(sum(same), len(same), told))
 
 
 def _reduces(figures: Figures) -> Judgement:
@@ -102,7 +102,7 @@ def _reduces(figures: Figures) -> Judgement:
         found,
         below=0.0,
         evidence=f"The largest Jacobian with BatchNorm is {found} decades above that without; the printed reduction "
-        f"factor is 10^{constants:.3g}.",
+        f"factor is {words.factor(constants)}.",
     )
 
 
@@ -110,7 +110,7 @@ def _small(figures: Figures) -> Judgement:
     factor = read(figures, "small less large.constants")
     steep, gap = read(figures, "small less large.steepest"), read(figures, "small less large.gap")
     return readings(
-        (steep, gap),
+        [(steep, gap)],
         above=0.0,
         evidence=f"From small first weights the printed factor ends {factor.median:.3g} decades higher than from large "
         f"ones; the largest Jacobian ends {steep} decades higher and the gap {gap}.",

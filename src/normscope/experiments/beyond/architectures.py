@@ -129,7 +129,7 @@ def _carries_over(figures: Figures) -> Judgement:
     found = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
     told = "; ".join(f"{KINDS[kind]} {one}" for kind, one in found.items())
     return readings(
-        tuple(found.values()),
+        [tuple(found.values())],
         above=0.0,
         evidence=f"Decades of the largest Jacobian that LayerNorm saves per further block: {told}.",
     )

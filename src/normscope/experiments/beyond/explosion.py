@@ -13,10 +13,11 @@ from torch import Tensor
 from ...report.document import Block, Chart, Column, Series, Table
 from ...theory.initialisation import batch_norm_growth
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import Judge, judged, read, spread
+from ..judging import Judge, judged, read, spread, with_seeds
 
 Activation = Literal["relu", "linear"]
-QUICK: Settings = {"seeds": 4, "width": 400, "depth": 24, "batches": (8, 16, 64)}
+BATCHES = (8, 16, 64)
+QUICK: Settings = {"seeds": 4, "width": 400, "depth": 24, "batches": BATCHES}
 FULL: Settings = {**QUICK, "seeds": 20, "width": 600, "depth": 32}
 ENDS = 6
 """Layers at either end that are left out: the law is one of the middle."""
@@ -92,24 +93,26 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _law(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
-        error = figures[f"{kind}.error"]
+        error, seeds = figures[f"{kind}.error"], min(read(figures, f"{kind}.{batch}").seeds for batch in BATCHES)
         told = "; ".join(
             f"batch {batch}: {figures[f'{kind}.{batch}.median']:.4g} of {figures[f'{kind}.{batch}.law']:.4g}"
-            for batch in (8, 16, 64)
+            for batch in BATCHES
         )
-        return judged(
-            error < CLOSE, f"Measured growth beside the law: {told}; the largest difference is {100 * error:.2g} %."
-        )
+        evidence = f"Measured growth beside the law: {told}; the largest difference is {100 * error:.2g} %."
+        return with_seeds(seeds, judged(error < CLOSE, evidence))
 
     return judge
 
 
 def _explodes(figures: Figures) -> Judgement:
-    least, found = figures["relu.least growth"], read(figures, "relu.64")
-    return judged(
-        least > 1.0,
-        f"At initialisation the squared gradient grows by {found} per layer towards the input: normalizers do not "
-        "shrink the constant of a fresh network.",
+    least, found = figures["relu.least growth"], read(figures, f"relu.{BATCHES[-1]}")
+    return with_seeds(
+        found.seeds,
+        judged(
+            least > 1.0,
+            f"At initialisation the squared gradient grows by {found} per layer towards the input, in batches of "
+            f"{BATCHES[-1]}; the least of all intervals' lower ends is {least:.4g}.",
+        ),
     )
 
 

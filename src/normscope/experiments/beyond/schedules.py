@@ -12,7 +12,7 @@ from torch import Tensor
 from ...report.curves import thinned
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import Judge, judged, read, spread
+from ..judging import Judge, judged, read, spread, with_seeds
 
 QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momentum": 0.9, "same": 200}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 400}
@@ -135,10 +135,8 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 def _turns(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         found, law = read(figures, f"{kind}.turn"), figures[f"{kind}.law"]
-        return judged(
-            abs(found.median / law - 1.0) < CLOSE,
-            f"A unit's weight turns by {found} radians a step in the second half; the formula says {law:.4g}.",
-        )
+        evidence = f"A unit's weight turns by {found} radians a step in the second half; the formula says {law:.4g}."
+        return with_seeds(found.seeds, judged(abs(found.median / law - 1.0) < CLOSE, evidence))
 
     return judge
 

@@ -13,6 +13,7 @@ from torch import nn
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..data import digits
+from ..judging import FEWEST, TOO_FEW
 from ..models import initialise
 from ..statistics import line, mean_interval
 from ..train import train
@@ -97,6 +98,8 @@ def _fewer(f: Figures) -> Judgement:
     )
     evidence = f"{told} ({f['seeds']:g} seeds, 95 % intervals)."
     evidence = evidence[0].upper() + evidence[1:]
+    if f["seeds"] < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
     if all(falls.values()):
         return Judgement(Verdict.HOLDS, evidence)
     if any(falls.values()):

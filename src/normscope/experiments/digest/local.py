@@ -15,6 +15,7 @@ from ...bounds.lipschitz import lipschitz
 from ...report.document import Block, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..data import digits
+from ..judging import FEWEST
 from ..models import mlp
 from ..statistics import kendall, resampled
 from ..train import train
@@ -26,6 +27,9 @@ SLACK = 1e-6
 """Decades of rounding between two figures of one model."""
 NOTABLY = 0.1
 """Decades by which a constant must be smaller to count: a quarter."""
+
+
+FEW = f"Fewer than {FEWEST} models decide nothing: the full version has more."
 
 
 def jobs(settings: Settings) -> list[Job]:
@@ -90,6 +94,8 @@ def _tighter(f: Figures) -> Judgement:
     )
     if count < every:
         return Judgement(Verdict.FAILS, evidence)
+    if every < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {FEW}")
     if f["decades_domain"] >= NOTABLY:
         return Judgement(Verdict.HOLDS, evidence)
     if f["decades_point"] >= NOTABLY:
@@ -105,6 +111,8 @@ def _predicts(f: Figures) -> Judgement:
         f"Kendall's tau with the gap in cross entropy over {f['models']:g} models: {taus}; DATA less GLOBAL "
         f"{f['tau_more']:+.2f} (95 % interval {f['tau_more_low']:+.2f} to {f['tau_more_high']:+.2f})."
     )
+    if f["models"] < FEWEST:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {FEW}")
     if f["tau_more_low"] > 0:
         return Judgement(Verdict.HOLDS, evidence)
     if f["tau_more_high"] < 0:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...report.document import Block, Cell, Chart, Column, Series, Table
+from ...report.words import factor
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_count
 from .training import JPEG, begin_with, build, load, train_watched
@@ -118,8 +119,8 @@ def _grow(f: Figures) -> Judgement:
 
 def _small(f: Figures) -> Judgement:
     spans = (
-        f"with the typical sigma of each layer 10^{f['least_typical']:.1f} to 10^{f['largest_typical']:.1f}, with the "
-        f"exact norms 10^{f['least_exact']:.1f} to 10^{f['largest_exact']:.1f} ({f['exact_below_one']:g} below 1)"
+        f"with the typical sigma of each layer {factor(f['least_typical'])} to {factor(f['largest_typical'])}, with "
+        f"the exact norms {factor(f['least_exact'])} to {factor(f['largest_exact'])} ({f['exact_below_one']:g} below 1)"
     )
     return _counted(f, "exponentially_small", f"the product of 1/sigma is below 2^-K for K layers; it is {spans}.")
 

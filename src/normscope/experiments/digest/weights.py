@@ -9,6 +9,7 @@ from statistics import fmean
 import torch
 
 from ...report.document import Block, Column, Curve, Curves, Table
+from ...report.words import factor
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..judging import by_count
 from ..statistics import line
@@ -73,8 +74,8 @@ def _by_depth(f: Figures) -> Judgement:
     slope, fit = f["plain_per_layer"], f["plain_straightness"]
     evidence = (
         f"The trained product without normalizers grows {10**slope:.2f}-fold with each layer (R2 {fit:.2f}), to "
-        f"10^{f['plain_deepest']:.1f} at the largest depth; with BatchNorm {10 ** f['batch_per_layer']:.2f}-fold, to "
-        f"10^{f['batch_deepest']:.1f}."
+        f"{factor(f['plain_deepest'])} at the largest depth; with BatchNorm {10 ** f['batch_per_layer']:.2f}-fold, to "
+        f"{factor(f['batch_deepest'])}."
     )
     if slope <= 0:
         return Judgement(Verdict.FAILS, evidence)

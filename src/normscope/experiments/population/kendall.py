@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from ..statistics import LEVEL, kendall, signs, weighted_kendall
+
 Array = np.ndarray[Any, np.dtype[Any]]
-DRAWS, LEVEL = 1000, 0.95
+DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +70,6 @@ class Power:
     networks: int
 
 
-def tau_b(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b; None where all of one side are the same.
-
-    Example:
-        >>> tau_b([1, 2, 3], [1, 3, 2])  # two pairs of three in order
-        0.3333333333333333
-        >>> tau_b([1, 1], [1, 2]) is None
-        True
-    """
-    found = float(_weighted(_signs(x), _signs(y), np.ones((1, len(x))))[0])
-    return None if math.isnan(found) else found
-
-
 def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, generator: np.random.Generator) -> Power:
     """Return how well a measure orders the gaps of networks.
 
@@ -95,7 +84,7 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
         return Power(overall=nothing, axes=dict.fromkeys(axes, nothing), seed=nothing, mean=nothing, networks=0)
     numbers, counts = _draws(sample.configurations, generator)
     weights = counts[:, numbers]
-    overall = _weighted(_signs(values), _signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
+    overall = weighted_kendall(signs(values), signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
     along, resampled, found = {}, [], []
     for place, axis in enumerate(axes):
         others = [(*one[:place], *one[place + 1 :]) for one in sample.configurations]
@@ -115,22 +104,6 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
         mean=mean,
         networks=len(values),
     )
-
-
-def _signs(values: Sequence[float]) -> Array:
-    """Return the sign of every difference; those of equal infinities are 0."""
-    column = np.asarray(values, dtype=np.float64)
-    return np.greater.outer(column, column).astype(np.float64) - np.less.outer(column, column)
-
-
-def _weighted(x: Array, y: Array, weights: Array) -> Array:
-    """Return tau-b of networks that are there several times, for every row of weights; NaN where it is not defined."""
-
-    def total(signs: Array) -> Array:
-        return np.einsum("...bi,...bi->...b", weights @ signs, weights)
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(total(x * y) / np.sqrt(total(np.abs(x)) * total(np.abs(y))))
 
 
 def _draws(clusters: Sequence[Hashable], generator: np.random.Generator) -> tuple[Array, Array]:
@@ -153,7 +126,8 @@ def _groups(keys: Sequence[Hashable], values: Sequence[float], gaps: Sequence[fl
     for group in places.values():
         theirs = [gaps[place] for place in group]
         if len(set(theirs)) > 1:
-            found.append((group, tau_b([values[place] for place in group], theirs) or 0.0))
+            tau = kendall([values[place] for place in group], theirs)
+            found.append((group, 0.0 if math.isnan(tau) else tau))
     return found
 
 
@@ -172,9 +146,9 @@ def _resampled(groups: Groups, values: Sequence[float], gaps: Sequence[float], w
     total, present = np.zeros(len(weights)), np.zeros(len(weights))
     for size in {len(group) for group, _ in groups}:
         rows = np.array([group for group, _ in groups if len(group) == size])
-        x, y = (np.stack([_signs(side[row]) for row in rows]) for side in (np.asarray(values), np.asarray(gaps)))
+        x, y = (np.stack([signs(side[row]) for row in rows]) for side in (np.asarray(values), np.asarray(gaps)))
         held = weights[:, rows].transpose(1, 0, 2)
-        taus = _weighted(x, y, held)
+        taus = weighted_kendall(x, y, held)
         ordered = np.einsum("gbi,gij,gbj->gb", held, np.abs(y), held) > 0.0
         total += np.where(ordered, np.nan_to_num(taus), 0.0).sum(0)
         present += ordered.sum(0)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..base import Figures, Judgement, Verdict
-from ..judging import by_convention
+from ..judging import by_count, of_readings
 from .training import NETWORKS
 
 SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
 """The kinds of weight decay."""
 
 
-class Answers(dict[str, bool]):
-    """By network, decay and reading, whether a claim on the end of training is true; short runs have no say."""
+class Answers(dict[str, dict[str, bool]]):
+    """By reading, which is a kind of decay and often a norm, whether a claim is true of each network."""
 
-    def __init__(self, figures: Figures) -> None:
-        super().__init__()
-        self._figures = figures
+    def add(self, network: str, reading: str, answer: bool) -> None:
+        """Add what a network answers in one reading."""
+        self.setdefault(reading, {})[NETWORKS[network]] = answer
 
-    def add(self, network: str, decay: str, reading: str, answer: bool) -> None:
-        """Add what one run answers in one reading."""
-        if came_far(self._figures, network, decay):
-            self[", ".join(filter(None, (NETWORKS[network], reading, SHORT[decay])))] = answer
+    def add_end(self, figures: Figures, network: str, decay: str, reading: str, answer: bool) -> None:
+        """Add an answer on the end of training; a run that came less than half of its way has no say."""
+        if came_far(figures, network, decay):
+            self.add(network, ", ".join(filter(None, (reading, SHORT[decay]))), answer)
 
 
 class Told:
@@ -39,20 +39,26 @@ class Told:
         return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._said.items())
 
 
-def weighed(answers: Mapping[str, bool], evidence: str) -> Judgement:
-    """Return the verdict on a claim that some readings bear out: all, some or none of them.
+def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgement:
+    """Return the verdict on a claim: of all networks in each reading, then of all readings.
 
     Args:
-        answers: by reading, whether the claim is true in it.
+        answers: by reading and network, whether the claim is true.
         evidence: the figures, in a sentence.
     """
     if not answers:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
-    true = [name for name, answer in answers.items() if answer]
-    false = [name for name, answer in answers.items() if not answer]
+    named = {
+        ", ".join(filter(None, (network, reading))): answer
+        for reading, networks in answers.items()
+        for network, answer in networks.items()
+    }
+    true = [name for name, answer in named.items() if answer]
+    false = [name for name, answer in named.items() if not answer]
     few, which = (true, "It is so for") if len(true) <= len(false) else (false, "It is not so for")
-    named = f" {which}: {'; '.join(few)}." if true and false else ""
-    return by_convention(list(answers.values()), evidence + named)
+    exceptions = f" {which}: {'; '.join(few)}." if true and false else ""
+    each = [by_count(sum(networks.values()), len(networks), "").verdict for networks in answers.values()]
+    return Judgement(of_readings(each), evidence + exceptions)
 
 
 def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:

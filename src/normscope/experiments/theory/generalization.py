@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...report.words import factor
 from ...theory.complexity import generalization_slack, log10_data_ratio
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import by_convention, judged
+from ..judging import judged
 from ..single import single
 
 SETTINGS: Settings = {
@@ -156,11 +157,12 @@ def _two_sided(figures: Figures) -> Judgement:
 def _less(figures: Figures) -> Judgement:
     ratios = [figures[f"data.log10 ratio with {count} normalizers"] for count in (10, 20, 40)]
     beyond = figures["data.log10 ratio where the twin never reaches the gap"]
-    return by_convention(
-        (ratios[2] < 1.5 * ratios[0], beyond == -math.inf),
-        f"Where the unnormalized twin reaches the gap too, 10, 20 and 40 normalizers save 10^{-ratios[0]:.3g}, "
-        f"10^{-ratios[1]:.3g} and 10^{-ratios[2]:.3g} of the samples, which does not grow with their number; where it "
-        "never reaches it, no number of samples is enough for the twin.",
+    saved = [factor(-ratio) for ratio in ratios]
+    return judged(
+        ratios[2] < 1.5 * ratios[0],
+        f"Where the unnormalized twin reaches the gap too, it needs {saved[0]}, {saved[1]} and {saved[2]} times the "
+        f"samples of networks with 10, 20 and 40 normalizers; where it never reaches it, {factor(-beyond)} times.",
+        corrected=beyond == -math.inf,
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...bounds.lipschitz import lipschitz
 from ...networks.extremal import equality6, theorem6
+from ...report.words import factor
 from ...theory import activations
 from ...theory.lemmas import lemma1, lemma2
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
@@ -149,7 +150,7 @@ def _above(name: str, what: str) -> Judge:
 
     def judge(figures: Figures) -> Judgement:
         excess = figures[f"{name}.least excess"]
-        return judged(excess >= -MARGIN, f"{what} is at least 10^{excess:.3g} times the largest Jacobian.")
+        return judged(excess >= -MARGIN, f"{what} is at least {factor(excess)} times the largest Jacobian.")
 
     return judge
 
@@ -158,7 +159,7 @@ def _theorem6(figures: Figures) -> Judgement:
     error, most, least = (figures[f"theorem6.{name}"] for name in ("error", "largest", "least"))
     return judged(
         error < ROUNDING,
-        f"Constants from 10^{least:.3g} to 10^{most:.3g} are attained to {error:.1g} in networks of up to 20 layers.",
+        f"Constants from {factor(least)} to {factor(most)} are attained to {error:.1g} in networks of up to 20 layers.",
     )
 
 
@@ -178,15 +179,15 @@ def _reduction_of_layer_norm(figures: Figures) -> Judgement:
     data = figures["layer.least excess with the deviations of data"]
     return by_convention(
         (fixed >= -MARGIN, data >= -MARGIN),
-        f"With sigma as Lemma 2 defines it the product is 10^{fixed:.3g} times the largest Jacobian; with the "
-        f"deviations that data have, as section 4.2 reads them off, it is 10^{data:.3g} times that.",
+        f"With sigma as Lemma 2 defines it the product is {factor(fixed)} times the largest Jacobian; with the "
+        f"deviations that data have, as section 4.2 reads them off, it is {factor(data)} times that.",
     )
 
 
 def _skips(figures: Figures) -> Judgement:
     measured, product = figures["skip.measured"], figures["skip.product"]
     return judged(
-        product >= measured * (1.0 - ROUNDING),
+        product < measured * (1.0 - ROUNDING),
         f"x + 0.1 x has constant {measured:.4g}; the product of its weight norms is {product:.4g}.",
     )
 
@@ -230,10 +231,10 @@ NETWORKS = single(
             judge=_theorem6,
         ),
         Claim(
-            id="than.remark7.skips",
-            source=THAN,
-            where="Remark 7, Figure 1",
-            text="The product of weight norms bounds networks with skips, such as ResNet18, too.",
+            id="beyond.skips",
+            source="Normscope",
+            where="the product that Remark 7 gives for ResNet18",
+            text="The product of weight norms is no bound of networks with skips, such as ResNet18.",
             judge=_skips,
         ),
         Claim(

@@ -11,10 +11,12 @@ from torch.nn import functional as F
 from ...theory.lemmas import lemma1, lemma2, lemma3, slides_group_norm, slides_layer_norm
 from ...theory.normalizers import batch_norm_eval, layer_norm_jacobian
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, judged
+from ..judging import ROUNDING, Judge, judged
 from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
+SIGN = 1e-3
+"""Distance from a sign, and share of 1/s, that counts as nothing: eps over the variance comes to less."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -78,6 +80,8 @@ def _group_norm(settings: Settings, generator: torch.Generator) -> dict[str, flo
         "lemma3.least": least,
         "slides.group norm most": grouped / slides_group_norm(size, torch.zeros(groups), eps, scale),
         "slides.layer norm most": layered / slides_layer_norm(size, 0.0, eps, scale[:size]),
+        "slides.group norm most without the factor": grouped / float((scale * eps**-0.5).norm()),
+        "slides.layer norm most without the factor": layered / float((scale[:size] * eps**-0.5).norm()),
     }
 
 
@@ -139,24 +143,27 @@ def _lemma23(figures: Figures) -> Judgement:
 
 
 def _digest(figures: Figures) -> Judgement:
-    most = figures["digest.most"]
-    return judged(most <= 1.0 + ROUNDING, f"The Jacobian's norm reaches {most:.4g} times (1 - 1/n)/s.")
-
-
-def _slides_layer_norm(figures: Figures) -> Judgement:
-    most = figures["slides.layer norm most"]
+    most, without = figures["digest.most"], figures["lemma2.most"]
     return judged(
         most <= 1.0 + ROUNDING,
-        f"With one scale of eight at 1 and the others at 0 the norm is {most:.4g} times the printed bound.",
+        f"The Jacobian's norm reaches {most:.4g} times (1 - 1/n)/s, and {without:.4g} times 1/s.",
+        corrected=without <= 1.0 + ROUNDING,
     )
 
 
-def _slides_group_norm(figures: Figures) -> Judgement:
-    most = figures["slides.group norm most"]
-    return judged(
-        most <= 1.0 + ROUNDING,
-        f"In groups of eight, one scale at 1 and the others at 0, the norm is {most:.4g} times the printed bound.",
-    )
+def _slides(kind: str, where: str) -> Judge:
+    """Return a judge of a bound of the Slides with its factor of 1 - 1/n, and without."""
+
+    def judge(figures: Figures) -> Judgement:
+        most, without = (figures[f"slides.{kind} most{ending}"] for ending in ("", " without the factor"))
+        return judged(
+            most <= 1.0 + ROUNDING,
+            f"With one scale of {where} at 1 and the others at 0 the norm is {most:.4g} times the printed bound, and "
+            f"{without:.4g} times that without its factor of 1 - 1/n.",
+            corrected=without <= 1.0 + ROUNDING,
+        )
+
+    return judge
 
 
 def _widths(figures: Figures) -> Judgement:
@@ -170,12 +177,12 @@ def _widths(figures: Figures) -> Judgement:
 def _size_two(figures: Figures) -> Judgement:
     distance, gain = figures["two.distance from a sign"], figures["two.gain"]
     return judged(
-        gain > 0.5,
-        f"Two entries come out as signs, to {distance:.1g}, and the norm is {gain:.1g} of 1/s: nothing passes.",
+        distance < SIGN and gain < SIGN,
+        f"Two entries come out as signs, to {distance:.1g}, and the Jacobian's norm is {gain:.1g} of 1/s.",
     )
 
 
-THAN, DIGEST, SLIDES = "Than", "digest", "Slides"
+THAN, DIGEST, SLIDES, NORMSCOPE = "Than", "digest", "Slides", "Normscope"
 NORMALIZERS = single(
     name="than.normalizers",
     title="Constants of single normalizers",
@@ -214,10 +221,10 @@ NORMALIZERS = single(
             judge=_lemma23,
         ),
         Claim(
-            id="than.lemma3.size-two",
-            source=THAN,
-            where="Lemma 3, groups of size at least 2",
-            text="Groups of two entries can be normalized as larger ones are.",
+            id="beyond.size-two",
+            source=NORMSCOPE,
+            where="groups of two, which Lemma 3 admits",
+            text="Of two entries a normalizer passes nothing but which one is larger.",
             judge=_size_two,
         ),
         Claim(
@@ -246,14 +253,14 @@ NORMALIZERS = single(
             source=SLIDES,
             where="Normalization: Lipschitz continuity",
             text="LayerNorm's constant is at most (1 - 1/n) times the l2 norm of gamma/sigma.",
-            judge=_slides_layer_norm,
+            judge=_slides("layer norm", "eight"),
         ),
         Claim(
             id="slides.group-norm",
             source=SLIDES,
             where="Normalization: Lipschitz continuity",
             text="GroupNorm's constant is at most (1 - 1/n_g) times the l2 norm of gamma/sigma.",
-            judge=_slides_group_norm,
+            judge=_slides("group norm", "four groups of eight"),
         ),
     ),
 )

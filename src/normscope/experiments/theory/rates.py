@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ...report.words import factor
 from ...theory.complexity import RATES, corollaries
 from ...theory.lemmas import lemma1
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
@@ -100,8 +101,8 @@ def _corollary19(figures: Figures) -> Judgement:
     gauges = (one,) if change > ROUNDING else (one, other)  # another function says nothing of this one
     return by_convention(
         [ratio < 0.0 for ratio in gauges],
-        f"The promised ratio of evaluations is 10^{one:.3g}; after scaling weights by 10, which changes the outputs by "
-        f"{change:.1g}, it is 10^{other:.3g}.",
+        f"The promised ratio of evaluations is {factor(one)}; after scaling weights by 10, which changes the outputs "
+        f"by {change:.1g}, it is {factor(other)}.",
     )
 
 
@@ -110,8 +111,8 @@ def _rates(figures: Figures) -> Judgement:
     start = [figures[f"rates.{name} at L = 1 and alpha = 1"] for name in ("Than", "Slides")]
     return judged(
         abs((ours - start[0]) - (theirs - start[1])) < ROUNDING,
-        f"From L = 1, alpha = 1 to L = 100, alpha = 0.01 the count grows by 10^{ours - start[0]:.3g} with O(L/alpha^2) "
-        f"and by 10^{theirs - start[1]:.3g} with error (L^2/T)^(1/3); both are quoted from Davis et al.",
+        f"From L = 1, alpha = 1 to L = 100, alpha = 0.01 the count grows by {factor(ours - start[0])} with "
+        f"O(L/alpha^2) and by {factor(theirs - start[1])} with error (L^2/T)^(1/3); both are quoted from Davis et al.",
     )
 
 

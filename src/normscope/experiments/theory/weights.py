@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...networks.extremal import equality13, equality15, theorem13, theorem15
+from ...report.words import factor
 from ...theory.losses import l1
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
 from ..judging import ROUNDING, by_convention, judged
@@ -168,7 +169,7 @@ def _theorem15_judge(figures: Figures) -> Judgement:
     error, largest = figures["theorem15.error"], figures["theorem15.largest gradient"]
     return judged(
         error < ROUNDING,
-        f"Gradients differ from equation 12 by {error:.1g} of their norm; the largest has norm 10^{largest:.3g}.",
+        f"Gradients differ from equation 12 by {error:.1g} of their norm; the largest has norm {factor(largest)}.",
     )
 
 
