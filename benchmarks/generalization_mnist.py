@@ -2,8 +2,8 @@
 
     python benchmarks/generalization_mnist.py --write
 
-One hidden layer of 600 ReLUs is trained for one epoch; what is timed is `ns.generalization` over all 60,000 training and
-10,000 test images. MNIST's idx files lie in `data/` of the shared folder beside the checkout, or in `--data FOLDER`.
+One hidden layer of 600 ReLUs is trained for one epoch; what is timed is `ns.generalization` over all 60,000 training
+and 10,000 test images. MNIST's idx files lie in `data/` of the shared folder beside the checkout, or in `--data FOLDER`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def main() -> None:
         "python benchmarks/generalization_mnist.py --write",
         "",
         header("cpu"),
-        f"{len(found.rows)} bounds over {len(split.train_images):,} training and {len(split.test_images):,} test images: "
-        f"{seconds:.0f} s with {torch.get_num_threads()} threads",
+        f"{len(found.rows)} bounds over {len(split.train_images):,} training and {len(split.test_images):,} test "
+        f"images: {seconds:.0f} s with {torch.get_num_threads()} threads",
         *(f"  {row.name:<36}{row.log10_value:>8.3f}  {row.evidence}" for row in found.rows),
     ]
     print("\n".join(lines))
