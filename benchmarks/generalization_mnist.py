@@ -3,7 +3,8 @@
     python benchmarks/generalization_mnist.py --write
 
 One hidden layer of 600 ReLUs is trained for one epoch; what is timed is `ns.generalization` over all 60,000 training
-and 10,000 test images. MNIST's idx files lie in `data/` of the shared folder beside the checkout, or in `--data FOLDER`.
+and 10,000 test images. MNIST's idx files lie in `data/` of the shared folder beside the checkout, or in
+`--data FOLDER`.
 """
 
 from __future__ import annotations
