@@ -15,9 +15,11 @@ from normscope.experiments import claims as claims_module
 from normscope.experiments import registry, reproducing, reproduction
 from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from normscope.experiments.registry import chosen_claims
+from normscope.experiments.page import ledger_document
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.reproduction import Reproduction, judged
 from normscope.report.document import Block, Column, Curve, Curves, Table
+from normscope.report.html import sections
 
 measured: list[str] = []
 
@@ -269,3 +271,51 @@ def test_judged_leaves_other_errors_alone() -> None:
     wrong = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, str(1 / f["zero"])))
     with pytest.raises(ZeroDivisionError):
         judged(wrong, {"zero": 0.0})
+
+
+class TestPage:
+    def test_the_contents_are_the_papers_and_the_experiments_stand_below_them(
+        self, toys: dict[str, Experiment]
+    ) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        more = Claim(id="other.large", source="Other", where="p. 3", text="", judge=_large)
+        toys["other.one"] = Experiment(**held | {"name": "other.one", "title": "Other squares", "claims": (more,)})
+        for made in (reproduce(workers=0), ns.claims(workers=0)):
+            parts = sections(made.document())
+            assert [(part.heading, [one.heading for one in part.parts]) for part in parts] == [
+                ("What held", []),
+                ("Toy", ["Squares", "The same squares"]),
+                ("Other", ["Other squares"]),
+            ]
+            bodies = [part.blocks[0].body for part in parts[1:]]  # type: ignore[union-attr]
+            assert bodies == [
+                "Of 4 claims: 3 hold as written, 1 could not be tested.",
+                "Of 1 claim: 1 holds as written.",
+            ]
+
+    def test_the_papers_that_there_are_make_few_entries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        found = [one for one in map(claims_module.stored, registry.registered().values()) if one is not None]
+        rows = [row for one in found for row in one.claims]
+        parts = sections(ledger_document(rows, found))
+        assert [part.heading for part in parts] == ["What held", "Than", "Digest", "Akbar", "Beyond"]
+        assert sum(len(part.parts) for part in parts) == len(found)
+
+    def test_one_experiment_alone_is_not_folded(self) -> None:
+        assert [part.heading for part in sections(reproduce(["toy.one"], workers=0).document())] == [
+            "What held",
+            "Squares",
+        ]
+
+    def test_text_of_a_result_file_is_text_on_the_page(self, tmp_path: Path) -> None:
+        hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        data["origin"] = {"date": hostile, "commit": hostile, "machine": hostile, "torch": hostile}
+        data["failed"] = {hostile: hostile}
+        data["settings"][hostile] = hostile
+        data["jobs"][0]["kind"] = hostile
+        read = Reproduction.from_json(data)
+        page = read.to_html() + claims_module.Claims(rows=read.claims, items=(read,)).to_html()
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "&lt;script&gt;alert(1)" in page
