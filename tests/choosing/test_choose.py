@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -260,6 +261,17 @@ def test_ray_is_asked_for_by_name_and_says_what_is_missing(monkeypatch):
         quick(engine="ray")
 
 
+@pytest.mark.parametrize("address", ["", "10.0.0.1:6379"])
+def test_a_ray_cluster_that_does_not_answer_is_an_error_that_names_it(monkeypatch, importable, address):
+    def init(**_):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"{address or 'on this machine'}.*nobody answers.*start it"):
+        quick(importable.build, normalizers=("none",), engine="ray")
+
+
 @pytest.mark.usefixtures("hurried")
 def test_a_model_that_cannot_travel_runs_here_and_says_so():
     class Local(nn.Module):
@@ -387,7 +399,7 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
 
 @pytest.mark.slow
 def test_a_local_ray_cluster_gives_the_same(importable):
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     ray.init(num_cpus=2, log_to_driver=False, runtime_env=paths)
     try:

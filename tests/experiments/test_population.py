@@ -449,7 +449,7 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
 
 @pytest.mark.slow
 def test_a_ray_cluster_gives_what_one_process_gives(split, tmp_path):
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
     try:
         grid = {"normalizers": ("none", "layer"), "seeds": 2}

@@ -118,7 +118,7 @@ def reproduce(
     """
     wanted, where = chosen(names), origin()
     sources = {source_of(one).name: source_of(one) for one in wanted}
-    root = None if folder is None else Path(folder)
+    root = None if folder is None else Path(folder).absolute()  # processes of a cluster may stand elsewhere
     settings = {name: _settings(one, full) for name, one in sources.items()}
     ledgers = {name: Ledger(Finished, _inside(root, name), settings[name]) for name in sources}
     tasks = [Task(name, job) for name, one in sources.items() for job in one.jobs(settings[name])]
