@@ -111,7 +111,7 @@ def options():
 
 
 def test_an_option_with_a_metavar_has_a_name_of_its_own():
-    """Where it has none, some versions of typer call the option by its metavar."""
+    """What a version of typer makes of a metavar then does not matter."""
     # the first positional argument of an annotation is called default, whatever it is
     named = {where: (given.default, *(given.param_decls or ())) for where, given in options() if given.metavar}
     assert len(named) > 20
