@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -157,7 +158,7 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
 @pytest.mark.usefixtures("hurried")
 def test_a_folder_of_another_choice_or_a_damaged_one_is_refused(tmp_path):
     quick(folder=tmp_path, normalizers=("none",))
-    with pytest.raises(InputError, match="steps differ"):
+    with pytest.raises(InputError, match=r"other settings \(of steps\)"):
         quick(folder=tmp_path, normalizers=("none",), steps=13)
     path = tmp_path / RUNS
     path.write_text("{}\n" + path.read_text())
@@ -258,6 +259,17 @@ def test_ray_is_asked_for_by_name_and_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'normscope\[ray\]'"):
         quick(engine="ray")
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.1:6379"])
+def test_a_ray_cluster_that_does_not_answer_is_an_error_that_names_it(monkeypatch, importable, address):
+    def init(**_):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"{address or 'on this machine'}.*nobody answers.*start it"):
+        quick(importable.build, normalizers=("none",), engine="ray")
 
 
 @pytest.mark.usefixtures("hurried")
@@ -387,7 +399,7 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
 
 @pytest.mark.slow
 def test_a_local_ray_cluster_gives_the_same(importable):
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     ray.init(num_cpus=2, log_to_driver=False, runtime_env=paths)
     try:

@@ -113,3 +113,18 @@ def test_one_claim_is_shown_in_whole_sentences(invoke: Callable[..., Any]) -> No
     shown = invoke("claims", "toy.most", "--workers", "0").output
     for part in ("toy.most: holds", "Toy, p. 1: halves stay small", "the most is 1", "normscope reproduce toy.halves"):
         assert part in shown
+
+
+def test_jobs_that_did_not_finish_are_named_and_change_the_exit_code(
+    invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def falls(settings: Any, job: Job, folder: Path | None) -> Any:
+        raise RuntimeError("the disk is gone")
+
+    held = {name: getattr(HALVES, name) for name in HALVES.__dataclass_fields__}
+    monkeypatch.setattr(reproducing, "registered", lambda: {"toy.halves": Experiment(**held | {"measure": falls})})
+    done = invoke("reproduce", "toy.halves", "--workers", "0")
+    assert done.exit_code == 1
+    assert "the disk is gone" in done.output
+    monkeypatch.setattr(reproducing, "registered", lambda: {"toy.halves": HALVES})
+    assert invoke("reproduce", "toy.halves", "--workers", "0").exit_code == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch import nn
 from normscope.core.errors import InputError
 from normscope.experiments.base import Job, Verdict
 from normscope.experiments.digest import EXPERIMENTS, ablation, local, training, variances, weights
+from normscope.experiments.reproducing import reproduce
 from normscope.experiments.statistics import line, mean_interval, resampled
 
 
@@ -184,3 +188,20 @@ def test_jobs_have_keys_of_their_own(experiment: Any) -> None:
     for settings in (experiment.quick, experiment.full):
         keys = [job.key for job in experiment.jobs(settings)]
         assert len(set(keys)) == len(keys) > 2
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_the_figures_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
+    monkeypatch.chdir(tmp_path)
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False, runtime_env=paths)
+    try:
+        cluster = reproduce(["digest.weights"], engine="ray", folder="runs")["digest.weights"]
+    finally:
+        ray.shutdown()
+    here = reproduce(["digest.weights"])["digest.weights"]
+    assert cluster.failed == {}
+    assert len(cluster.measured) == 6
+    assert (cluster.measured, cluster.figures) == (here.measured, here.figures)
+    assert len((tmp_path / "runs" / "digest.weights" / "runs.jsonl").read_text().splitlines()) == 6

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ import normscope
 from normscope.core.errors import InputError
 from normscope.experiments import engines
 from normscope.experiments.data import Split, digits
-from normscope.experiments.ledger import RUNS
+from normscope.experiments.ledger import RUNS, Ledger
 from normscope.experiments.models import cnn, mlp
 from normscope.experiments.population import cohorts as work
 from normscope.experiments.population import measures
@@ -285,7 +285,7 @@ def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, 
     assert not done
     predicted(split, {**grid, "seeds": 3}, folder=tmp_path)
     assert len(done) == 3
-    with pytest.raises(InputError, match="target_loss differ"):
+    with pytest.raises(InputError, match="of target_loss"):
         predicted(split, grid, folder=tmp_path, target_loss=0.9)
 
 
@@ -447,9 +447,41 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
     assert "orders the gaps best" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "flew"},
+        {"train_error": "x"},
+        {"test_error": 7.0},
+        {"test_error": -0.1},
+        {"test_error": "nan"},
+        {"measures": 3},
+        {"measures": {"parameters": "x"}},
+        {"measures": {"parameters": [1.0]}},
+        {"recipe": 3},
+        {"recipe": {"depth": 2}},
+        {"recipe": {**asdict(recipe()), "depth": "2"}},
+        {"recipe": {**asdict(recipe()), "normalizer": 2}},
+    ],
+)
+def test_a_line_that_is_no_network_is_named_and_not_used(tmp_path, change):
+    held = Ledger(Member, tmp_path, {})
+    held.add(Member(recipe=recipe(), status="reached", train_error=0.1, test_error=0.4, measures={"parameters": 3.0}))
+    path = tmp_path / RUNS
+    whole = path.read_text()
+    path.write_text(json.dumps({**json.loads(whole), **change}) + "\n" + whole)
+    with pytest.raises(InputError, match=r"line 1 of .* is damaged .*: remove it"):
+        Ledger(Member, tmp_path, {})
+
+
+def test_a_prediction_of_a_newer_version_says_so():
+    with pytest.raises(InputError, match=r"schema_version 2 .*update Normscope"):
+        Prediction.from_json({"type": "prediction", "schema_version": 2})
+
+
 @pytest.mark.slow
 def test_a_ray_cluster_gives_what_one_process_gives(split, tmp_path):
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
     try:
         grid = {"normalizers": ("none", "layer"), "seeds": 2}

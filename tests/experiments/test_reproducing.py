@@ -12,12 +12,14 @@ import pytest
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.experiments import claims as claims_module
-from normscope.experiments import registry, reproducing, reproduction
+from normscope.experiments import ledger, registry, reproducing, reproduction
 from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from normscope.experiments.page import ledger_document
 from normscope.experiments.registry import chosen_claims
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.reproduction import Reproduction, judged
 from normscope.report.document import Block, Column, Curve, Curves, Table
+from normscope.report.html import sections
 
 measured: list[str] = []
 
@@ -269,3 +271,157 @@ def test_judged_leaves_other_errors_alone() -> None:
     wrong = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, str(1 / f["zero"])))
     with pytest.raises(ZeroDivisionError):
         judged(wrong, {"zero": 0.0})
+
+
+class TestPage:
+    def test_the_contents_are_the_papers_and_the_experiments_stand_below_them(
+        self, toys: dict[str, Experiment]
+    ) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        more = Claim(id="other.large", source="Other", where="p. 3", text="", judge=_large)
+        toys["other.one"] = Experiment(**held | {"name": "other.one", "title": "Other squares", "claims": (more,)})
+        for made in (reproduce(workers=0), ns.claims(workers=0)):
+            parts = sections(made.document())
+            assert [(part.heading, [one.heading for one in part.parts]) for part in parts] == [
+                ("What held", []),
+                ("Toy", ["Squares", "The same squares"]),
+                ("Other", ["Other squares"]),
+            ]
+            bodies = [part.blocks[0].body for part in parts[1:]]  # type: ignore[union-attr]
+            assert bodies == [
+                "Of 4 claims: 3 hold as written, 1 could not be tested.",
+                "Of 1 claim: 1 holds as written.",
+            ]
+
+    def test_the_papers_that_there_are_make_few_entries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        found = [one for one in map(claims_module.stored, registry.registered().values()) if one is not None]
+        rows = [row for one in found for row in one.claims]
+        parts = sections(ledger_document(rows, found))
+        assert [part.heading for part in parts] == ["What held", "Than", "Digest", "Akbar", "Beyond"]
+        assert sum(len(part.parts) for part in parts) == len(found)
+
+    def test_one_experiment_alone_is_not_folded(self) -> None:
+        assert [part.heading for part in sections(reproduce(["toy.one"], workers=0).document())] == [
+            "What held",
+            "Squares",
+        ]
+
+    def test_text_of_a_result_file_is_text_on_the_page(self, tmp_path: Path) -> None:
+        hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        data["origin"] = {"date": hostile, "commit": hostile, "machine": hostile, "torch": hostile}
+        data["failed"] = {hostile: hostile}
+        data["settings"][hostile] = hostile
+        data["jobs"][0]["kind"] = hostile
+        read = Reproduction.from_json(data)
+        page = read.to_html() + claims_module.Claims(rows=read.claims, items=(read,)).to_html()
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+class TestOddFolders:
+    """What a folder holds is used, or refused with what to do: never a wrong figure."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        """The folder of a finished run."""
+        reproduce(["toy.one"], folder=tmp_path, workers=0)
+        return tmp_path / "toy.one"
+
+    def refused(self, place: Path, reason: str) -> None:
+        with pytest.raises(InputError, match=reason) as error:
+            reproduce(["toy.one"], folder=place.parent, workers=0)
+        assert "Error" not in str(error.value).partition("(")[0]
+
+    @pytest.mark.parametrize("text", ["[1, 2", "", "[1, 2]", "null", "\x00"])
+    def test_settings_that_are_none(self, place: Path, text: str) -> None:
+        (place / "settings.json").write_text(text)
+        self.refused(place, "name another folder")
+
+    def test_results_without_their_settings(self, place: Path) -> None:
+        (place / "settings.json").unlink()
+        self.refused(place, r"without their settings\.json: name another folder")
+        assert not (place / "settings.json").exists()
+
+    def test_results_of_another_experiment(self, place: Path) -> None:
+        runs = place / "runs.jsonl"
+        runs.write_text(runs.read_text().replace("toy.one", "toy.two"))
+        self.refused(place, r"holds results of toy\.two: name another folder")
+
+    @pytest.mark.parametrize("line", ["garbage", "3", '"a"', "[]", "{}", '{"kind": "a"}', "[" * 100_000, "\ud800"])
+    def test_a_damaged_line_is_named(self, place: Path, line: str) -> None:
+        runs = place / "runs.jsonl"
+        runs.write_bytes(line.encode(errors="surrogatepass") + b"\n" + runs.read_bytes())
+        self.refused(place, r"line 1 of .*runs\.jsonl is damaged.*remove it")
+
+    @pytest.mark.parametrize("measured_there", ["null", "3", "[]", '"x"'])
+    def test_a_line_without_figures_is_damaged(self, place: Path, measured_there: str) -> None:
+        runs = place / "runs.jsonl"
+        line = f'{{"experiment": "toy.one", "kind": "a", "seed": 0, "measured": {measured_there}}}\n'
+        runs.write_text(line + runs.read_text())
+        self.refused(place, "line 1 .*damaged")
+
+    @pytest.mark.parametrize("change", [{}, {"square": "large"}, {"square": None}, {"square": [1]}])
+    def test_figures_of_other_kinds_are_damaged(self, place: Path, change: dict[str, object]) -> None:
+        runs = place / "runs.jsonl"
+        lines = [json.loads(line) for line in runs.read_text().splitlines()]
+        runs.write_text("".join(json.dumps(one | {"measured": change}) + "\n" for one in lines))
+        self.refused(place, r"holds damaged jobs of toy\.one .*remove it")
+
+    @pytest.mark.parametrize("name", ["runs.jsonl", "settings.json"])
+    def test_a_folder_in_the_place_of_a_file(self, place: Path, name: str) -> None:
+        (place / name).unlink()
+        (place / name).mkdir()
+        self.refused(place, f"cannot read .*{name}")
+
+    @pytest.mark.parametrize("inside", ["", "x"])
+    def test_a_file_in_the_place_of_the_folder(self, tmp_path: Path, inside: str) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot write into"):
+            reproduce(["toy.one"], folder=tmp_path / "file" / inside, workers=0)
+        assert not measured
+
+    def test_a_disk_that_takes_no_more_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(ledger.os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot write .*runs\.jsonl: No space left"):
+            reproduce(["toy.one"], folder=tmp_path, workers=0)
+
+    def test_data_that_is_nowhere_is_refused_before_the_work(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"there is no folder .*MNIST and CIFAR-10"):
+            reproduce(["toy.one"], data=tmp_path / "nowhere", workers=0)
+        assert not measured
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"schema_version": 2}, "schema_version 2 .*update Normscope"),
+            ({"schema_version": None}, "schema_version None"),
+            ({"name": ["toy.one"]}, "not known here"),
+            ({"name": "toy.nine"}, r"'toy\.nine', an experiment that is not known"),
+            ({"jobs": [{"kind": "a", "seed": 0, "measured": {}}]}, "damaged jobs"),
+            ({"jobs": [{"kind": "a", "seed": 0}]}, "damaged reproduction"),
+            ({"jobs": [{"kind": "a", "seed": 0, "measured": {"square": "nine"}}]}, "damaged jobs"),
+            ({"settings": 3}, "damaged reproduction"),
+            ({"failed": "x"}, "damaged reproduction"),
+            ({"origin": None}, "damaged reproduction"),
+        ],
+    )
+    def test_a_result_that_is_none_says_why(self, change: dict[str, object], reason: str) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        with pytest.raises(InputError, match=reason):
+            Reproduction.from_json({**data, **change})
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"type": "reproduction"}'])
+    def test_a_stored_result_that_is_cut_short_is_refused(self, tmp_path: Path, monkeypatch, toys, text) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        (tmp_path / "stored").mkdir()
+        (tmp_path / "stored" / "toy.one.json").write_text(text)
+        monkeypatch.setattr(claims_module, "files", lambda _: tmp_path)
+        with pytest.raises(InputError):
+            ns.claims(["toy.one"], workers=0)

@@ -256,6 +256,7 @@ class TestRefused:
             ({"cells": (0,)}, "cells"),
             ({"partition": "kmeans"}, "partition is one of"),
             ({"radius": -1.0}, "radius"),
+            ({"radius": 0.0}, "radius is above 0"),
             ({"input_range": (1.0, 0.0)}, "input_range"),
             ({"input_range": 3}, "input_range"),
             ({"steps": -1}, "steps"),

@@ -286,3 +286,33 @@ def test_pooling_is_nothing_that_golowich_speaks_of():
     found = read_network(model, torch.randn(2, 1, 6, 6), 2, None, None)
     rows = {one.name: one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)}
     assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": "certified", "Golowich 2020": "estimated"}
+
+
+class _Nameless(nn.Module):
+    """Operations that belong to no named layer."""
+
+    def __init__(self, operation):
+        super().__init__()
+        self.layer, self.operation = nn.Linear(16, 16), operation
+
+    def forward(self, x):
+        return self.operation(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("operation", "condition", "named"),
+    [
+        (lambda x: x + 1.0, "homogeneous", "add"),
+        (lambda x: torch.tanh(x), "homogeneous", "tanh"),
+        (lambda x: torch.sigmoid(x), "piecewise", "sigmoid"),
+        (lambda x: nn.functional.max_pool1d(x[:, None], 2).flatten(1), "entrywise", "max_pool1d"),
+        (lambda x: nn.functional.avg_pool1d(x[:, None], 2).flatten(1), "entrywise", "avg_pool1d"),
+        (lambda x: nn.functional.layer_norm(x, (16,)), "chain", "layer_norm"),
+    ],
+)
+def test_an_operation_outside_of_named_layers_is_called_by_what_it_does(operation, condition, named):
+    found = getattr(read_network(_Nameless(operation).eval(), torch.randn(4, 16), 2, None, None), condition)
+    assert found.status == "not met"
+    assert "``" not in found.why
+    assert f"`{named}`" in found.why
+    assert "outside of every named layer" in found.why

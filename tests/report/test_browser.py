@@ -212,6 +212,22 @@ def test_the_page_never_scrolls_sideways(page, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize(("width", "room"), [(400, 300), (1280, 250)])
+def test_sentences_have_room_and_a_row_without_a_match_is_gone(chromium, path, width, room):
+    columns = (Column(title="id", kind="name"), *(Column(title=t, kind="sentence") for t in ("claim", "evidence")))
+    rows = tuple((f"than.claim{n}", "It is so. " * 12, "It was measured. " * 12) for n in range(12))
+    file = path / "sentences.html"
+    file.write_text(to_html(Document(blocks=(Table(columns=columns, rows=rows),))), encoding="utf-8")
+    chromium.open(file, width=width)
+    widths = "[...document.querySelectorAll('td.sentence')].map(cell => cell.getBoundingClientRect().width)"
+    assert min(chromium.evaluate(widths)) >= room
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    chromium.click(".filter input")
+    chromium.write("claim11")
+    shown = "[...document.querySelectorAll('tbody tr')].filter(row => row.getBoundingClientRect().height > 0).length"
+    assert chromium.evaluate(shown) == 1
+
+
 def wide_table(path):
     columns = tuple(Column(title=f"column {n}", kind="number") for n in range(30))
     table = Table(title="T", columns=columns, rows=tuple(tuple(float(r * c) for c in range(30)) for r in range(6)))

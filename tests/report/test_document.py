@@ -52,7 +52,7 @@ def test_a_document_becomes_plain_data():
     assert document.to_json() == {
         "title": "T",
         "blocks": [
-            {"type": "text", "heading": "A", "body": "b", "term": "", "folded": False, "lead": False},
+            {"type": "text", "heading": "A", "body": "b", "term": "", "folded": False, "inner": False, "lead": False},
             {
                 "type": "table",
                 "title": "layers",

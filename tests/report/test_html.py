@@ -98,6 +98,37 @@ def test_without_headings_tables_and_charts_make_the_contents():
     assert [part.heading for part in found] == ["", "C", "T"]
 
 
+def test_inner_parts_stand_in_the_one_before_and_not_in_the_contents():
+    texts = (Text(heading="A"), Text(heading="a1", folded=True, inner=True), Text(heading="a2", inner=True))
+    shown = Document(blocks=(*texts, Text(heading="B"), Text(heading="b1", folded=True, inner=True)))
+    found = sections(shown)
+    assert [(part.heading, [one.heading for one in part.parts]) for part in found] == [
+        ("A", ["a1", "a2"]),
+        ("B", ["b1"]),
+    ]
+    page = to_html(shown)
+    assert re.findall(r'<li><a href="#(part-\d)">', page) == ["part-1", "part-4"]
+    assert all(f'<section id="part-{index}">' in page for index in range(1, 6))
+    assert all(to_fragment(shown).count(heading) == 1 for heading in (">a1<", ">b1<"))
+
+
+def test_an_inner_part_without_one_before_it_stands_alone():
+    assert [part.heading for part in sections(Document(blocks=(Text(heading="a", inner=True),)))] == ["a"]
+
+
+def test_cells_of_a_table_with_sentences_name_their_column_and_others_do_not():
+    columns = (
+        Column(title="id", kind="name"),
+        Column(title='<"why">', kind="sentence"),
+        Column(title="n", kind="count"),
+    )
+    page = to_html(Document(blocks=(Table(columns=columns, rows=(("a", HOSTILE[0], 3),)),)))
+    assert '<table class="sentences">' in page
+    assert 'data-title="&lt;&#34;why&#34;&gt;" class="sentence"' in page
+    assert HOSTILE[0] not in page
+    assert "data-title" not in to_html(document()).partition("<main")[2].partition("<script")[0]
+
+
 def test_numbers_carry_what_they_are_sorted_by():
     assert [sort_value(value) for value in (2.5, 3, None, float("inf"), -float("inf"), float("nan"))] == [
         "2.5",

@@ -1,5 +1,6 @@
 """Constants of losses against gradients: none is longer, and some come as close as one likes."""
 
+import dataclasses
 import math
 
 import pytest
@@ -120,3 +121,10 @@ def test_a_mean_over_rows_divides_by_the_root_of_their_number():
 def test_what_cannot_be_a_loss_is_refused(wrong, said):
     with pytest.raises(InputError, match=said):
         wrong()
+
+
+@pytest.mark.parametrize("value", [-1.0, -1e-300, -math.inf, math.nan])
+def test_a_loss_with_a_constant_that_is_none_is_refused(value):
+    wrong = dataclasses.replace(losses.cross_entropy(), name="mine", constant=lambda outputs: value)
+    with pytest.raises(InputError, match=r"the loss mine has the constant .* at least 0"):
+        wrong.upper(10)

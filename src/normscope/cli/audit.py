@@ -66,6 +66,7 @@ def audit(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="What to audit with: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader. Left "
             "out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
@@ -83,7 +84,9 @@ def audit(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to measure, by name or number, if the model returns several."
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")

@@ -50,6 +50,7 @@ def check(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="What to run it on: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader. Left "
             "out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
@@ -67,7 +68,9 @@ def check(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to differentiate, by name or number, if there are several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to differentiate, by name or number, if there are several."
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")

@@ -70,7 +70,9 @@ class ModelSource:
 
 def choose(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
-    data: Annotated[str, typer.Option(metavar="DATA", help="What to train on, with labels.", show_default=False)],
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="What to train on, with labels.", show_default=False)
+    ],
     normalizers: Annotated[str, typer.Option(help="Which twins, with commas.")] = ",".join(NAMES),
     batch_sizes: Annotated[str, typer.Option(help="Samples a step, with commas.")] = ",".join(map(str, BATCH_SIZES)),
     learning_rates: Annotated[str, typer.Option(help="Of SGD, with commas.")] = ",".join(map(str, LEARNING_RATES)),

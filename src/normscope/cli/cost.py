@@ -47,7 +47,9 @@ def cost(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
     data: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."),
+        typer.Option(
+            "--data", metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
+        ),
     ] = None,
     alpha: Annotated[float, typer.Option(help="The accuracy that training shall reach, above 0.")] = 0.01,
     mode: Mode = None,

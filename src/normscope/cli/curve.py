@@ -41,6 +41,7 @@ def curve(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
@@ -56,7 +57,9 @@ def curve(
     mode: Mode = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to measure, by name or number, if the model returns several."
+        ),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out.")] = None,
     max_seconds: MaxSeconds = None,

@@ -53,6 +53,7 @@ def domain(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
@@ -71,7 +72,9 @@ def domain(
     mode: Mode = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to measure, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to measure, by name or number, if the model returns several."
+        ),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out.")] = None,
     device: Device = None,

@@ -51,13 +51,17 @@ def generalization(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="What it was trained on: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
     ] = None,
-    test: Annotated[str | None, typer.Option(metavar="DATA", help="Fresh samples, for the measured gap.")] = None,
+    test: Annotated[
+        str | None, typer.Option("--test", metavar="DATA", help="Fresh samples, for the measured gap.")
+    ] = None,
     held_out: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Samples for cells and distances that are not in DATA.")
+        str | None,
+        typer.Option("--held-out", metavar="DATA", help="Samples for cells and distances that are not in DATA."),
     ] = None,
     samples: Annotated[int, typer.Option(min=10, help="At most this many of each part.")] = 60_000,
     delta: Annotated[float, typer.Option(help="The probability with which each row may fail.")] = 0.01,
@@ -72,7 +76,9 @@ def generalization(
     ] = None,
     input_range: Annotated[
         tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="What every entry of every input is known to lie between."),
+        typer.Option(
+            "--input-range", metavar="LOW HIGH", help="What every entry of every input is known to lie between."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Of the search for a PAC-Bayes posterior; 0 leaves it out.")] = 500,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,

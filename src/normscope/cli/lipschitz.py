@@ -62,7 +62,9 @@ def lipschitz(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)],
     data: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."),
+        typer.Option(
+            "--data", metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
+        ),
     ] = None,
     scope: Annotated[
         Literal["data", "point", "global"], typer.Option(help="Over which inputs the figure speaks.")
@@ -82,7 +84,9 @@ def lipschitz(
     json: Json = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to take, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to take, by name or number, if the model returns several."
+        ),
     ] = None,
     max_seconds: MaxSeconds = None,
     seed: Seed = 0,

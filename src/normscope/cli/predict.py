@@ -60,7 +60,9 @@ def _commas(values: object) -> str:
 
 
 def predict(
-    data: Annotated[str, typer.Option(metavar="DATA", help="digits, mnist:FOLDER or cifar10:FOLDER.")] = "digits",
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="digits, mnist:FOLDER or cifar10:FOLDER.")
+    ] = "digits",
     depths: Annotated[str, typer.Option(help="Numbers of weight layers, with commas.")] = _commas(DEFAULT.depths),
     widths: Annotated[str, typer.Option(help="Of hidden layers, with commas.")] = _commas(DEFAULT.widths),
     normalizers: Annotated[str, typer.Option(help="Some of these, with commas.")] = _commas(NORMALIZERS),

@@ -52,6 +52,7 @@ def radius(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="Samples with their classes: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
@@ -68,7 +69,9 @@ def radius(
     json: Json = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to take, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to take, by name or number, if the model returns several."
+        ),
     ] = None,
     max_seconds: Annotated[
         float | None, typer.Option(min=0.0, help="Budget; when it is spent radii stay certified but are smaller.")

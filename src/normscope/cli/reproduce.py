@@ -22,7 +22,9 @@ Without a name the experiments are listed. NAME is one of them, the beginning of
 hours and a GPU: the results of these runs are kept in the package, and `normscope claims` reads them.
 
 With `--folder` every finished job is one line of JSON there, and results, tables (CSV) and pictures (SVG) are written
-beside them. A run that was killed goes on from there with the same command.
+beside them. A run that was killed goes on from there with the same command, and so does one of which jobs failed.
+
+Exit codes: 0 when every job finished, 1 when some did not (they are named with the reason), 2 for an error.
 """
 
 EXAMPLES = """**Examples**
@@ -64,6 +66,8 @@ def reproduce(
         found.to_json(json)
     print_document(found.document(brief=True))
     say_written(html, json, folder)
+    if any(one.failed for one in found.items):
+        raise typer.Exit(1)
 
 
 def _listing() -> Document:

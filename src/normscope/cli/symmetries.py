@@ -42,6 +42,7 @@ def symmetries(
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="DATA",
             help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
@@ -51,7 +52,9 @@ def symmetries(
     mode: Mode = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which output to look at, by name or number, if the model returns several."),
+        typer.Option(
+            "--output", metavar="NAME", help="Which output to look at, by name or number, if the model returns several."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = SAMPLES,
     seed: Seed = 0,

@@ -37,7 +37,9 @@ def verify(
         list[Path],
         typer.Argument(metavar="FILE...", help="Brackets that bracket.save(path) wrote.", show_default=False),
     ],
-    work: Annotated[float, typer.Option(metavar="N", help="Multiplications that checking one file may take.")] = 1e12,
+    work: Annotated[
+        float, typer.Option("--work", metavar="N", help="Multiplications that checking one file may take.")
+    ] = 1e12,
 ) -> None:
     """Check saved brackets (its help is HELP)."""
     for path in files:

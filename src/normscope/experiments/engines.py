@@ -140,14 +140,21 @@ def on_ray(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
     """Yield the results of jobs on a Ray cluster, as they end: the one that is connected, or one on this machine.
 
     Raises:
-        InputError: Ray is not installed.
+        InputError: Ray is not installed, or its cluster does not answer.
     """
     try:
         import ray
     except ImportError as error:
         raise InputError("engine='ray' needs Ray, which is not installed: pip install 'normscope[ray]'") from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)
+        try:
+            ray.init(log_to_driver=False)
+        except (OSError, RuntimeError, ValueError) as error:
+            place = os.environ.get("RAY_ADDRESS")
+            named = f"the Ray cluster of RAY_ADDRESS={place}" if place else "a Ray cluster on this machine"
+            raise InputError(
+                f"{named} cannot be used ({said(error)}): start it, unset RAY_ADDRESS, or leave out the engine"
+            ) from error
     sent = ray.put(pickle.dumps(work))
 
     @ray.remote(num_cpus=1, max_retries=1)

@@ -49,7 +49,7 @@ class Ledger(Generic[Result]):
         settings: of the jobs; a folder with others is refused.
 
     Raises:
-        InputError: the folder cannot be written, or holds results with other settings.
+        InputError: the folder cannot be read or written, or holds results that are damaged or have other settings.
     """
 
     def __init__(self, kind: type[Result], folder: str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> None:
@@ -62,39 +62,59 @@ class Ledger(Generic[Result]):
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot write into {self.path}: {error.strerror or error}") from error
-        wanted, held = plain(dict(settings)), self.path / SETTINGS
-        if held.exists():
-            found = read_json(held)
-            other = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
-            if other:
-                raise InputError(
-                    f"{self.path} holds results with other settings ({', '.join(other)} differ): name another folder"
-                )
-        else:
-            write_text(held, json.dumps(wanted, indent=1) + "\n")
+        self._compare(plain(dict(settings)))
         self._read(self.path / RUNS)
 
+    def _compare(self, wanted: Mapping[str, Any]) -> None:
+        """Refuse a folder with results of other settings; a new one gets these."""
+        assert self.path is not None
+        held = self.path / SETTINGS
+        if not held.exists():
+            if (self.path / RUNS).exists():
+                raise InputError(f"{self.path} holds results without their {SETTINGS}: name another folder")
+            write_text(held, json.dumps(wanted, indent=1) + "\n")
+            return
+        try:
+            found = read_json(held)
+        except InputError as error:
+            raise InputError(f"{error}: name another folder") from error
+        other = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
+        if other:
+            raise InputError(
+                f"{self.path} holds results with other settings (of {', '.join(other)}): name another folder"
+            )
+
     def add(self, result: Result) -> None:
-        """Keep a result, on disk at once."""
+        """Keep a result, on disk at once.
+
+        Raises:
+            InputError: the folder cannot be written any more.
+        """
         self.done[result.key] = result
         if self.path is None:
             return
         line = json.dumps(result.to_json(), allow_nan=False) + "\n"
-        with (self.path / RUNS).open("a") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with (self.path / RUNS).open("a") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self.path / RUNS}: {error.strerror or error}") from error
 
     def _read(self, path: Path) -> None:
         """Read what is finished; a last line that a kill cut short is cut off."""
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        try:
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         kept = 0
         for number, line in enumerate(lines, start=1):
             try:
                 if not line.endswith(b"\n"):
                     raise ValueError("it has no end")
                 result = self._kind.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
                 if number < len(lines):
                     raise InputError(f"line {number} of {path} is damaged ({said(error)}): remove it") from error
                 os.truncate(path, kept)

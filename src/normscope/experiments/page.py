@@ -37,8 +37,10 @@ def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False,
     if any(one.experiment.stored and not one.full for one in items):
         blocks.append(Text(body=QUICK))
     blocks += [Text(body=f"Note: {note}.") for note in notes]
-    for one in items:
-        blocks += _unfinished(one) if brief else _section(one, folded=len(items) > 1)
+    if brief:
+        blocks += [block for one in items for block in _unfinished(one)]
+    else:
+        blocks += _papers(items, rows) if len(items) > 1 else [block for one in items for block in _section(one)]
     return Document(title=title, blocks=tuple(blocks))
 
 
@@ -54,7 +56,7 @@ def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], 
     if brief:
         blocks += [Text(body=ONE)] if len(rows) > FEW else []
     else:
-        blocks += [block for one in items for block in _section(one, folded=True)]
+        blocks += _papers(items, rows)
     return Document(title="Claims of the papers", blocks=tuple(blocks))
 
 
@@ -97,15 +99,15 @@ def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: 
     """
     columns = [
         Column(title="claim" if brief else "id", kind="name"),
-        *([] if brief else [Column(title="source"), Column(title="where"), Column(title="claim")]),
-        Column(title="verdict", kind="name"),
-        Column(title="evidence"),
+        *([] if brief else [Column(title="where"), Column(title="claim", kind="sentence")]),
+        Column(title="verdict", kind="name" if brief else "text"),
+        Column(title="evidence", kind="sentence"),
         *([Column(title="computed again by", kind="name"), Column(title="from")] if commands else []),
     ]
     body = tuple(
         (
             row.id,
-            *(() if brief else (row.source, row.where, row.claim)),
+            *(() if brief else (f"{row.source}, {row.where}", row.claim)),
             str(row.verdict),
             row.evidence,
             *((row.command, origin_text(row.origin)) if commands else ()),
@@ -122,11 +124,24 @@ def origin_text(origin: object) -> str:
     return ", ".join(named.get(key, held[key]) for key in ("date", "commit", "machine", "torch") if key in held)
 
 
-def _section(one: Reproduction, *, folded: bool) -> list[Block]:
+def _papers(items: Sequence[Reproduction], rows: Sequence[JudgedClaim]) -> list[Block]:
+    """Return the experiments of each paper, folded, under its name and what held of it."""
+    papers: dict[str, list[Reproduction]] = {}
+    for one in items:
+        papers.setdefault(one.name.partition(".")[0], []).append(one)
+    blocks: list[Block] = []
+    for paper, those in papers.items():
+        ids = {claim.id for one in those for claim in one.experiment.claims}
+        blocks.append(Text(heading=paper.capitalize(), body=tally([row for row in rows if row.id in ids])))
+        blocks += [block for one in those for block in _section(one, inner=True)]
+    return blocks
+
+
+def _section(one: Reproduction, *, inner: bool = False) -> list[Block]:
     kind = "with the settings of the paper" if one.full else "with quick settings"
     origin = origin_text(dict(one.origin))
     blocks: list[Block] = [
-        Text(heading=one.experiment.title, body=one.experiment.about, folded=folded),
+        Text(heading=one.experiment.title, body=one.experiment.about, folded=inner, inner=inner),
         Text(body=f"`{one.command}`, {kind}" + (f" ({origin})." if origin else ".")),
         *one.drawn(),
         Table(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from ..core.errors import said
+from ..core.errors import InputError, said
 from ..core.plain import plain, revived
 from ..core.progress import Progress
 from .base import Experiment, Job, Measured, Settings
@@ -18,7 +18,7 @@ from .engines import runner
 from .ledger import Ledger
 from .origin import origin
 from .registry import chosen, registered, source_of
-from .reproduction import Reproduction
+from .reproduction import Reproduction, readable
 from .reproductions import Reproductions
 
 DATA = "data_folder"
@@ -54,8 +54,10 @@ class Finished:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], /) -> Self:
         """Return what `to_json` wrote."""
-        job = Job(data["kind"], data["seed"])
-        return cls(experiment=data["experiment"], job=job, measured=revived(data["measured"]))
+        job, measured = Job(data["kind"], data["seed"]), revived(data["measured"])
+        if not isinstance(measured, dict):
+            raise ValueError("it has no figures")
+        return cls(experiment=data["experiment"], job=job, measured=measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +116,22 @@ def reproduce(
         One `Reproduction` per experiment, in order; prints as tables, and has `.to_html(path)`.
 
     Raises:
-        InputError: there is no such experiment or engine, or the folder holds results with other settings.
+        InputError: there is no such experiment, engine or folder of data, or the folder of results holds others.
     """
     wanted, where = chosen(names), origin()
+    place = {} if data is None else {DATA: os.path.abspath(os.path.expanduser(data))}
+    if data is not None and not os.path.isdir(place[DATA]):
+        raise InputError(f"there is no folder {os.fspath(data)}: data is the one with MNIST and CIFAR-10")
     sources = {source_of(one).name: source_of(one) for one in wanted}
-    root = None if folder is None else Path(folder)
+    root = None if folder is None else Path(folder).absolute()  # processes of a cluster may stand elsewhere
     settings = {name: _settings(one, full) for name, one in sources.items()}
-    ledgers = {name: Ledger(Finished, _inside(root, name), settings[name]) for name in sources}
+    ledgers = {name: _ledger(_inside(root, name), name, settings[name]) for name in sources}
+    kept = {name for name, ledger in ledgers.items() if ledger.done}
     tasks = [Task(name, job) for name, one in sources.items() for job in one.jobs(settings[name])]
     left = [task for task in tasks if task.job.key not in ledgers[task.experiment].done]
     failed: dict[str, dict[str, str]] = {name: {} for name in sources}
     notes: list[str] = []
     if left:
-        place = {} if data is None else {DATA: os.path.abspath(os.path.expanduser(data))}
         work = Measuring(settings={name: {**held, **place} for name, held in settings.items()}, folder=root)
         with Progress("reproducing", total=len(left)) as progress:
             for done in runner(engine, work, workers, notes)(left):
@@ -151,6 +156,10 @@ def reproduce(
                 origin=where,
             )
         )
+    for made in found:
+        source = source_of(made.experiment).name
+        if source in kept:
+            readable(made, str(ledgers[source].path))
     result = Reproductions(items=tuple(found), notes=tuple(notes))
     if root is not None:
         result.save(root)
@@ -160,6 +169,15 @@ def reproduce(
 def _settings(experiment: Experiment, full: bool) -> dict[str, Any]:
     """Return an experiment's settings as a file would have them."""
     return dict(revived(json.loads(json.dumps(plain(dict(experiment.full if full else experiment.quick))))))
+
+
+def _ledger(folder: Path | None, name: str, settings: Settings) -> Ledger[Finished]:
+    """Return what was finished of an experiment; a folder with jobs of another one is refused."""
+    ledger = Ledger(Finished, folder, settings)
+    others = {one.experiment for one in ledger.done.values()} - {name}
+    if others:
+        raise InputError(f"{folder} holds results of {', '.join(sorted(map(str, others)))}: name another folder")
+    return ledger
 
 
 def _inside(root: Path | None, name: str) -> Path | None:

@@ -19,6 +19,8 @@ from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from .registry import registered
 
 SCHEMA_VERSION = 1
+UNREADABLE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What comes of figures that are computed from jobs that are not there or not what they should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class Reproduction(Shown):
         """The figures, and why there are none."""
         try:
             found = self.experiment.figures(self.settings, self.measured)
-        except (KeyError, ValueError, ZeroDivisionError, IndexError, TypeError) as error:
+        except UNREADABLE as error:
             if not self.failed:
                 raise
             first, why = next(iter(self.failed.items()))
@@ -111,7 +113,7 @@ class Reproduction(Shown):
         """Return tables and charts of what was measured; nothing where jobs that they need did not finish."""
         try:
             return self.experiment.draw(self.settings, self.measured) if self.measured else ()
-        except (KeyError, ValueError, IndexError, TypeError):
+        except UNREADABLE:
             if not self.failed:
                 raise
             return ()
@@ -156,15 +158,17 @@ class Reproduction(Shown):
         """
         data = source if isinstance(source, Mapping) else read_json(source)
         known = registered()
-        if (
-            not isinstance(data, Mapping)
-            or data.get("type") != "reproduction"
-            or data.get("schema_version") != SCHEMA_VERSION
-            or data.get("name") not in known
-        ):
-            raise InputError("that holds no reproduction of this version: write one with normscope reproduce --folder")
+        if not isinstance(data, Mapping) or data.get("type") != "reproduction":
+            raise InputError("that holds no reproduction: write one with normscope reproduce --folder")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(
+                f"that reproduction has schema_version {data.get('schema_version')!r} and this program reads "
+                f"{SCHEMA_VERSION}: update Normscope if that is newer, or write it with normscope reproduce --folder"
+            )
+        if not isinstance(data.get("name"), str) or data["name"] not in known:
+            raise InputError(f"that is the reproduction of {data.get('name')!r}, an experiment that is not known here")
         try:
-            return cls(
+            found = cls(
                 experiment=known[data["name"]],
                 full=bool(data["full"]),
                 settings=revived(dict(data["settings"])),
@@ -172,14 +176,34 @@ class Reproduction(Shown):
                 failed=dict(data["failed"]),
                 origin=dict(data["origin"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"that is a damaged reproduction ({said(error)})") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"that is a damaged reproduction ({said(error)}): write it again") from error
+        return readable(found, "that reproduction")
 
     def document(self, *, brief: bool = False) -> Any:
         """Return the report; `brief` for a terminal."""
         from .page import reproduction_document
 
         return reproduction_document((self,), brief=brief)
+
+
+def readable(found: Reproduction, source: str) -> Reproduction:
+    """Return a reproduction whose jobs were read from a file.
+
+    Args:
+        found: what was read.
+        source: where from, for the reason.
+
+    Raises:
+        InputError: its figures and pictures cannot be computed, so that what was read is not what was written.
+    """
+    try:
+        found.claims, found.drawn()
+    except UNREADABLE as error:
+        raise InputError(
+            f"{source} holds damaged jobs of {found.name} ({said(error)}): remove it, and run the experiment again"
+        ) from error
+    return found
 
 
 def command(experiment: Experiment, *, full: bool) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import InputError
 from ..core.files import write_text
 from ..report.document import Chart, Circle, Curves, Table
 from ..report.export import picture, table_csv
@@ -49,7 +50,10 @@ class Reproductions(Shown):
         """
         for one in self.items:
             place = Path(folder) / one.name
-            place.mkdir(parents=True, exist_ok=True)
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot write into {place}: {error.strerror or error}") from error
             one.to_json(place / "result.json")
             write_text(place / "figures.csv", _rows([("figure", "value"), *one.figures.items()]))
             for number, block in enumerate(one.drawn(), 1):

@@ -108,6 +108,8 @@ def generalization(
     Reference: Than 2025, section 5.2; the sources of each row stand in `row.source`.
     """
     check_numbers(radius=radius, max_seconds=max_seconds, seed=seed)
+    if radius == 0:
+        raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
     bounded = _bounded(loss)
     plan = Plan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
     if partition not in KINDS:

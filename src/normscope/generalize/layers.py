@@ -128,18 +128,18 @@ def read_network(
         chain=condition(
             "the network is a chain of weight layers with 1-Lipschitz activations between them",
             formula.holds and left is None,
-            f"`{left.path}` normalizes by what it sees{why}" if left is not None else formula.reason or "read off the "
+            f"{_named(left)} normalizes by what it sees{why}" if left is not None else formula.reason or "read off the "
             "graph, BatchNorms folded",
         ),
         homogeneous=condition(
             "what stands between weight layers lets positive factors through (ReLU, leaky ReLU, pooling)",
             odd is None,
-            "read off the graph" if odd is None else f"`{odd.path}` is {odd.operator}",
+            "read off the graph" if odd is None else f"{_named(odd)} does not",
         ),
         entrywise=condition(
             "activations act on single entries",
             pool is None,
-            "read off the graph" if pool is None else f"`{pool.path}` pools",
+            "read off the graph" if pool is None else f"{_named(pool)} pools",
         ),
         alone=alone(graph.per_sample),
         matrices=condition(
@@ -185,6 +185,12 @@ def _parameters(node: Node) -> int:
     """Return how many numbers of its own a node takes: weights, biases, and any constant of floats."""
     own = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
     return sum(tensor.numel() for tensor in own if tensor.is_floating_point())
+
+
+def _named(node: Node) -> str:
+    """Return what a condition calls an operation: its layer, or that it stands outside of every named one."""
+    where = f"`{node.path}` (`{node.operator}`)"
+    return where if node.path else f"the operation `{node.operator}` outside of every named layer"
 
 
 def _norms(work: Work, node: Node, biased: bool, last: bool) -> WeightNorms:
@@ -250,7 +256,7 @@ def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
                 Units(count=math.prod(node.shape), bends=BENDS[node.operator], weights=total, degree=max(degree, 1))
             )
         elif not _is_fixed_linear(node):
-            return (), f"`{node.path}` ({node.operator}) is none of these"
+            return (), f"{_named(node)} is none of these"
         elif own := _parameters(node):  # a constant that is added or set beside may have been learned
             sizes[node.name] = own
             weights, degree = weights | {node.name}, max(degree, 1)

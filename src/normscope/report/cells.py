@@ -37,7 +37,7 @@ def format_cell(value: Cell, kind: Kind) -> str:
             return f"{value + 0.0:.4g}"
         case "count":
             return f"{value:,}"
-        case "text" | "name":
+        case "text" | "sentence" | "name":
             return str(value)
 
 

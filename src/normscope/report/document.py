@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 from ..core.plain import plain
 
-Kind = Literal["text", "name", "count", "number", "log10", "percent", "seconds"]
-"""What a column holds; the renderers format by it, so that cells stay plain values. A name is text never broken."""
+Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
+"""What a column holds; the renderers format by it, so that cells stay plain values.
+
+A name is text never broken. Sentences have room on a page, and their table is one block a row on a narrow one.
+"""
 
 Cell = str | int | float | None
 """One value of a table; `None` means not measured."""
@@ -58,6 +61,7 @@ class Text:
         heading: of the part that begins here.
         term: what papers call that which the heading names in plain words.
         folded: the part shows its heading alone until the reader opens it.
+        inner: the part belongs to the one before it, which alone stands in the contents of a page.
         lead: the paragraph is what the reader shall see first.
     """
 
@@ -65,6 +69,7 @@ class Text:
     heading: str = ""
     term: str = ""
     folded: bool = False
+    inner: bool = False
     lead: bool = False
 
 

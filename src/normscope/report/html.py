@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.markup import escaped, visible
@@ -45,6 +45,7 @@ class Section:
     blocks: tuple[Block, ...]
     term: str = ""
     folded: bool = False
+    parts: tuple[Section, ...] = ()
 
 
 def to_html(document: Document) -> str:
@@ -112,7 +113,10 @@ def live_page(title: str) -> tuple[str, str]:
 
 
 def sections(document: Document) -> tuple[Section, ...]:
-    """Return the blocks of a document by heading; where no text has one, tables and charts head their own sections."""
+    """Return the blocks of a document by heading; where no text has one, tables and charts head their own sections.
+
+    An inner part is one of the parts of the section before it.
+    """
     headed = any(isinstance(block, Text) and block.heading for block in document.blocks)
     parts: list[tuple[str, list[Block]]] = []
     for block in document.blocks:
@@ -123,7 +127,14 @@ def sections(document: Document) -> tuple[Section, ...]:
         if heading or not parts:
             parts.append((heading, []))
         parts[-1][1].append(block)
-    return tuple(_section(index, heading, blocks) for index, (heading, blocks) in enumerate(parts, 1))
+    found: list[Section] = []
+    for index, (heading, blocks) in enumerate(parts, 1):
+        part = _section(index, heading, blocks)
+        if found and isinstance(blocks[0], Text) and blocks[0].inner:
+            found[-1] = replace(found[-1], parts=(*found[-1].parts, part))
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def _section(index: int, heading: str, blocks: list[Block]) -> Section:
@@ -156,7 +167,7 @@ def sort_value(value: Cell) -> str:
 
 def is_number(kind: Kind) -> bool:
     """Return whether a column of this kind holds numbers."""
-    return kind not in ("text", "name")
+    return kind not in ("text", "sentence", "name")
 
 
 @functools.cache

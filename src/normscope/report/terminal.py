@@ -185,7 +185,7 @@ def _part(table: Table, chosen: list[int]) -> Table:
 def _width(table: Table, index: int, width: int) -> int:
     column = table.columns[index]
     longest = max((len(line) for row in table.rows for line in _lines(row[index], column, width)), default=0)
-    if column.kind == "text":
+    if column.kind in ("text", "sentence"):
         longest = min(longest, TEXT_WIDTH)
     return max(longest, *map(len, visible(column.title).split(" ")))
 
@@ -214,8 +214,8 @@ def _rich_table(table: Table, width: int) -> rich.table.Table:
     shown.title_justify, shown.title_style = "left", "bold"
     for index, column in enumerate(table.columns):
         # Only text wraps: half a number is a wrong number, half a name another name.
-        side: Literal["left", "right"] = "left" if column.kind in ("text", "name") else "right"
-        wraps = column.kind == "text"
+        side: Literal["left", "right"] = "left" if column.kind in ("text", "sentence", "name") else "right"
+        wraps = column.kind in ("text", "sentence")
         heading = _heading(visible(column.title), _width(table, index, width))
         shown.add_column(RichText(heading), justify=side, no_wrap=not wraps, overflow="fold", vertical="top")
     for row in table.rows:

@@ -56,6 +56,8 @@ class Loss:
             1.414214
         """
         value = self.constant(outputs) / math.sqrt(rows)
+        if not value >= 0.0:
+            raise InputError(f"the loss {self.name} has the constant {value:g}: a Lipschitz constant is at least 0")
         if value == math.inf:
             return Upper.infinite(self.reason or f"the loss {self.name} has no finite constant")
         if value == 0.0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from ...core.plain import plain, revived
 from .recipes import Recipe
@@ -56,7 +56,20 @@ class Member:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Member:
-        """Return the member that `to_json` wrote."""
+        """Return the member that `to_json` wrote.
+
+        Raises:
+            ValueError: a field is not what it can be.
+        """
         given = {item.name: revived(data[item.name]) for item in fields(cls) if item.name in data}
         given["recipe"] = Recipe(**data["recipe"])
-        return cls(**{**given, "notes": tuple(given.get("notes", ()))})
+        found = cls(**{**given, "notes": tuple(given.get("notes", ()))})
+        if any(isinstance(value, str) != (name == "normalizer") for name, value in asdict(found.recipe).items()):
+            raise ValueError("its recipe is none")
+        if found.status not in get_args(Status):
+            raise ValueError(f"its status is {found.status!r}")
+        if not all(error is None or 0.0 <= error <= 1.0 for error in (found.train_error, found.test_error)):
+            raise ValueError("an error is no share of the samples")
+        if not all(value is None or isinstance(value, int | float) for value in found.measures.values()):
+            raise ValueError("a measure is no number")
+        return found

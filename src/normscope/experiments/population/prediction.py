@@ -115,9 +115,13 @@ class Prediction(Shown):
             InputError: there is no prediction of this version.
         """
         data = source if isinstance(source, Mapping) else read_json(source)
-        kind = (data.get("type"), data.get("schema_version")) if isinstance(data, Mapping) else None
-        if kind != ("prediction", SCHEMA_VERSION):
-            raise InputError("that holds no prediction of this version: write one with prediction.to_json(path)")
+        if not isinstance(data, Mapping) or data.get("type") != "prediction":
+            raise InputError("that holds no prediction: write one with normscope predict --json FILE")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(
+                f"that prediction has schema_version {data.get('schema_version')!r} and this program reads "
+                f"{SCHEMA_VERSION}: update Normscope if that is newer, or write it with normscope predict --json FILE"
+            )
         try:
             members = [Member.from_json(member) for member in data["members"]]
             return cls.of(data["name"], members, data["settings"], notes=data["notes"], seed=data["seed"])
