@@ -416,5 +416,5 @@ def test_the_front_door_names_what_the_command_line_has():
 
 def test_work_that_another_process_cannot_load_is_said_to_be_so(monkeypatch):
     monkeypatch.setattr(engines, "_work", None)
-    engines._begin(b"no pickle")
+    engines._begin(b"no pickle", multiprocessing.Event())
     assert "cannot be loaded in another process" in engines._do("any job").reason

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -75,7 +76,8 @@ def processes(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Ite
 
 def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch in mid-step
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work),)) as pool:
+    given_up = context.Event()
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work), given_up)) as pool:
         try:
             with _without_script():  # processes start while jobs are handed in
                 running: dict[Future[Any], Job] = {pool.submit(_do, job): job for job in jobs}
@@ -84,6 +86,9 @@ def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Itera
                     job = running.pop(future)
                     done = future.result()
                     yield job, work.failed(job, done.reason) if isinstance(done, _NotLoaded) else done
+        except BaseException:  # interrupted, or nobody asks for more: what runs now may take hours
+            given_up.set()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -114,9 +119,10 @@ _work: Any = _NotLoaded("nothing was sent")
 """Of this process, if it is one of a pool; or why it has none."""
 
 
-def _begin(sent: bytes) -> None:
+def _begin(sent: bytes, given_up: Event) -> None:
     global _work
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_when, args=(given_up,), daemon=True).start()
     torch.set_num_threads(1)  # the processes share the cores
     try:
         _work = pickle.loads(sent)
@@ -130,6 +136,12 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def _end_when(given_up: Event) -> None:
+    """End this process, in the midst of a job too, when the jobs are given up."""
+    given_up.wait()
+    os._exit(1)
 
 
 def _do(job: Any) -> Any:
