@@ -60,7 +60,9 @@ def main() -> int:
         return 0
     stored = read(options.file)
     found = read(options.against) if options.against else computed(options.only, times=options.times)
-    stored["cases"] = {name: case for name, case in stored["cases"].items() if options.only in name}
+    for side in (stored, found):
+        for part in ("cases", "skipped"):
+            side[part] = {name: one for name, one in side[part].items() if options.only in name}
     return report(stored, found)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from golden_networks import BUILD, SHARED, Case, demo, digits, family, small, stored_weights, trained
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
 
@@ -66,6 +70,22 @@ def saved(case: Case) -> Any:
         command = [sys.executable, "-m", "normscope", "verify", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=_environment(), check=False)
         return {"exit": done.returncode, "lines": [line.replace(folder, "") for line in done.stdout.splitlines()]}
+
+
+@contextlib.contextmanager
+def steady_clock() -> Iterator[None]:
+    """Let one second pass at each step of an optimizer and none elsewhere.
+
+    A watcher spends a share of the run's time, so that the clock decides when alarms are looked for.
+    """
+    now = itertools.count(1.0)
+    held = [0.0]
+    hook = register_optimizer_step_post_hook(lambda *_: held.__setitem__(0, next(now)))
+    try:
+        with mock.patch("time.perf_counter", lambda: held[0]), mock.patch("time.monotonic", lambda: held[0]):
+            yield
+    finally:
+        hook.remove()
 
 
 def page(result: Any) -> list[str]:
@@ -157,7 +177,7 @@ MORE: dict[str, dict[str, Call]] = {
 }
 FEWER: dict[str, tuple[str, ...]] = {
     "convolutions": ("flow", "smoothness"),
-    "residual": ("flow", "smoothness", "margins"),
+    "residual": ("flow", "smoothness", "margins", "radius"),
     "lstm": ("lipschitz ball", "lipschitz domain"),
     "circular": ("lipschitz data", "check"),
 }
@@ -171,7 +191,7 @@ LARGER: dict[str, Call] = {
 }
 """What is computed for real architectures; ladders search from below, which takes seconds."""
 FAMILIES = {
-    "resnet_basic": ("ladder", "check"),
+    "resnet_basic": ("margins", "check"),
     "convnext": ("margins", "check"),
     "regnet_y": ("margins", "check"),
     "efficientnet": ("margins", "check"),
@@ -180,12 +200,12 @@ FAMILIES = {
     "bert_padded": ("ladder", "check"),
     "t5_encoder": ("point", "check"),
     "gpt2": ("ladder", "check"),
-    "llama": ("point", "check"),
-    "torch_encoder_pre_gelu": ("ladder", "check"),
+    "llama": ("check",),
+    "torch_encoder_pre_gelu": ("point", "check"),
 }
 """Of tests/real_models: one of each kind of operators."""
 TRAINED = {
-    "mlp10_bn_cifar10": ("margins", "check"),
+    "mlp10_bn_cifar10": ("point", "check"),
     "resnet18_cifar10": ("check",),
     "vit_cifar10": ("check",),
     "gpt_text": ("check",),
@@ -209,10 +229,11 @@ def chosen() -> Any:
 
     inputs = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
     classes = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long()
-    choice = ns.choose(
-        build, (inputs, classes), normalizers=("none", "batch", "layer"), batch_sizes=(4, 32), learning_rates=(0.1,),
-        seeds=1, steps=20, workers=0, name="model",
-    )  # fmt: skip
+    with steady_clock():
+        choice = ns.choose(
+            build, (inputs, classes), normalizers=("none", "batch", "layer"), batch_sizes=(4, 32), learning_rates=(0.1,),
+            seeds=1, steps=20, workers=0, name="model",
+        )  # fmt: skip
     return {"choice": choice, "recommendation": str(choice.recommendation), "printed": page(choice)}
 
 
@@ -289,7 +310,7 @@ def logged(
     after: Callable[[int], None] = lambda step: None,
 ) -> Any:
     """Train under `ns.watch` and return what the log says."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, steady_clock():
         place = Path(folder) / "run"
         with ns.watch(model, optimizer, every=every, tier=tier, log=place, panel=False) as run:
             for step in range(steps):
