@@ -124,7 +124,7 @@ def flat(value: Any, name: str = "") -> dict[str, Leaf]:
     found: dict[str, Leaf] = {}
     for key, one in pairs:
         found.update(flat(one, f"{name} / {key}" if name else str(key)))
-    return found or {name: "empty"}
+    return found or ({name: "empty"} if name else {})
 
 
 def apart(name: str, old: Leaf, new: Leaf) -> float:
