@@ -306,3 +306,19 @@ def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
     ends = {path.name: path.points[-1][1] for path in circle.paths}
     assert ends["flow"] == pytest.approx(1.0, abs=1e-3)
     assert ends["descent"] > 1.0 + 1e-4
+
+
+def test_one_of_several_outputs_is_taken_by_its_name():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            hidden = self.inner(x)
+            return {"logits": 2.0 * hidden, "hidden": hidden}
+
+    model, x, y = Two(), torch.randn(5, 2), torch.zeros(5, dtype=torch.long)
+    found = ns.margins(model, (x, y), output="logits")
+    logits = model(x)["logits"].detach().double()
+    assert found.margin == pytest.approx((logits[:, 0] - logits[:, 1]).tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..core.errors import InputError, NormscopeError, said
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
-from ..graph.call import run, select
+from ..graph.call import run
 from ..report.document import Block, Chart, Column, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
 from ..theory.losses import margins as logit_margins
@@ -198,7 +198,7 @@ def margins(
     kept = kept_batches(model, loader, batches, own_loss=False)
     with untouched(model, mode), torch.no_grad(), Progress("margins", len(kept)) as progress:
         for batch in kept:
-            logits = select(run(model, batch.call), output).double()
+            logits = run(model, replace(batch.call, output=output)).double()
             if logits.ndim != 2 or logits.shape[1] < 2:
                 raise InputError(f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more")
             classes = logits.shape[1]
