@@ -13,8 +13,8 @@ from .reproduction import JudgedClaim, Reproduction
 ABOUT = (
     "Every verdict is computed: the program compares the figures of its own run with what the claim says, and other "
     "figures would give another verdict. `holds with correction` means that the statement is true once a condition or "
-    "a constant that it lacks is added; `depends on convention` that it is true for one reading of its words, or for "
-    "some of the networks and ways to train that were tried, and false for others."
+    "a constant that it lacks is added, or for most of what was tried; `depends on convention` that it is true for one "
+    "reading of its words (which norm, which kind of weight decay, which mode) and false for another."
 )
 FEW = 3
 """Claims that a terminal shows in whole sentences instead of a table."""
