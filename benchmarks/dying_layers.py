@@ -28,7 +28,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.provenance import provenance
-from normscope.diagnosis.result import Audit, Row
+from normscope.diagnosis.audit_result import Audit, Row
 from normscope.experiments.data import Split, digits
 from normscope.experiments.models import ResidualBlock, residual_mlp
 from normscope.experiments.train import accuracy, train

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from normscope.core.bracket import Bracket
-from normscope.linalg.layers import spectral_norm
+from normscope.linalg.layer_norms import spectral_norm
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -45,9 +45,9 @@ import scipy.sparse
 import torch
 from torch import nn
 
+from normscope.bounds.captured import Captured
+from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import certify, optimise
-from normscope.bounds.ellipsoids.plan import Plan, plan
-from normscope.bounds.work import Work
 
 RANDOM = [(16, 32, 32, 4), (32, 64, 64, 10), (64, 100, 100, 100, 10)]
 """Sizes of the random networks; entries are Gaussian with variance 1/fan-in."""
@@ -174,7 +174,7 @@ def network(weights: Weights) -> nn.Sequential:
     return nn.Sequential(*layers[:-1]).eval()
 
 
-def proved(steps: Plan, solved: Solved) -> float:
+def proved(steps: EllipsoidPlan, solved: Solved) -> float:
     """Return the bound that a solver's multipliers prove, NaN if they prove none: sigma = T/(2 rho)."""
     rho = float(solved.variables[0])
     if not rho > 0:
@@ -196,7 +196,7 @@ def median(function: Callable[[], Any], repeats: int = REPEATS) -> tuple[Any, fl
     return result, statistics.median(seconds)
 
 
-def curve(steps: Plan) -> list[tuple[float, float]]:
+def curve(steps: EllipsoidPlan) -> list[tuple[float, float]]:
     """Return (bound, seconds) for growing numbers of steps; the last is that of a search that stops by itself."""
     end, seconds = median(lambda: optimise(steps))
     assert end is not None
@@ -223,11 +223,11 @@ def times(theirs: float, ours: float) -> str:
 def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers: list[str]) -> None:
     """Measure one network and print its rows."""
     model, batch = network(weights), torch.zeros(1, weights[0].shape[1], dtype=torch.float64)
-    work = Work(model, batch)
+    work = Captured(model, batch)
     rungs = work.rungs()
     steps = plan(work.segments, work.values)
     assert steps is not None
-    _, all_in = median(lambda: Work(model, batch).rungs("tight"), 3)
+    _, all_in = median(lambda: Captured(model, batch).rungs("tight"), 3)
     _, planning = median(lambda: plan(work.segments, work.values))
     points = curve(steps)
     rows: list[tuple[str, list[Solved] | str]] = []
@@ -288,7 +288,9 @@ def main() -> None:
     solvers = [solver for solver in arguments.solvers if solver in cvxpy.installed_solvers()]
     threads = arguments.threads or "default"
     print(f"cvxpy {cvxpy.__version__}, {', '.join(solvers)}; threads: {threads} (torch: {torch.get_num_threads()})")
-    Work(network([np.ones((2, 2)), np.ones((1, 2))]), torch.zeros(1, 2, dtype=torch.float64)).rungs("tight")  # warm-up
+    Captured(network([np.ones((2, 2)), np.ones((1, 2))]), torch.zeros(1, 2, dtype=torch.float64)).rungs(
+        "tight"
+    )  # warm-up
     for name, weights in networks(arguments.folder).items():
         if arguments.only in name:
             compare(name, weights, arguments, solvers)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from normscope.experiments.data import mnist
 from normscope.generalize.bound import alone
-from normscope.generalize.stochastic import Search, pac_bayes_row
-from normscope.generalize.stream import Piece
+from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
+from normscope.generalize.stream import SampleBatch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "docs" / "results" / "pac_bayes_mnist"
@@ -102,13 +102,15 @@ def main() -> None:
     def read_again():  # type: ignore[no-untyped-def]
         order = torch.randperm(len(x), generator=shuffled).to(x.device)
         for rows in order.split(5000):
-            yield Piece(x[rows], y[rows])
+            yield SampleBatch(x[rows], y[rows])
 
     began = time.monotonic()
     found, figures = pac_bayes_row(
         model,
         read_again,
-        search=Search(steps=given.steps, draws=given.draws, rates=tuple(given.rates), prior=start, batch=given.batch),
+        search=PosteriorSearch(
+            steps=given.steps, draws=given.draws, rates=tuple(given.rates), prior=start, batch=given.batch
+        ),
         samples=len(x),
         classes=2,
         delta=given.delta,

@@ -20,13 +20,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from normscope.core.plain import plain, revived
+from normscope.core.json_values import plain, revived
 from normscope.experiments.base import Job
 from normscope.experiments.origin import origin
 from normscope.experiments.registry import registered
-from normscope.experiments.reproducing import DATA, Measuring, Task, job_folder
+from normscope.experiments.reproducing import DATA, ExperimentTask, Measuring, job_folder
 from normscope.experiments.reproduction import Reproduction
-from normscope.experiments.than.training import CURVES as WRITTEN
+from normscope.experiments.than.watched_training import CURVES as WRITTEN
 
 EXPERIMENTS = ("than.figure1", "than.figure3")
 POLL = 0.5
@@ -37,16 +37,16 @@ def settings(name: str, changes: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(registered()[name].full))) | changes
 
 
-def tasks(names: Sequence[str], changes: dict[str, Any]) -> list[Task]:
-    return [Task(name, job) for name in names for job in registered()[name].jobs(settings(name, changes))]
+def tasks(names: Sequence[str], changes: dict[str, Any]) -> list[ExperimentTask]:
+    return [ExperimentTask(name, job) for name in names for job in registered()[name].jobs(settings(name, changes))]
 
 
-def measured(folder: Path, task: Task) -> dict[str, Any] | None:
+def measured(folder: Path, task: ExperimentTask) -> dict[str, Any] | None:
     path = job_folder(folder, task) / WRITTEN
     return revived(json.loads(path.read_text())) if path.exists() else None
 
 
-def do(task: Task, changes: dict[str, Any], data: str, folder: Path) -> None:
+def do(task: ExperimentTask, changes: dict[str, Any], data: str, folder: Path) -> None:
     """Do one job in a process of its own; what it leaves is on disk."""
     work = Measuring(settings={task.experiment: settings(task.experiment, changes) | {DATA: data}}, folder=folder)
     done = work.do(task)
@@ -54,13 +54,13 @@ def do(task: Task, changes: dict[str, Any], data: str, folder: Path) -> None:
         print(f"{task.experiment} {task.job.key} failed: {done.reason}", flush=True)
 
 
-def run(left: list[Task], arguments: argparse.Namespace, changes: dict[str, Any]) -> None:
+def run(left: list[ExperimentTask], arguments: argparse.Namespace, changes: dict[str, Any]) -> None:
     """Do jobs in two lanes until all are done or the time is up."""
     context = multiprocessing.get_context("spawn")
     began, limit = time.monotonic(), 60.0 * arguments.minutes
     lanes = {"light": arguments.light, "heavy": arguments.heavy}
     waiting = {"light": [t for t in left if _light(t)], "heavy": [t for t in left if not _light(t)]}
-    running: dict[Task, BaseProcess] = {}
+    running: dict[ExperimentTask, BaseProcess] = {}
     said = began
     while (running or any(waiting.values())) and time.monotonic() - began < limit:
         for task, process in list(running.items()):
@@ -111,15 +111,15 @@ def judge(names: Sequence[str], path: Path, out: Path, changes: dict[str, Any]) 
             print(f"{name}: " + ", ".join(f"{job.kind} {one['done']} epochs" for job, one in found.items()))
 
 
-def _light(task: Task) -> bool:
+def _light(task: ExperimentTask) -> bool:
     return task.job.kind.startswith("relu")
 
 
-def _lane(task: Task) -> str:
+def _lane(task: ExperimentTask) -> str:
     return "light" if _light(task) else "heavy"
 
 
-def _epochs(folder: Path, task: Task) -> int:
+def _epochs(folder: Path, task: ExperimentTask) -> int:
     held = measured(folder, task)
     return 0 if held is None else held["done"]
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch.export import exported_program
 
-from normscope.graph import export
+from normscope.graph import capturing
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
@@ -45,24 +45,24 @@ def _short_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Searches from below are short but in slow tests: what a longer one finds is tested where it is its own."""
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 100)
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr("normscope.bounds.work.ATTACK_STEPS", 150)
+        monkeypatch.setattr("normscope.bounds.captured.ATTACK_STEPS", 150)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _exports_take_half_the_time() -> Iterator[None]:
     """The same graphs (tests/graph/test_quickly.py), without what torch does anew for each of thousands of exports."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "_export", lambda *args: _quickly(*args))
+        patch.setattr(capturing, "_export", lambda *args: _quickly(*args))
         yield
 
 
 @pytest.fixture
 def plain_exports() -> Callable[..., Any]:
-    """What `normscope.graph.export._export` is outside of the tests."""
+    """What `normscope.graph.capturing._export` is outside of the tests."""
     return SLOWLY
 
 
-SLOWLY = export._export
+SLOWLY = capturing._export
 
 
 def _quickly(*args: Any) -> Any:

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import work
+from normscope.bounds import captured
 from normscope.bounds.certificate import _log_norm
 from normscope.core import budget as module
 from normscope.core import cost
 from normscope.core.budget import Budget, OutOfTimeError, attempt, check_time, in_time
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import auditing
-from normscope.graph import export
-from normscope.graph.export import capture, capture_within, expected_seconds
+from normscope.graph import capturing
+from normscope.graph.capturing import capture, capture_within, expected_seconds
 from normscope.graph.ir import Graph
-from normscope.linalg import norms
-from normscope.linalg.convolution import Convolution
+from normscope.linalg import operator_norms
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
 from normscope.linalg.writing import write_out
@@ -109,11 +109,11 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
             held[key] = capture(model, batch, **options)
         return held[key]
 
-    export.warmed(1.0)
-    monkeypatch.setattr(work, "ATTACK_STEPS", 12)
-    monkeypatch.setattr(work, "TINY", 0)
-    monkeypatch.setattr(work, "TINY_PASS", 0.0)
-    monkeypatch.setattr(work, "capture", once)
+    capturing.warmed(1.0)
+    monkeypatch.setattr(captured, "ATTACK_STEPS", 12)
+    monkeypatch.setattr(captured, "TINY", 0)
+    monkeypatch.setattr(captured, "TINY_PASS", 0.0)
+    monkeypatch.setattr(captured, "capture", once)
     monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
@@ -355,16 +355,16 @@ class TestMaps:
         ],
     )
     def test_wherever_a_norm_is_left_its_bound_holds(self, build: Callable[[], LinearMap]) -> None:
-        exact = norms.bracket(build())
+        exact = operator_norms.bracket(build())
         with clocked() as clock:
-            norms.bracket(build(), budget=Budget(max_seconds=1.0))
+            operator_norms.bracket(build(), budget=Budget(max_seconds=1.0))
         for left in range(1, clock.looks):
             with clocked(left):
                 linear = build()
-                cut = norms.bracket(linear, budget=Budget(max_seconds=1.0, what=norms.BOUNDING))
+                cut = operator_norms.bracket(linear, budget=Budget(max_seconds=1.0, what=operator_norms.BOUNDING))
             assert cut.log10_upper >= exact.log10_lower - 1e-12
             assert cut.log10_lower <= exact.log10_upper + 1e-12
-            assert not norms.remembered(linear, 1e-3) or cut.gap <= 1e-3
+            assert not operator_norms.remembered(linear, 1e-3) or cut.gap <= 1e-3
 
     def test_a_norm_that_would_take_too_long_is_not_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
         linear = Matrix(drawn(60, 60))
@@ -372,14 +372,14 @@ class TestMaps:
         meter = cost.Meter(Budget())
         with clocked(), meter.part("norms"):
             budget = Budget(max_seconds=1.0)
-            cheap = norms.upper(linear, budget=budget)
+            cheap = operator_norms.upper(linear, budget=budget)
         assert (cheap.method, budget.cut) == ("row and column sums", True)
         assert meter.cost().products == {}
-        assert cheap.log10 >= norms.upper(linear).log10
+        assert cheap.log10 >= operator_norms.upper(linear).log10
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(work, "TINY", 4096)
-        monkeypatch.setattr(work, "TINY_PASS", 1e5)
+        monkeypatch.setattr(captured, "TINY", 4096)
+        monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)
         assert cut["product"].log10_upper == whole["product"].log10_upper
@@ -410,21 +410,21 @@ class TestTraces:
         with clocked():
             audit = ns.audit(model, batch, max_seconds=10.0)  # three quarters of ten seconds are not enough
         assert not begun
-        assert (export.NO_TIME in dict(audit.skipped).values(), audit.lipschitz) == (True, None)
+        assert (capturing.NO_TIME in dict(audit.skipped).values(), audit.lipschitz) == (True, None)
         assert [row.path for row in audit.layers] == ["0", "2", "4"]
         assert all(row.norm is not None for row in audit.layers)
         assert audit.signal is not None
 
     def test_the_second_trace_is_not_begun_where_the_first_took_too_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kinds: list[bool] = []
-        real = export._traced
+        real = capturing._traced
 
         def traced(*given: Any) -> Any:
             kinds.append(given[-1])
             module.time.left = 0  # it takes very long
             return real(*given)
 
-        monkeypatch.setattr(export, "_traced", traced)
+        monkeypatch.setattr(capturing, "_traced", traced)
         model, batch = made("chain")
         with clocked(), pytest.raises(CaptureError, match="max_seconds leaves no time to trace"):
             capture_within(Budget(max_seconds=10.0), model, batch)

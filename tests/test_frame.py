@@ -12,7 +12,7 @@ import torch
 
 import normscope as ns
 from normscope.core import budget
-from normscope.graph import export
+from normscope.graph import capturing
 
 LATE = (
     "rich", "typer", "jinja2", "sklearn", "pandas", "transformers", "matplotlib", "scipy", "sympy", "networkx",
@@ -94,7 +94,7 @@ def test_torch_export_has_loaded_before_the_clock_of_a_limit_starts(monkeypatch,
     def started():
         raise _ClockRead
 
-    monkeypatch.setattr(export, "_warm_up", lambda: warmed.append(1))
+    monkeypatch.setattr(capturing, "_warm_up", lambda: warmed.append(1))
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=started))
     with pytest.raises(_ClockRead):
         measure(torch.nn.Linear(2, 3).eval(), torch.ones(2, 2), max_seconds=limit)

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import attack, work
+from normscope.bounds import captured, global_attack
 from normscope.bounds.exact import patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import auditing
-from normscope.diagnosis.weights import audit_weights
+from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
 READS_A_CLOCK = re.compile(r"\b(monotonic|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b")
@@ -93,7 +93,7 @@ PAIRS = [
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps, so that the tests are quick: the count does not matter here."""
-    monkeypatch.setattr(work, "ATTACK_STEPS", 60)
+    monkeypatch.setattr(captured, "ATTACK_STEPS", 60)
     monkeypatch.setattr(patterns, "STEPS", 4000)
     monkeypatch.setattr(patterns, "SAMPLES", 32)
 
@@ -243,14 +243,14 @@ class TestCutShort:
         assert "the search for the norm of a layer was cut short by max_seconds" in norm.advice
 
     def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spent, real = [], attack.lower_bound
+        spent, real = [], global_attack.lower_bound
 
         def watched(*args: Any, budget: Budget, **options: Any) -> Any:
             found = real(*args, budget=budget, **options)
             spent.append((budget.spent, budget.steps))
             return found
 
-        monkeypatch.setattr(work, "lower_bound", watched)
+        monkeypatch.setattr(captured, "lower_bound", watched)
         cut = []
         for seconds in range(60, 160, 20):  # how often the clock is read before the search is not what is tested
             with clock(jumping(1.0)):
@@ -322,7 +322,7 @@ def test_no_other_file_reads_a_clock() -> None:
     ],
 )
 def test_a_file_that_reads_a_clock_is_found(text: str) -> None:
-    assert offences({"bounds/attack.py": text, "monitor/tap.py": text}) == ["bounds/attack.py"]
+    assert offences({"bounds/global_attack.py": text, "monitor/function_mode.py": text}) == ["bounds/global_attack.py"]
 
 
 def in_a_hurry(patch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
         torch.ones(64, 64) @ torch.ones(64, 64)
         return max(2, min(600, int(1e-3 / max(time.perf_counter() - began, 1e-6))))
 
-    patch.setattr(work, "passes", measured)
+    patch.setattr(captured, "passes", measured)
 
 
 @pytest.mark.one_in(2)
@@ -390,7 +390,7 @@ def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPa
 def test_nothing_is_infinite_for_want_of_steps() -> None:
     """The upper sides do not hang on the searches: with hardly any step they are finite still."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(work, "ATTACK_STEPS", 1)
+        patch.setattr(captured, "ATTACK_STEPS", 1)
         patch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 1)
         patch.setattr("normscope.bounds.ellipsoids.optimised.FEWEST", 1)
         for name in MODELS:

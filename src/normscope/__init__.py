@@ -10,20 +10,20 @@ from .bounds.lipschitz import lipschitz
 from .bounds.radius.radii import Radii
 from .bounds.radius.radius import certified_radius
 from .bounds.weights.sensitivity import WeightSensitivity
-from .bounds.weights.weights import weight_sensitivity
+from .bounds.weights.weight_constants import weight_sensitivity
 from .choosing.choice import Choice
 from .choosing.choose import choose
 from .core.bracket import Bracket, Evidence, Scope
 from .core.errors import NormscopeError
 from .core.finding import Finding, Severity
 from .core.version import __version__
+from .diagnosis.audit_result import Audit
 from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
-from .diagnosis.result import Audit
 from .experiments.claims import Claims, claims
 from .generalize.bounding import generalization
-from .generalize.result import Generalization
+from .generalize.generalization_table import Generalization
 from .geometry.flatness import Flatness, flatness
 from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
@@ -32,9 +32,9 @@ from .geometry.smoothness import Smoothness, smoothness
 from .geometry.spectrum import Spectrum
 from .geometry.symmetries import symmetries
 from .geometry.symmetry import Symmetries
-from .graph.export import capture
+from .graph.capturing import capture
 from .graph.ir import Graph
-from .linalg.layers import spectral_norm
+from .linalg.layer_norms import spectral_norm
 from .monitor.run import Run
 from .monitor.watching import watch
 from .networks.changes import Twin

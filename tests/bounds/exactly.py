@@ -6,19 +6,19 @@ import mpmath
 from mpmath import mp
 from torch import Tensor
 
+from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 from normscope.bounds.ellipsoids.optimised import Certified
-from normscope.bounds.ellipsoids.plan import Plan, Step, Turn
 
 DIGITS = 60
 
 
-def proves(plan: Plan, found: Certified, row: Tensor | None = None) -> float:
+def proves(plan: EllipsoidPlan, found: Certified, row: Tensor | None = None) -> float:
     """Return log10 of what the multipliers prove of a plan, its maps taken as written: of one row, or of all."""
     with mp.workdps(DIGITS):
         top = max(plan.start.values())
         q = mp.mpf(10) ** (2 * mp.mpf(top)) * mp.eye(_inputs(plan))
         for operation in plan.operations:
-            if isinstance(operation, Turn):
+            if isinstance(operation, StateChange):
                 q = _image(q, _matrix(operation.matrix))
             else:
                 q = _through(q, operation, _vector(found.sigma[operation.name]))
@@ -28,9 +28,9 @@ def proves(plan: Plan, found: Certified, row: Tensor | None = None) -> float:
         return float(mpmath.log10(largest) / 2) if largest > 0 else -float("inf")
 
 
-def _inputs(plan: Plan) -> int:
+def _inputs(plan: EllipsoidPlan) -> int:
     first = plan.operations[0] if plan.operations else None
-    return int((first.matrix if isinstance(first, Turn) else plan.output).shape[1])
+    return int((first.matrix if isinstance(first, StateChange) else plan.output).shape[1])
 
 
 def _matrix(tensor: Tensor) -> mpmath.matrix:
@@ -45,7 +45,7 @@ def _image(q: mpmath.matrix, form: mpmath.matrix) -> mpmath.matrix:
     return form * q * form.T
 
 
-def _through(q: mpmath.matrix, step: Step, sigma: list[mpmath.mpf]) -> mpmath.matrix:
+def _through(q: mpmath.matrix, step: EllipsoidStep, sigma: list[mpmath.mpf]) -> mpmath.matrix:
     """(Q^-1 - F^T S F)^-1 for what is kept and v, by the matrix inversion lemma, then u = M v + w."""
     known, kept = step.known, [int(index) for index in step.kept]
     form = mp.eye(q.rows) if step.form is None else _matrix(step.form)

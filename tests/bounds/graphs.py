@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.bounds.ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import Certified, optimise
-from normscope.bounds.ellipsoids.plan import WIDEST, Plan, plan
 from normscope.bounds.folded import propagate
 from normscope.bounds.segments import Segments, segment
 from normscope.core.rounding import Upper
 from normscope.graph.ir import Graph, Input, Node, Ref
-from normscope.linalg.norms import upper
+from normscope.linalg.operator_norms import upper
 
 aten = torch.ops.aten
 DOUBLE = torch.float64
@@ -152,7 +152,7 @@ def norm(linear: Any) -> Upper:
     return upper(linear, rtol=1e-6)
 
 
-def planned(graph: Graph, *, widest: int = WIDEST) -> tuple[Segments, Plan | None, dict[str, Upper]]:
+def planned(graph: Graph, *, widest: int = WIDEST) -> tuple[Segments, EllipsoidPlan | None, dict[str, Upper]]:
     """A graph's segments, its plan, and the bounds by folded segments that a fresh start rests on."""
     with torch.no_grad():
         segments = segment(graph)

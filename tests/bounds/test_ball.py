@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from normscope.bounds.balls import ball as module
 from normscope.bounds.balls.ball import Balls, ball_bracket
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
@@ -95,11 +95,11 @@ def short_search(monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def works() -> dict[str, tuple[Work, nn.Module, Tensor]]:
+def works() -> dict[str, tuple[Captured, nn.Module, Tensor]]:
     result = {}
     for name in MODELS:
         model, batch = made(name)
-        result[name] = (Work(model, batch), model, batch)
+        result[name] = (Captured(model, batch), model, batch)
     return result
 
 
@@ -187,7 +187,7 @@ class TestBracket:
             Balls(works["mlp"][0], torch.zeros(2, 5))
 
     def test_an_infinite_ball_says_why(self) -> None:
-        work = Work(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
+        work = Captured(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
         bracket = ball_bracket(work, radius=10.0)
         assert bracket.upper == math.inf
         assert "jumps within the ball" in bracket.reason
@@ -238,14 +238,14 @@ class TestBatches:
                 return (2 * x + y).relu() * y
 
         inputs = torch.ones(1, 3), torch.full((1, 3), 2.0)
-        work = Work(Pair().eval(), inputs)
+        work = Captured(Pair().eval(), inputs)
         exact = torch.linalg.matrix_norm(torch.tensor([[4.0, 6.0]]).double(), 2)  # d/dx = 2 y, d/dy = (2x + y) + y
         assert float(Balls(work).over(1e-7).constant[0]) == pytest.approx(float(exact), rel=1e-3)
 
     def test_train_mode_is_one_ball_around_the_batch(self) -> None:
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
         batch = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        work = Work(model, batch)
+        work = Captured(model, batch)
         balls = Balls(work)
         assert balls.centres.shape == (1, 15)
         twin = nn.Sequential(*model).train()
@@ -258,7 +258,7 @@ class TestMargins:
     def test_a_linear_classifier_is_exact(self) -> None:
         layer = nn.Linear(4, 3).double().eval()
         batch = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        balls = Balls(Work(layer, batch))
+        balls = Balls(Captured(layer, batch))
         top = balls.values.argmax(1)
         for effort in ("fast", "tight"):
             over = balls.over(0.3, effort=effort)
@@ -278,6 +278,6 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
 
     monkeypatch.setattr(module, "strongest_pairs", noted)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    ball_bracket(Work(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
+    ball_bracket(Captured(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
     assert given
     assert max(given) <= 6.0

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import work
-from normscope.bounds.attack import lower_bound
+from normscope.bounds import captured
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
+from normscope.bounds.global_attack import lower_bound
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
 from normscope.core.budget import Budget
@@ -299,7 +299,7 @@ class TestCertificates:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few optimisation steps behind the front door."""
-    monkeypatch.setattr(work, "optimise", partial(optimised.optimise, steps=10))
+    monkeypatch.setattr(captured, "optimise", partial(optimised.optimise, steps=10))
 
 
 class Mixed(nn.Module):

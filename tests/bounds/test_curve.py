@@ -14,13 +14,13 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import checked_widths
 from normscope.bounds.curve.page import share_chart, statements
 from normscope.bounds.curve.shares import DomainPoint
 from normscope.bounds.domain.coverage import covered
-from normscope.bounds.domain.work import DomainWork
-from normscope.bounds.work import Work
+from normscope.bounds.domain.domain_bounds import DomainWork
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
 from normscope.report.document import Chart, Table
@@ -74,7 +74,7 @@ def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
 def test_every_point_is_the_domain_that_its_samples_define(found: ns.ShareCurve) -> None:
     model, x = normed(), data(400, 4)
     held = torch.arange(400) % 5 == 4
-    work = Work(model, x[:2])
+    work = Captured(model, x[:2])
     for point in (found.domains[0], found.domains[-1]):
         domain = ns.domain(model, [x[~held]], quantile=point.quantile, margin=point.margin)
         assert domain.coverage([x[held]]) == point.coverage

@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds import certificate, work
-from normscope.bounds.ellipsoids import optimised, rigorous
+from normscope.bounds import captured, certificate
+from normscope.bounds.ellipsoids import optimised, rounded
 from normscope.bounds.exact import farkas, feasibility, patterns
 from normscope.bounds.exact.kinks import kinks
-from normscope.bounds.exact.patterns import Found, Search
+from normscope.bounds.exact.patterns import PatternSearch, PatternsFound
 from normscope.bounds.segments import Segments
 from normscope.bounds.torus import torus
-from normscope.bounds.torus.run import _Walk
+from normscope.bounds.torus.stage_walk import _StageWalk
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
@@ -33,7 +33,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(work, "ATTACK_STEPS", 4)
+    monkeypatch.setattr(captured, "ATTACK_STEPS", 4)
     monkeypatch.setattr(patterns, "STARTS", 0)  # no guesses from below: the tree has to do the work
     monkeypatch.setattr(patterns, "ROUNDS", 4)
 
@@ -177,15 +177,15 @@ def test_values_that_start_afresh_far_apart_are_refused(monkeypatch: Patch) -> N
 # ------------------------------------------------------------------------------- units that turn together, or never
 
 
-def searched(graph: Graph, steps: int = 100_000) -> Found:
+def searched(graph: Graph, steps: int = 100_000) -> PatternsFound:
     segments, plan, _ = planned(graph)
     assert plan is not None
     slopes = kinks(segments, plan)
     assert slopes is not None
-    return Search(segments, plan, slopes).run(-math.inf, rtol=1e-6, budget=Budget(steps))
+    return PatternSearch(segments, plan, slopes).run(-math.inf, rtol=1e-6, budget=Budget(steps))
 
 
-def assert_closes(graph: Graph) -> Found:
+def assert_closes(graph: Graph) -> PatternsFound:
     found, truth = searched(graph), math.log10(enumeration.constant(graph))
     assert found.log10_upper == pytest.approx(truth, abs=1e-6)
     assert found.log10_lower == pytest.approx(truth, abs=1e-6)
@@ -281,11 +281,11 @@ BUGS = {
         lambda: test_a_row_that_vanishes_and_comes_back("by 1e-130, three times"),
     ),
     "what underflow takes is not counted": (
-        lambda patch: [patch.setattr(m, "lost", lambda form: 0 * form[:, 0]) for m in (optimised, rigorous, torus)],
+        lambda patch: [patch.setattr(m, "lost", lambda form: 0 * form[:, 0]) for m in (optimised, rounded, torus)],
         lambda: test_single_outputs_of_any_size(1e-170),
     ),
     "vanished channels go on": (
-        lambda patch: patch.setattr(_Walk, "_refuse_vanished", lambda *_: None),
+        lambda patch: patch.setattr(_StageWalk, "_refuse_vanished", lambda *_: None),
         lambda: test_channels_that_vanish_on_a_torus(1.0),
     ),
     "every row is strict": (

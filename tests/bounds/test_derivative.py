@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import normscope as ns
-from normscope.bounds import backward, derivative, point
-from normscope.bounds.backward import mismatches
+from normscope.bounds import autograd_check, derivative, point
+from normscope.bounds.autograd_check import mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
 from normscope.graph import translate
-from normscope.graph.export import capture_whole
+from normscope.graph.capturing import capture_whole
 
 
 @pytest.fixture(autouse=True)
@@ -371,7 +371,7 @@ class TestTeeth:
 
         def planted(whole, graph, samples, notes):
             local = inner(whole, graph, samples, notes)
-            graph = backward.differentiable(graph).double()
+            graph = autograd_check.differentiable(graph).double()
             run = torch.vmap(lambda row: graph.run(*graph.split(row)).reshape(-1))
             return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
 
@@ -399,7 +399,7 @@ class TestTeeth:
             test_every_sample_has_its_own_mask()
 
     def test_a_blind_comparison_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(backward, "SHARE", 0.5)
+        monkeypatch.setattr(autograd_check, "SHARE", 0.5)
         with pytest.raises(pytest.fail.Exception):
             test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.domain.attention import gains
+from normscope.bounds.domain.attention_treatment import gains
 from normscope.bounds.domain.coverage import covered
 from normscope.bounds.domain.slopes import sloped
-from normscope.bounds.domain.spectral import above_norm
+from normscope.bounds.domain.small_matrices import above_norm
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError
 

@@ -11,9 +11,17 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.domain import attention, conditions, entrywise, gains, jacobians, slopes, treatments
+from normscope.bounds.domain import (
+    attention_treatment,
+    conditions,
+    entrywise,
+    jacobians,
+    part_gains,
+    slopes,
+    treatments,
+)
 from normscope.bounds.domain import domain as recording
-from normscope.bounds.domain.conditions import Condition
+from normscope.bounds.domain.conditions import DomainCondition
 from normscope.core.errors import SoundnessError
 from normscope.rules.effects import Gain, Linear
 
@@ -148,7 +156,7 @@ def _scaled(name: str, factor: float) -> Callable[[Patch], None]:
     """Scale the figures of one kind of condition."""
 
     def plant(patch: Patch) -> None:
-        kind = getattr(conditions, name, None) or getattr(attention, name, None) or getattr(gains, name)
+        kind = getattr(conditions, name, None) or getattr(attention_treatment, name, None) or getattr(part_gains, name)
         own = kind.figures
         patch.setattr(kind, "figures", lambda self, values, enough=None: factor * own(self, values))
 
@@ -166,7 +174,7 @@ def _mean_variance(patch: Patch) -> None:
             .expand(-1, self.classes)
         )
 
-    patch.setattr(conditions.Spread, "figures", figures)
+    patch.setattr(conditions.LeastMeanSquare, "figures", figures)
 
 
 def _swapped_slopes(patch: Patch) -> None:
@@ -198,17 +206,17 @@ def _first_channel(patch: Patch) -> None:
 
 
 def _one_operand(patch: Patch) -> None:
-    own = entrywise.Unrolled._multiply
+    own = entrywise.UnrolledOperator._multiply
 
     def multiply(self: Any, step: Any, limits: Any) -> Any:
         pieces = own(self, step, limits)
         left = next(piece for piece in pieces if piece.name.endswith("~left"))
         effect = Linear(maps=(entrywise.Identity(step.shape),))
         return [piece for piece in pieces[:-1] if "~left" in piece.name] + [
-            entrywise.Piece(step.name, (left.name,), step.shape, effect)
+            entrywise.DerivativeValue(step.name, (left.name,), step.shape, effect)
         ]
 
-    patch.setattr(entrywise.Unrolled, "_multiply", multiply)
+    patch.setattr(entrywise.UnrolledOperator, "_multiply", multiply)
 
 
 def _queries_alone(patch: Patch) -> None:
@@ -229,12 +237,12 @@ def _large_eps(patch: Patch) -> None:
 
 
 def _everything_inside(patch: Patch) -> None:
-    patch.setattr(Condition, "excess", lambda self, figures, limits: torch.full_like(figures, -1.0))
+    patch.setattr(DomainCondition, "excess", lambda self, figures, limits: torch.full_like(figures, -1.0))
 
 
 def _too_strict(patch: Patch) -> None:
-    own = Condition.excess
-    patch.setattr(Condition, "excess", lambda self, figures, limits: own(self, figures, limits) + 1e-4)
+    own = DomainCondition.excess
+    patch.setattr(DomainCondition, "excess", lambda self, figures, limits: own(self, figures, limits) + 1e-4)
 
 
 def _last_batch(patch: Patch) -> None:
@@ -260,7 +268,7 @@ def _always_enough(patch: Patch) -> None:
         found = own(function, points, steps, enough)
         return found if enough is None else torch.minimum(found, enough(found[:, None]))
 
-    patch.setattr(gains, "norms_above", norms_above)
+    patch.setattr(part_gains, "norms_above", norms_above)
 
 
 def _later_alone(patch: Patch) -> None:

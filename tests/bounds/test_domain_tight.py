@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.domain.work import DomainWork
+from normscope.bounds.captured import Captured
+from normscope.bounds.domain.domain_bounds import DomainWork
 from normscope.bounds.torus.torus import torus_certificate
-from normscope.bounds.work import Work
 
 from .test_domain import data, drawn, jacobian_norm
 
@@ -93,7 +93,7 @@ def test_certificates_on_tori_know_the_slopes_inside() -> None:
     with torch.no_grad():
         model[0].bias[:3] -= OFF
     x = data(6, 1, 4, 4)
-    work = Work(model, x[:1])
+    work = Captured(model, x[:1])
     inside = DomainWork(work, ns.domain(model, [x]))
     everywhere, local = work.rungs()["best"], inside.rungs()["best"]
     waves = torus_certificate(work.segments, work.values, steps=4, widest=16)

@@ -9,7 +9,7 @@ import torch
 
 from normscope.bounds.ellipsoids.ellipsoid import advance, balanced, largest
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.ellipsoids.rigorous import accounted
+from normscope.bounds.ellipsoids.rounded import accounted
 from normscope.graph.ir import Graph, Ref
 
 from .graphs import DOUBLE, Sheet, activated, aten, chain, planned

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from normscope.bounds.balls import relaxation, sweep
 from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.ball_margins import LinearMargins
 from normscope.bounds.balls.enclosure import Enclosures, enclose
-from normscope.bounds.balls.margins import LinearMargins
-from normscope.bounds.balls.outcome import affine_outcome
+from normscope.bounds.balls.radius_outcome import affine_outcome
 from normscope.bounds.balls.relaxation import Relaxation
 from normscope.bounds.balls.sweep import below
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
-from normscope.rules.local import products, sets
+from normscope.rules.local import entry_sets, products
 from normscope.rules.local.local import flat
 from normscope.rules.local.scalar import Scalar
 
@@ -88,7 +88,7 @@ RADII = (0.02, 0.4)
 
 @cache
 def balls_of(net: str) -> Balls:
-    return Balls(Work(made(NETS[net]).double(), drawn(2, 16).double()))
+    return Balls(Captured(made(NETS[net]).double(), drawn(2, 16).double()))
 
 
 def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
@@ -197,7 +197,7 @@ def test_a_failed_test_says_how_far_it_was_safe():
 def test_of_a_linear_classifier_the_first_test_gives_the_radius():
     layer = made(lambda: nn.Linear(6, 4)).double()
     x = drawn(5, 6).double()
-    balls, logits = Balls(Work(layer, x)), layer(x).detach()
+    balls, logits = Balls(Captured(layer, x)), layer(x).detach()
     top = logits.argmax(1)
     gaps = (logits.gather(1, top[:, None]) - logits).scatter(1, top[:, None], math.inf)
     exact = (gaps / (layer.weight[top][:, None] - layer.weight[None]).norm(dim=2)).detach()
@@ -257,13 +257,13 @@ def products_without_rest(patch) -> None:
 
 
 def straight_softmax(patch) -> None:
-    real = sets._bent
+    real = entry_sets._bent
 
     def straight(*given):
         found = real(*given)
         return dataclasses.replace(found, low=0 * found.low, high=0 * found.high)
 
-    patch.setattr(sets, "_bent", straight)
+    patch.setattr(entry_sets, "_bent", straight)
 
 
 def short_distances(patch) -> None:
@@ -294,7 +294,7 @@ BUGS = {
     "distances of sets too small": (short_distances, "groups", 0.3),
     "upper lines too low": (shallow_lines, "blocks", 0.8),
     "normalizers straighter than they are": (
-        lambda patch: patch.setattr(sets, "_CURVATURE", 0.05), "root mean square", 0.3,
+        lambda patch: patch.setattr(entry_sets, "_CURVATURE", 0.05), "root mean square", 0.3,
     ),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.domain.jacobians import CLOSE, Enough, norms_above, norms_by_rows
-from normscope.bounds.domain.recording import Extremes
+from normscope.bounds.domain.range_recording import Extremes
 from normscope.core.budget import Budget
 from normscope.core.cost import Meter
 from normscope.linalg.lanczos import Krylov

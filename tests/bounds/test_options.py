@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import work as working
+from normscope.bounds import captured as working
 from normscope.bounds.balls.ball import Balls
+from normscope.bounds.captured import Captured
 from normscope.bounds.exact import feasibility
 from normscope.bounds.exact.kinks import kinks
-from normscope.bounds.exact.patterns import Search
+from normscope.bounds.exact.patterns import PatternSearch
 from normscope.bounds.radius.certifier import Certifier
-from normscope.bounds.work import Work
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 
@@ -92,7 +92,7 @@ def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.Mo
 class TestBudgets:
     def test_linear_programs_are_given_what_is_left_and_none_is_begun_too_late(self, monkeypatch) -> None:
         segments, plan, _ = planned(chain(1, (2, 5, 1), ["relu"]))
-        search = Search(segments, plan, kinks(segments, plan))
+        search = PatternSearch(segments, plan, kinks(segments, plan))
         limits, real = [], scipy.optimize.linprog
 
         def linprog(*args: Any, **options: Any) -> Any:
@@ -110,12 +110,12 @@ class TestBudgets:
         assert search.found.log10_upper == 3.0
 
     def test_balls_past_their_deadline_are_bounded_without_ellipsoids(self) -> None:
-        work = Work(NETWORK, torch.ones(2, 2), max_seconds=0.0)
+        work = Captured(NETWORK, torch.ones(2, 2), max_seconds=0.0)
         late = Balls(work).over(0.1, effort="tight")
         assert late.constant.isfinite().all()
         assert late.ellipsoid.isinf().all()
         assert late.differences(torch.zeros(2, dtype=torch.int64)).isfinite().all()
-        in_time = Balls(Work(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
+        in_time = Balls(Captured(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
         assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
 
     def test_radii_past_their_deadline_are_not_tightened(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ class TestBudgets:
             "over",
             lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
         )
-        work = Work(NETWORK, torch.ones(2, 2), max_seconds=0.0)
+        work = Captured(NETWORK, torch.ones(2, 2), max_seconds=0.0)
         certifier = Certifier(work, effort="tight", attack=False, seed=0)
         (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
         assert set(efforts) <= {"fast"}
@@ -134,14 +134,14 @@ class TestBudgets:
 
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
-    search = Work.tightened
+    search = Captured.tightened
 
-    def shifted(self: Work) -> Any:
+    def shifted(self: Captured) -> Any:
         found = search(self)
         assert found is not None
         return replace(found, log10=found.log10 + off)
 
-    monkeypatch.setattr(Work, "tightened", shifted)
+    monkeypatch.setattr(Captured, "tightened", shifted)
     ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
     others = min(ladder[name].log10_upper for name in ("folded", "liplt", "closed-form"))
     tight = ladder["tight"]

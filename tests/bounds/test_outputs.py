@@ -14,7 +14,7 @@ import normscope as ns
 from normscope.bounds.ellipsoids import optimised, outputs
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.ellipsoids.outputs import directed, directions
-from normscope.bounds.ellipsoids.rigorous import accounted
+from normscope.bounds.ellipsoids.rounded import accounted
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError

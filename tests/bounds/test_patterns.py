@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import work
+from normscope.bounds import captured
 from normscope.bounds.exact import patterns
 from normscope.bounds.exact.kinks import kinks
-from normscope.bounds.exact.patterns import Found, Search
+from normscope.bounds.exact.patterns import PatternSearch, PatternsFound
 from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 
@@ -31,15 +31,15 @@ def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "ROUNDS", 4)
 
 
-def searched(graph: Graph, *, steps: int = 400_000, lower: float = -math.inf) -> Found:
+def searched(graph: Graph, *, steps: int = 400_000, lower: float = -math.inf) -> PatternsFound:
     segments, plan, _ = planned(graph)
     assert plan is not None
     slopes = kinks(segments, plan)
     assert slopes is not None
-    return Search(segments, plan, slopes).run(lower, rtol=1e-6, budget=Budget(steps))
+    return PatternSearch(segments, plan, slopes).run(lower, rtol=1e-6, budget=Budget(steps))
 
 
-def assert_exact(graph: Graph, truth: float | None = None) -> Found:
+def assert_exact(graph: Graph, truth: float | None = None) -> PatternsFound:
     """Both sides are the constant that brute force finds."""
     truth = enumeration.constant(graph) if truth is None else truth
     found = searched(graph)
@@ -48,7 +48,7 @@ def assert_exact(graph: Graph, truth: float | None = None) -> Found:
     return found
 
 
-def assert_sound(graph: Graph, truth: float | None = None) -> Found:
+def assert_sound(graph: Graph, truth: float | None = None) -> PatternsFound:
     """The upper side is at least the constant."""
     truth = enumeration.constant(graph) if truth is None else truth
     found = searched(graph)
@@ -189,7 +189,7 @@ class TestOccurrence:
         graph = chain(4, (2, 3, 2, 1), ["relu"])
         occurring = {tuple(np.concatenate([*cell.signs.values()])) for cell in enumeration.cells(graph)}
         segments, plan, _ = planned(graph)
-        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        feasible = PatternSearch(segments, plan, kinks(segments, plan)).feasible
         ruled_out = 0
         for signs in itertools.product((-1.0, 1.0), repeat=5):
             possible = feasible.possible([torch.tensor(signs, dtype=DOUBLE)])
@@ -202,7 +202,7 @@ class TestOccurrence:
         graph = chain(9, (2, 3, 2, 1), ["bent leaky"])
         occurring = [np.concatenate([*cell.signs.values()]) for cell in enumeration.cells(graph)]
         segments, plan, _ = planned(graph)
-        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        feasible = PatternSearch(segments, plan, kinks(segments, plan)).feasible
         ruled_out = 0
         for number, signs in enumerate(itertools.product((-1.0, 0.0, 1.0), repeat=5)):
             if number % 7:
@@ -216,7 +216,7 @@ class TestOccurrence:
     def test_points_inside_a_cell_have_its_pattern(self) -> None:
         graph = chain(4, (2, 4, 2, 1), ["relu"])
         segments, plan, _ = planned(graph)
-        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        feasible = PatternSearch(segments, plan, kinks(segments, plan)).feasible
         for cell in itertools.islice(enumeration.cells(graph), 0, None, 4):
             point = feasible.interior([torch.from_numpy(np.concatenate([*cell.signs.values()]))])
             assert point is not None
@@ -260,7 +260,7 @@ class TestOccurrence:
         """Where the solver sees no cell, one may be all the same."""
         graph, signs, slope = wedges(number)
         segments, plan, _ = planned(graph)
-        assert Search(segments, plan, kinks(segments, plan)).feasible.possible(signs)
+        assert PatternSearch(segments, plan, kinks(segments, plan)).feasible.possible(signs)
         assert_sound(graph, slope)
 
     def test_a_cell_behind_a_small_slope(self) -> None:
@@ -274,7 +274,7 @@ class TestOccurrence:
         segments, plan, _ = planned(graph)
         values = graph.values(torch.tensor([[0.1, -3e6]], dtype=DOUBLE))
         signs = [values[graph.node(step.name).refs[0]].reshape(-1).sign() for step in plan.steps]
-        feasible = Search(segments, plan, kinks(segments, plan)).feasible
+        feasible = PatternSearch(segments, plan, kinks(segments, plan)).feasible
         assert not feasible.worth_asking(signs) or feasible.possible(signs)
 
 
@@ -320,7 +320,7 @@ class TestAnyTime:
         graph = chain(1, (2, 5, 1), ["relu"])
         truth = math.log10(enumeration.constant(graph))
         segments, plan, _ = planned(graph)
-        search = Search(segments, plan, kinks(segments, plan))
+        search = PatternSearch(segments, plan, kinks(segments, plan))
         found = search.run(truth - 1e-3, rtol=1e-6, budget=Budget(0), enough=truth + 1e-4)
         assert truth - 1e-9 <= found.log10_upper <= truth + 1e-4
         assert found.log10_lower >= truth - 1e-3
@@ -329,8 +329,8 @@ class TestAnyTime:
 class TestFrontDoor:
     @pytest.mark.slow
     def test_a_bracket_closes_on_the_truth(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(work, "ATTACK_STEPS", 60)
-        monkeypatch.setattr(work, "optimise", partial(work.optimise, steps=20))
+        monkeypatch.setattr(captured, "ATTACK_STEPS", 60)
+        monkeypatch.setattr(captured, "optimise", partial(captured.optimise, steps=20))
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 2)).double().eval()
         batch = torch.randn(3, 2, dtype=DOUBLE)
@@ -353,8 +353,8 @@ class TestFrontDoor:
         assert bracket.upper < ns.lipschitz(model, torch.randn(2, 64), effort="tight").upper
 
     def test_advice_is_to_wait_only_where_that_helps(self) -> None:
-        assert "after its 7 steps" in patterns._advice(patterns.Found(1.0, 0.0, ended=True), 1e-6, Budget(7))
-        assert "more steps do not help" in patterns._advice(patterns.Found(1.0, 0.0), 1e-6, Budget(7))
+        assert "after its 7 steps" in patterns._advice(patterns.PatternsFound(1.0, 0.0, ended=True), 1e-6, Budget(7))
+        assert "more steps do not help" in patterns._advice(patterns.PatternsFound(1.0, 0.0), 1e-6, Budget(7))
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).eval()
         bracket = ns.lipschitz(model, torch.randn(1, 64), effort="exact", max_seconds=0.0)

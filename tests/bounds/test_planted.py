@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.ellipsoids import ellipsoid, optimised, plan, rigorous
+from normscope.bounds.ellipsoids import ellipsoid, ellipsoid_plan, optimised, rounded
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.bounds.exact import farkas, feasibility, patterns
@@ -108,7 +108,7 @@ def networks() -> None:
     assert_exact(chain(1, (2, 5, 1), ["relu"]))
 
 
-class Blind(patterns.Search):
+class Blind(patterns.PatternSearch):
     """A search that has no guess from below."""
 
     def _sample(self, budget: Budget) -> None:
@@ -164,7 +164,7 @@ def feasible_or_not(real: Any, q: Any, form: Any, qvv: Any, kept: Any, known: An
 
 
 def a_block_is_missing(patch: Patch) -> None:
-    real = plan._Planner._stack
+    real = ellipsoid_plan._EllipsoidPlanner._stack
 
     def stacked(self: Any, forms: Any) -> Tensor:
         matrix = real(self, forms).clone()
@@ -173,50 +173,50 @@ def a_block_is_missing(patch: Patch) -> None:
             matrix[:, -last:] = 0.0
         return matrix
 
-    patch.setattr(plan._Planner, "_stack", stacked)
+    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_stack", stacked)
 
 
 def fresh_starts_do_not_share(patch: Patch) -> None:
-    real = plan._Planner._afresh
+    real = ellipsoid_plan._EllipsoidPlanner._afresh
 
     def afresh(self: Any, names: Any) -> bool:
         done = real(self, names)
         self.start = {name: value - math.log10(len(names)) / 2 for name, value in self.start.items()}
         return done
 
-    patch.setattr(plan._Planner, "_afresh", afresh)
+    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_afresh", afresh)
 
 
 def operands_do_not_share(patch: Patch) -> None:
-    real = plan._Planner._known
+    real = ellipsoid_plan._EllipsoidPlanner._known
 
     def known(self: Any, effect: Any, *rest: Any) -> Any:
         apart = dataclasses.replace(effect, joint=True) if hasattr(effect, "joint") else effect
         return real(self, apart, *rest)
 
-    patch.setattr(plan._Planner, "_known", known)
+    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_known", known)
 
 
 def last_reader_forgotten(patch: Patch) -> None:
     """A value counts as dead one node too early."""
-    real = plan._Planner._live
-    patch.setattr(plan._Planner, "_live", lambda self, index: real(self, index + 1))
+    real = ellipsoid_plan._EllipsoidPlanner._live
+    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_live", lambda self, index: real(self, index + 1))
 
 
 def one_side_of_every_split(patch: Patch) -> None:
-    real = patterns.Search._split
-    patch.setattr(patterns.Search, "_split", lambda self, batch: real(self, batch)[::2])
+    real = patterns.PatternSearch._split
+    patch.setattr(patterns.PatternSearch, "_split", lambda self, batch: real(self, batch)[::2])
 
 
 def settled_patterns_forgotten(patch: Patch) -> None:
-    real = patterns.Search._decided
+    real = patterns.PatternSearch._decided
 
     def decided(self: Any, bound: float, answer: Any) -> None:
         before = self.settled
         real(self, bound, answer)
         self.settled = before
 
-    patch.setattr(patterns.Search, "_decided", decided)
+    patch.setattr(patterns.PatternSearch, "_decided", decided)
 
 
 def asked_the_wrong_way_round(patch: Patch) -> None:
@@ -237,13 +237,13 @@ def far_away() -> None:
     """A cell that the solver calls empty."""
     graph, signs, _ = wedges(1)
     segments, found, _ = planned(graph)
-    assert patterns.Search(segments, found, kinks(segments, found)).feasible.possible(signs)
+    assert patterns.PatternSearch(segments, found, kinks(segments, found)).feasible.possible(signs)
 
 
 def bounds_of_the_middle(patch: Patch) -> None:
     """The open units of a node are taken at their middle slope."""
-    real = patterns.Search._radii
-    patch.setattr(patterns.Search, "_radii", lambda self, batch: [0.5 * radius for radius in real(self, batch)])
+    real = patterns.PatternSearch._radii
+    patch.setattr(patterns.PatternSearch, "_radii", lambda self, batch: [0.5 * radius for radius in real(self, batch)])
 
 
 def sums_for_differences(patch: Patch) -> None:
@@ -252,7 +252,7 @@ def sums_for_differences(patch: Patch) -> None:
 
 
 def rounding_not_counted(patch: Patch) -> None:
-    patch.setattr(rigorous, "accounted", lambda plan, found: found)
+    patch.setattr(rounded, "accounted", lambda plan, found: found)
 
 
 def smallest_eigenvalue(patch: Patch) -> None:

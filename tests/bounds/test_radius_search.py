@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.balls.outcome import Outcome
+from normscope.bounds.balls.radius_outcome import RadiusOutcome
+from normscope.bounds.captured import Captured
 from normscope.bounds.radius.differences import difference_constants
-from normscope.bounds.radius.search import widest
-from normscope.bounds.work import Work
+from normscope.bounds.radius.largest_radius import widest
 from normscope.core.budget import Budget
 
 from .classifiers import FAMILIES, drawn, made
 
 
-def mute(left: Tensor) -> Outcome:
+def mute(left: Tensor) -> RadiusOutcome:
     """A test that only passes or fails: nothing is known to be safe below."""
-    return Outcome(left, torch.zeros(len(left), dtype=left.dtype))
+    return RadiusOutcome(left, torch.zeros(len(left), dtype=left.dtype))
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 4.0])
@@ -27,7 +27,7 @@ def test_the_search_finds_the_root_in_few_tests(power, start):
     gaps = torch.stack([torch.full_like(true, math.inf), torch.ones_like(true)], 1)
     rates = torch.stack([torch.zeros_like(true), (1 / true if power == 1 else 0 * true)], 1)
 
-    def margin(rows: Tensor, radius: Tensor) -> Outcome:
+    def margin(rows: Tensor, radius: Tensor) -> RadiusOutcome:
         return mute(torch.stack([torch.full_like(radius, math.inf), 1 - (radius / true[rows]) ** power], 1))
 
     found = widest(margin, gaps, rates, torch.full_like(true, start), torch.zeros_like(true), rtol=1e-2)
@@ -62,7 +62,7 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
 
 def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     model = made(FAMILIES["relu"])
-    work = Work(model, drawn(2, 16))
+    work = Captured(model, drawn(2, 16))
     fast, tight = difference_constants(work), difference_constants(work, effort="tight")
     x = drawn(400, 16)
     step = 1e-2 * drawn(400, 16, seed=1)

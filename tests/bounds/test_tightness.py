@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.experiments.data import Split, cifar10, digits
 from normscope.experiments.models import mlp
 from normscope.experiments.train import train
@@ -54,7 +54,7 @@ def test_published_bounds_are_met(name: str, expected: dict[str, float]) -> None
 def test_the_optimised_certificate_meets_the_semidefinite_bound(name: str, least: float, most: float) -> None:
     """LipSDP-Neuron proves 36.482 and 24.366."""
     model = published(name)
-    work = Work(model, torch.zeros(2, model[0].in_features, dtype=torch.float64))
+    work = Captured(model, torch.zeros(2, model[0].in_features, dtype=torch.float64))
     assert least <= work.rungs("tight")["tight"].upper <= most
 
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.balls import sweep
 from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.ball_margins import LinearMargins
 from normscope.bounds.balls.enclosure import Enclosures, enclose
-from normscope.bounds.balls.margins import LinearMargins
 from normscope.bounds.balls.relaxation import Relaxation
 from normscope.bounds.balls.sweep import Below, below
 from normscope.bounds.balls.tilted import _shares, tilted
+from normscope.bounds.captured import Captured
 from normscope.bounds.radius.stages import TiltedStage
-from normscope.bounds.work import Work
 from normscope.core.budget import Budget
 from normscope.rules.local.local import flat
 from normscope.rules.local.scalar import Scalar
@@ -55,7 +55,7 @@ OWN: dict[str, Callable[[], nn.Module]] = {
 
 @cache
 def balls_for(net: str) -> Balls:
-    return Balls(Work(made(OWN[net]).double(), drawn(2, 16).double())) if net in OWN else balls_of(net)
+    return Balls(Captured(made(OWN[net]).double(), drawn(2, 16).double())) if net in OWN else balls_of(net)
 
 
 def enclosed(balls: Balls, radius: float) -> tuple[Enclosures, Tensor]:
@@ -159,7 +159,7 @@ def swing(function: Callable[[Tensor], Tensor]) -> tuple[float, float] | None:
         def forward(self, x: Tensor) -> Tensor:
             return function(x)
 
-    balls = Balls(Work(nn.Sequential(network, Alone()).eval(), torch.zeros(1, 1, dtype=torch.float64)))
+    balls = Balls(Captured(nn.Sequential(network, Alone()).eval(), torch.zeros(1, 1, dtype=torch.float64)))
     values = balls.unrolled.values(balls.centres)
     seen = enclose(balls.unrolled, values, torch.ones(1).double(), balls.work.norm, ceilings=balls.ceilings)
     found = [local.lines().swing for local in seen.locals.values() if local.lines is not None]

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.ellipsoid import Uncertain, largest
-from normscope.bounds.ellipsoids.plan import Plan, Step, plan
+from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, EllipsoidStep, plan
 from normscope.bounds.segments import Segments
-from normscope.bounds.torus import plan as torus_plan
-from normscope.bounds.torus.plan import stages
-from normscope.bounds.torus.ready import Torus, ready
-from normscope.bounds.torus.run import Passed, run
-from normscope.bounds.torus.stage import Bend, Stage
+from normscope.bounds.torus import stage_plan as torus_plan
+from normscope.bounds.torus.frequencies import Torus, ready
+from normscope.bounds.torus.stage import Bend, TorusStage
+from normscope.bounds.torus.stage_plan import stages
+from normscope.bounds.torus.stage_walk import Passed, run
 from normscope.bounds.torus.stencil import Stencil, stencil_of
 from normscope.bounds.torus.torus import _Careful, torus_certificate
 from normscope.rules.effects import Elementwise, Linear
@@ -30,10 +30,10 @@ MASKED_AWAY = {"leaky"}  # the mask widens the slopes there, so the dense plan k
 NOT_LINEAR = {"max pooling"}
 
 
-def _multipliers(stages: tuple[Stage, ...], seed: int = 0) -> _Careful:
+def _multipliers(stages: tuple[TorusStage, ...], seed: int = 0) -> _Careful:
     """Multipliers with random weights: certificates hold for any."""
     steps = tuple(step for stage in stages for step in ready(stage, stage.sizes, CPU).steps)
-    free = _Careful.of(Plan({}, steps, torch.empty(0)))
+    free = _Careful.of(EllipsoidPlan({}, steps, torch.empty(0)))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in free.all:
@@ -53,11 +53,11 @@ def _slow(quick: int, all_of: int) -> list[object]:
 class Watched:
     """Multipliers that look on their way whether the state holds what the network did."""
 
-    def __init__(self, stage: Stage, replay: Replay) -> None:
+    def __init__(self, stage: TorusStage, replay: Replay) -> None:
         self.free, self.replay = _multipliers((stage,)), replay
         self.seen: list[float] = []
 
-    def choose(self, step: Step, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
+    def choose(self, step: EllipsoidStep, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
         if qvv.is_complex():
             weights = self.replay.torus(step.name).weights
             wave = self.replay.waves[step.name] / (self.replay.size * 10.0**log)
@@ -101,26 +101,26 @@ def test_random_networks(seed: int) -> None:
     assert certified is None or attack(segments) <= certified.log10 + 1e-9
 
 
-def _too_small(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _too_small(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     exact = torus_plan._sizes
     monkeypatch.setattr(torus_plan, "_sizes", lambda least, axes: tuple(n - 1 for n in exact(least, axes)))
     return planned(segments)
 
 
-def _without_mask(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _without_mask(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     bare = {name: e.slope for name, e in segments.effects.items() if isinstance(e, Elementwise)}
     (stage,) = planned(segments)
     operations = tuple(replace(o, slope=bare[o.name]) if isinstance(o, Bend) else o for o in stage.operations)
     return (replace(stage, operations=operations),)
 
 
-def _unscaled(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _unscaled(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     exact = Stencil.at
     monkeypatch.setattr(Stencil, "at", lambda self, turns: exact(self, turns) * math.sqrt(math.prod(self.stride)))
     return planned(segments)
 
 
-def _unconjugated(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _unconjugated(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     exact = Torus.__init__
 
     def planted(self: Torus, *args: object) -> None:
@@ -131,13 +131,13 @@ def _unconjugated(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[
     return planned(segments)
 
 
-def _turned(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _turned(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     exact = Stencil.at
     monkeypatch.setattr(Stencil, "at", lambda self, turns: exact(self, turns).conj())
     return planned(segments)
 
 
-def _taken_for_clean(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[Stage, ...]:
+def _taken_for_clean(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tuple[TorusStage, ...]:
     monkeypatch.setattr(Stencil, "covers", True)
     return planned(segments)
 
@@ -155,7 +155,7 @@ def _taken_for_clean(monkeypatch: pytest.MonkeyPatch, segments: Segments) -> tup
     ],
 )
 def test_planted_errors_are_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch, Segments], tuple[Stage, ...]], name: str
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch, Segments], tuple[TorusStage, ...]], name: str
 ) -> None:
     segments = case(name)
     with monkeypatch.context() as patch:

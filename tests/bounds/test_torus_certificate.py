@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.ellipsoids import plan as dense_plan
-from normscope.bounds.torus.plan import stages
-from normscope.bounds.torus.search import Search
+from normscope.bounds.captured import Captured
+from normscope.bounds.ellipsoids import ellipsoid_plan as dense_plan
+from normscope.bounds.torus.parameter_search import ParameterSearch
 from normscope.bounds.torus.stage import Close, Tail
+from normscope.bounds.torus.stage_plan import stages
 from normscope.bounds.torus.torus import CertifiedField, torus_certificate
-from normscope.bounds.work import Work
 from normscope.core.budget import Budget
 
 from .torus_cases import CASES, CPU, Net, aten, attack, bounds, case, planned
@@ -143,7 +143,7 @@ def test_a_captured_network_with_batch_norm() -> None:
         nn.Conv2d(6, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(),
         nn.Conv2d(8, 8, 3, padding=1), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
     ).eval()  # fmt: skip
-    work = Work(model, torch.randn(2, 3, 12, 12))
+    work = Captured(model, torch.randn(2, 3, 12, 12))
     values = bounds(work.segments)
     certified = torus_certificate(work.segments, values, steps=15)
     assert certified is not None
@@ -185,7 +185,7 @@ def test_a_search_keeps_the_best_and_calms_down() -> None:
         value = (point - torch.tensor([1.0, 0.5])).square().sum()
         return torch.where(value > 1e-4, value, math.nan)  # not admissible close to the best
 
-    search = Search([point], evaluate, lr=0.5)
+    search = ParameterSearch([point], evaluate, lr=0.5)
     steps = 0
     while search.step():
         steps += 1

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from normscope.bounds.weights.loss_rows import Rows, steepest_classes
-from normscope.bounds.weights.weights import weight_sensitivity
+from normscope.bounds.weights.loss_rows import LossRows, steepest_classes
+from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.bracket import Scope
 from normscope.core.errors import CaptureError, InputError, MissingRuleError
 from normscope.core.log10 import log10
@@ -176,8 +176,8 @@ def test_a_loss_of_many_rows_is_their_mean():
     model, batch = seeded(lambda: nn.Linear(3, 4), 1, 5, 3)
     [row] = weight_sensitivity(model, batch, loss="cross_entropy", targets=torch.zeros(1, 5, dtype=torch.long))
     assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + log10(math.sqrt(2 / 5)), abs=1e-9)
-    assert (Rows((1, 5, 4)).classes, Rows((1, 5, 4)).count) == (4, 5)
-    assert (Rows((2, 7, 3, 3)).classes, Rows((2, 7, 3, 3)).count) == (7, 18)
+    assert (LossRows((1, 5, 4)).classes, LossRows((1, 5, 4)).count) == (4, 5)
+    assert (LossRows((2, 7, 3, 3)).classes, LossRows((2, 7, 3, 3)).count) == (7, 18)
 
 
 def test_a_weight_in_front_of_a_normalizer_has_a_gauge():

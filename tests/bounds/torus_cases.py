@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from normscope.bounds.folded import propagate
 from normscope.bounds.segments import Segments, segment
-from normscope.bounds.torus.plan import stages
-from normscope.bounds.torus.stage import Stage
+from normscope.bounds.torus.stage import TorusStage
+from normscope.bounds.torus.stage_plan import stages
 from normscope.core.rounding import Upper
 from normscope.graph.ir import Graph, Input, Node, Ref, Unit
-from normscope.linalg.norms import upper
+from normscope.linalg.operator_norms import upper
 from normscope.rules.effects import Elementwise, Linear
 
 aten = torch.ops.aten
@@ -262,7 +262,7 @@ def drawn(seed: int) -> Segments:
     return net.segments(net.head(net.relu(x), 3))
 
 
-def planned(segments: Segments) -> tuple[Stage, ...]:
+def planned(segments: Segments) -> tuple[TorusStage, ...]:
     """The stages of a graph that leave as little as possible to the dense plan."""
     found = stages(segments, bounds(segments), widest=8)
     assert found is not None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from normscope.bounds.segments import Segments
-from normscope.bounds.torus.ready import Ready, Shift, Sink, Torus, Wave, ready
-from normscope.bounds.torus.stage import Bend, Close, Move, Stage
+from normscope.bounds.torus.frequencies import Ready, Sink, StateShift, Torus, Wave, ready
+from normscope.bounds.torus.stage import Bend, Close, Move, TorusStage
 
 from .torus_cases import CPU
 
@@ -21,7 +21,7 @@ class Replay:
     Raises AssertionError where the two differ, or an activation (with its mask) leaves its slopes.
     """
 
-    def __init__(self, segments: Segments, stage: Stage, seed: int = 0) -> None:
+    def __init__(self, segments: Segments, stage: TorusStage, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         graph = segments.graph
         points = [torch.randn(graph.input_shape, dtype=torch.float64, generator=generator) for _ in range(2)]
@@ -37,7 +37,7 @@ class Replay:
         plan = ready(self.stage, self.stage.sizes, CPU)
         state = torch.cat([self.transform(name) for name in self.stage.start], dim=1)
         for sketch, operation in zip(self.stage.operations, plan.operations, strict=True):
-            if isinstance(operation, Shift):
+            if isinstance(operation, StateShift):
                 assert isinstance(sketch, Move)
                 read = state[operation.index]
                 read = torch.where(operation.flip[..., None], read.conj(), read)

@@ -18,10 +18,10 @@ from torch import nn
 
 import normscope as ns
 from normscope.choosing import choose as front
-from normscope.choosing import training
-from normscope.choosing.outcome import Outcome
+from normscope.choosing import run_training
+from normscope.choosing.run_outcome import RunOutcome
+from normscope.choosing.run_training import train_run
 from normscope.choosing.task import TrainingRun, gather
-from normscope.choosing.training import train_run
 from normscope.core.errors import InputError
 from normscope.experiments import engines
 from normscope.experiments.ledger import RUNS
@@ -35,8 +35,8 @@ QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 12
 @pytest.fixture
 def hurried(monkeypatch):
     """Runs without the measurements beside the training, which take longer than a few steps."""
-    monkeypatch.setattr(training, "_stable", lambda *given: 0.5)
-    monkeypatch.setattr(training, "_checked", lambda *given: set())
+    monkeypatch.setattr(run_training, "_stable", lambda *given: 0.5)
+    monkeypatch.setattr(run_training, "_checked", lambda *given: set())
 
 
 def quick(model=build, loader=None, **given):
@@ -45,7 +45,7 @@ def quick(model=build, loader=None, **given):
 
 def outcome(normalizer, loss, *, seed=0, size=8, lr=0.1, status="trained", **figures):
     run = TrainingRun(normalizer=normalizer, batch_size=size, lr=lr, seed=seed)
-    return Outcome(run=run, status=status, loss=loss, steps=10, **figures)
+    return RunOutcome(run=run, status=status, loss=loss, steps=10, **figures)
 
 
 def choice(*outcomes):
@@ -53,7 +53,7 @@ def choice(*outcomes):
 
 
 def test_every_twin_is_run_and_what_cannot_be_is_recorded_with_the_reason(monkeypatch):
-    monkeypatch.setattr(training, "TRIAL_STEPS", 1)
+    monkeypatch.setattr(run_training, "TRIAL_STEPS", 1)
     found = quick(steps=2)
     assert [one.run.normalizer for one in found.outcomes] == ["none", "batch", "layer", "group", "instance", "rms"]
     refused = found.cell("instance", 8)
@@ -137,14 +137,14 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
         ran.append(run.key)
         return train_run(task, run, first=first)
 
-    monkeypatch.setattr(training, "train_run", lambda *a, **k: counted(*a, **k, stop=3))
+    monkeypatch.setattr(run_training, "train_run", lambda *a, **k: counted(*a, **k, stop=3))
     with pytest.raises(Stop):
         quick(folder=tmp_path)
     lines = (tmp_path / RUNS).read_text().splitlines()
-    assert [Outcome.from_json(json.loads(line)).run.key for line in lines] == ran
+    assert [RunOutcome.from_json(json.loads(line)).run.key for line in lines] == ran
     with (tmp_path / RUNS).open("a") as file:
         file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
-    monkeypatch.setattr(training, "train_run", counted)
+    monkeypatch.setattr(run_training, "train_run", counted)
     found = quick(folder=tmp_path)
     assert len(ran) == len(set(ran)) == 6
     assert len((tmp_path / RUNS).read_text().splitlines()) == 6
@@ -392,7 +392,7 @@ def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
     done = subprocess.run(command, **place, capture_output=True, text=True, check=True)
     after = path.read_text().splitlines(keepends=True)
     assert after[: len(finished)] == finished
-    keys = [Outcome.from_json(json.loads(line)).run.key for line in after]
+    keys = [RunOutcome.from_json(json.loads(line)).run.key for line in after]
     assert len(keys) == len(set(keys)) == 72
     assert "By batch size" in done.stdout
 

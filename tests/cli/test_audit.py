@@ -12,7 +12,7 @@ from torch import nn
 from normscope.cli import compare, data_forms, huggingface, model_forms
 from normscope.cli.targets import read_from
 from normscope.core.errors import InputError
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
 from normscope.experiments import data as data_sets
 
 QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
@@ -169,8 +169,8 @@ def test_sharded_weights_are_read_through_their_index_in_natural_order(work, run
     assert audit.layers[2].norm.upper == pytest.approx(20.0)
 
 
-def given(model: nn.Module | None = None) -> model_forms.Given:
-    return model_forms.Given(name="m", model=model or nn.Linear(4, 4))
+def given(model: nn.Module | None = None) -> model_forms.GivenModel:
+    return model_forms.GivenModel(name="m", model=model or nn.Linear(4, 4))
 
 
 def opened(text: str, **options: int | None) -> data_forms.Batches:

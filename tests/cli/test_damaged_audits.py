@@ -7,7 +7,7 @@ import pytest
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
-from normscope.diagnosis.result import Audit, Row, Variance
+from normscope.diagnosis.audit_result import Audit, Row, Variance
 
 BRACKET = Bracket(log10_lower=0.0, log10_upper=1.0, evidence=Evidence.PROVEN, method="m", mode="eval")
 WHOLE = Audit(

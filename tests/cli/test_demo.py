@@ -1,7 +1,7 @@
 """The demo, with less training."""
 
 from normscope.cli import demo
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
 
 
 def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypatch, run):

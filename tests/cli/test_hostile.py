@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 import normscope
 from normscope.cli import data_forms, stored
-from normscope.cli.lines import one_line
-from normscope.cli.model_forms import Given
+from normscope.cli.messages import one_line
+from normscope.cli.model_forms import GivenModel
 from normscope.core.errors import InputError
 
 EXITS = """
@@ -185,18 +185,18 @@ def test_values_beyond_the_models_dtype_are_refused_and_those_within_keep_their_
     done = run("audit", "exits.py:build", "--data", "npz:large.npz")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "--data holds 1e+300, beyond the range of the model's float32" in done.err
-    double = Given(name="m", model=torch.nn.Linear(64, 4).double())
+    double = GivenModel(name="m", model=torch.nn.Linear(64, 4).double())
     assert float(data_forms.open_data("npz:large.npz", double, batch_size=None, seed=0).first.max()) == 1e300
     with np.errstate(all="raise"):
         np.savez(exits / "longer.npz", x=np.full((4, 64), np.longdouble("0.1")))
         data_forms.open_data("npz:longer.npz", double, batch_size=None, seed=0)
-    half = Given(name="m", model=torch.nn.Linear(64, 4).half())
+    half = GivenModel(name="m", model=torch.nn.Linear(64, 4).half())
     np.savez(exits / "mixed.npz", x=np.full((4, 64), -1e5, np.float32))
     with pytest.raises(InputError, match="float16"):
         data_forms.open_data("npz:mixed.npz", half, batch_size=None, seed=0)
 
 
 def test_one_batch_is_singular(exits):
-    given = Given(name="m", model=torch.nn.Linear(64, 4))
+    given = GivenModel(name="m", model=torch.nn.Linear(64, 4))
     found = data_forms.open_data("digits", given, batch_size=100_000, seed=0)
     assert found.notes[0].endswith(", 1 batch of 1,438")

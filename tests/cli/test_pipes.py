@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.cli import lines
-from normscope.diagnosis.result import Audit
+from normscope.cli import messages
+from normscope.diagnosis.audit_result import Audit
 
 AUDIT = (
     "audit",
@@ -100,7 +100,7 @@ def test_the_files_are_there_before_anything_is_printed(work, run, monkeypatch):
 
 def test_the_streams_are_as_they_were(capfd):
     before = sys.stdout, sys.stderr
-    with suppress(ZeroDivisionError), lines.readers_may_leave():
+    with suppress(ZeroDivisionError), messages.readers_may_leave():
         assert sys.stdout is not before[0]
         print("said")
         raise ZeroDivisionError

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from normscope.bounds.radius.radii import Radii
 from normscope.cli.labelled import open_labelled
-from normscope.cli.model_forms import Given
+from normscope.cli.model_forms import GivenModel
 
 QUICK = ("--samples", 6, "--max-seconds", 2)
 
@@ -39,7 +39,7 @@ def test_the_users_own_batches_are_cut_to_the_samples_asked_for(work, run):
 
 
 def test_classes_come_from_npz_files(work):
-    given = Given(name="net", model=torch.nn.Linear(4, 3).double())
+    given = GivenModel(name="net", model=torch.nn.Linear(4, 3).double())
     np.savez("a.npz", x=np.random.rand(9, 4), labels=np.arange(9, dtype=np.uint8) % 3)
     ((inputs, labels),) = open_labelled("npz:a.npz", given, samples=5, seed=0).batches
     assert (inputs.shape, inputs.dtype, labels.tolist()) == ((5, 4), torch.float64, [0, 1, 2, 0, 1])

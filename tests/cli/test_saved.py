@@ -9,7 +9,7 @@ import pytest
 from normscope.bounds.radius.radii import Radii
 from normscope.cli.targets import check_targets
 from normscope.core.bracket import Evidence
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
 
 RADII = Radii(
     name="net",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
 from normscope.monitor.live import live_data
 from normscope.monitor.run import Run
 from normscope.monitor.serving import LiveServer

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from normscope.cli import targets
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
 
 
 @pytest.fixture

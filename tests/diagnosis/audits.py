@@ -4,7 +4,7 @@ import math
 
 from normscope.core.bracket import Bracket, Evidence, Scope
 from normscope.core.finding import Finding, Severity
-from normscope.diagnosis.result import Audit, Row, Variance
+from normscope.diagnosis.audit_result import Audit, Row, Variance
 
 
 def bracket(lower, upper, *, method="folded", evidence=Evidence.PROVEN, **more):

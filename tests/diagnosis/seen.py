@@ -8,9 +8,9 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.finding import Finding, Severity
-from normscope.diagnosis.examined import DataSeen, Examined, NormalizerSeen, Place
+from normscope.diagnosis.audit_result import Row, Variance
+from normscope.diagnosis.examined import DataSeen, Examined, ExaminedRow, NormalizerOverData
 from normscope.diagnosis.findings import look
-from normscope.diagnosis.result import Row, Variance
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
@@ -22,29 +22,29 @@ def variance(eps: float, log10: float = 0.0, **known: float) -> Variance:
 
 def normalizer(
     path: str = "norm", kind: str = "layer", *, log10: float = 0.0, row: dict | None = None, **known
-) -> Place:
+) -> ExaminedRow:
     shares = {name: known.pop(name) for name in ("share_below_one", "share_eps") if name in known}
     eps = known.pop("eps", 1e-5)
-    seen = NormalizerSeen(
+    seen = NormalizerOverData(
         site=(path, f"{kind}_norm", 0), kind=kind, eps=eps, entries=known.pop("entries", 64),
         samples=known.pop("samples", 64), variance=variance(eps, log10, **shares), **known,
     )  # fmt: skip
     line = Row(path=path, kind="Norm", operator=f"{kind}_norm", role="normalizer", parameters=0, **(row or {}))
-    return Place(row=line, normalizer=seen)
+    return ExaminedRow(row=line, normalizer=seen)
 
 
-def weight(path: str, log10_norm: float) -> Place:
+def weight(path: str, log10_norm: float) -> ExaminedRow:
     norm = Bracket(log10_lower=log10_norm, log10_upper=log10_norm, evidence=Evidence.PROVEN, method="given")
-    return Place(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
+    return ExaminedRow(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
 
 
-def examined(*places: Place, model: nn.Module | None = None, mode: str = "eval", **data) -> Examined:
+def examined(*places: ExaminedRow, model: nn.Module | None = None, mode: str = "eval", **data) -> Examined:
     return Examined(
         model=model or nn.Identity(), mode=mode, places=places, data=DataSeen(**{"samples": 256, "batches": 4, **data})
     )
 
 
-def codes(*places: Place, **known) -> list[tuple[str, str, Severity]]:
+def codes(*places: ExaminedRow, **known) -> list[tuple[str, str, Severity]]:
     return [(finding.code, finding.where, finding.severity) for finding in look(examined(*places, **known))]
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.diagnosis.comparing import compare_document, difference, matched
+from normscope.diagnosis.audit_comparing import compare_document, difference, matched
 from normscope.diagnosis.comparing_words import compared_steps, compared_verdict
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import work as working
-from normscope.bounds.work import Work
+from normscope.bounds import captured as working
+from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
 from normscope.core.cost import Cost
 from normscope.core.errors import InputError
 from normscope.diagnosis import rows
-from normscope.diagnosis.streaming import watch_data
+from normscope.diagnosis.data_pass import watch_data
 from normscope.graph.invariance import feeds
-from normscope.linalg import norms
+from normscope.linalg import operator_norms
 from normscope.linalg.linear_map import Centering, Identity
 
 
@@ -98,7 +98,7 @@ def test_a_large_network_tries_pairs_at_its_steepest_sample_alone(monkeypatch, a
 
 def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
     model, batch = mlp(), torch.randn(8, 6)
-    work = Work(model, batch)
+    work = Captured(model, batch)
     work.rungs()
     data = watch_data(model, [batch], mode=None, written={}, budget=Budget())
     begun = []
@@ -123,14 +123,14 @@ def test_one_search_gives_one_figure(audits):
 
 def test_no_norm_is_taken_twice(monkeypatch):
     taken: list[object] = []
-    real = norms._bound
+    real = operator_norms._bound
 
     def watched(linear, *rest):
         if not isinstance(linear, Identity | Centering):  # known without any work
             taken.append(linear)
         return real(linear, *rest)
 
-    monkeypatch.setattr(norms, "_bound", watched)
+    monkeypatch.setattr(operator_norms, "_bound", watched)
     torch.manual_seed(0)
     audit = ns.audit(Stream(3).eval(), torch.randn(4, 6))
     assert len(taken) == audit.cost.total("norms") > 0

@@ -9,10 +9,10 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.bracket import Bracket, Evidence
-from normscope.diagnosis.examined import Place
+from normscope.diagnosis.audit_result import Row
+from normscope.diagnosis.examined import ExaminedRow
 from normscope.diagnosis.findings import look
 from normscope.diagnosis.findings.loose import loose
-from normscope.diagnosis.result import Row
 
 from .seen import INFO, WARNING, examined, normalizer, randn
 
@@ -25,7 +25,7 @@ def chain(*steps, gain=1.0, share=1.0):
         row = Row(path=f"w{number}", kind="Linear", operator="linear", role="weight", parameters=1, follows=before,
                   log10_observed=seen - 0.3)  # fmt: skip
         seen += step
-        places.append(Place(row=row))
+        places.append(ExaminedRow(row=row))
         known = {"log10_folded": gain, "folded_with": f"w{number}", "follows": (2 * number,), "log10_observed": seen}
         places.append(normalizer(f"n{number}", "batch", log10=-2.0, share_below_one=share, row=known))
     return places

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.diagnosis.examined import Place, UnitsSeen
+from normscope.diagnosis.examined import ExaminedRow, UnitsSeen
 from normscope.diagnosis.findings import look
 
 from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight
@@ -161,7 +161,7 @@ def test_small_batch(known, found):
     assert codes(normalizer(kind="batch", **known), mode="train") == expected
 
 
-def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> Place:
+def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> ExaminedRow:
     return normalizer(
         path, "batch", uses_running=True, channel_mean=torch.full((8,), mean).double(),
         channel_variance=torch.full((8,), 3.0 * ratio).double(), running_mean=torch.zeros(8).double(),

@@ -14,7 +14,7 @@ from .planted import PLANTED
 SEEDS = range(1, 6)
 
 
-def findings(case: Case) -> tuple[ns.diagnosis.result.Finding, ...]:
+def findings(case: Case) -> tuple[ns.Finding, ...]:
     audit = ns.audit(
         case.model, case.batch, loader=case.loader, mode=case.mode, output=case.output, max_seconds=5, rtol=0.1
     )

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from normscope.diagnosis.bare_weights import audit_weights
 from normscope.diagnosis.roles import ORDER, role_of
-from normscope.diagnosis.weights import audit_weights
 
 NAMES = {
     "embedding": [

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.weights.weights import weight_sensitivity
+from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.errors import InputError
 from normscope.diagnosis import sensitivities
-from normscope.diagnosis.comparing import compare_document
+from normscope.diagnosis.audit_comparing import compare_document
 from normscope.report.document import Table
 
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
-from normscope.bounds.domain.work import DomainWork
-from normscope.bounds.work import Work
+from normscope.bounds.domain.domain_bounds import DomainWork
 from normscope.core.errors import InputError
 from normscope.diagnosis import auditing
-from normscope.diagnosis.comparing import compare_document
-from normscope.diagnosis.shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
+from normscope.diagnosis.audit_comparing import compare_document
+from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
 from normscope.report.document import Chart, Figures, Table
 
 
@@ -43,7 +43,7 @@ def thorough() -> ns.Audit:
     with (
         mock.patch.object(auditing, "audited_radii", return_value=None),
         mock.patch.object(auditing, "sensitivities", return_value={}),
-        mock.patch.object(Work, "tightened", return_value=None),
+        mock.patch.object(Captured, "tightened", return_value=None),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
 
@@ -121,7 +121,7 @@ def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain
     assert [row[column] for row in table.rows] == [
         point.bracket.log10_upper, others["shallow"].lipschitz.log10_upper,
     ]  # fmt: skip
-    with mock.patch("normscope.diagnosis.shares.SMALL", 1.0):
+    with mock.patch("normscope.diagnosis.scope_shares.SMALL", 1.0):
         assert ns.audit(deep(), batches()[0], loader=batches()).curve is None
     assert ns.audit(deep(), batches()[0]).curve is None
 
@@ -132,7 +132,7 @@ def test_a_domain_that_was_recorded_before_is_one_point() -> None:
     audit = ns.audit(model, batches()[0], loader=batches(64, seed=2), domain=domain)
     (point,) = audit.curve.domains
     assert (point.margin, point.coverage) == (0.5, domain.coverage(batches(64, seed=2)))
-    bound = DomainWork(Work(model, batches()[0]), domain).rungs("fast")["best"]
+    bound = DomainWork(Captured(model, batches()[0]), domain).rungs("fast")["best"]
     assert point.bracket.log10_upper == pytest.approx(bound.log10_upper, abs=1e-2)  # audits take norms to 1 %
     assert audit.curve.data is None
     assert FRESH in audit.curve.notes

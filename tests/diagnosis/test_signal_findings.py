@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import Finding
-from normscope.diagnosis.examined import DataSeen, Examined, WeightSeen
+from normscope.diagnosis.examined import DataSeen, Examined, WeightOverData
 from normscope.diagnosis.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
 from normscope.diagnosis.findings.saturated import saturated_units
 from normscope.diagnosis.findings.scale import half_precision, input_scale
@@ -447,7 +447,7 @@ class TestByHand:
         site = ("0", "linear", 0)
         shapes = {"input_shape": (4, 4), "output_shape": (4, 4)}
         weights = {} if rms_input is None else {
-            site: WeightSeen(site=site, rms_input=rms_input, rms_output=1.0, **shapes)
+            site: WeightOverData(site=site, rms_input=rms_input, rms_output=1.0, **shapes)
         }  # fmt: skip
         data = DataSeen(samples=4, batches=1, order=tuple(weights), weights=weights)
         return Examined(model=nn.Identity(), mode="eval", places=(), data=data, signal=signal)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.diagnosis.streaming import watch_data
+from normscope.diagnosis.data_pass import watch_data
 
 EPS = 1e-5
 

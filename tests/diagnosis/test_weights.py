@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
 from normscope.diagnosis import weight_norms
-from normscope.diagnosis.result import Audit
+from normscope.diagnosis.audit_result import Audit
+from normscope.diagnosis.bare_weights import WEIGHTS_ONLY, audit_weights
 from normscope.diagnosis.weight_norms import kernel_norm, matrix_norm
-from normscope.diagnosis.weights import WEIGHTS_ONLY, audit_weights
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -313,7 +313,7 @@ import sys
 from pathlib import Path
 import torch
 from normscope.cli.stored import stored_weights
-from normscope.diagnosis.weights import audit_weights
+from normscope.diagnosis.bare_weights import audit_weights
 
 
 def peak():  # not ru_maxrss, which a process inherits from the one that started it

@@ -14,7 +14,14 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.experiments.base import Job, Verdict
-from normscope.experiments.digest import EXPERIMENTS, ablation, local, training, variances, weights
+from normscope.experiments.digest import (
+    EXPERIMENTS,
+    ablation,
+    local_constants,
+    norm_products,
+    short_training,
+    variances,
+)
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.statistics import line, mean_interval, resampled
 
@@ -71,7 +78,7 @@ class TestVariances:
 
     def test_other_data_need_a_folder(self) -> None:
         with pytest.raises(InputError, match="--data"):
-            training.load(variances.EXPERIMENT.full, "cifar10", 0)
+            short_training.load(variances.EXPERIMENT.full, "cifar10", 0)
 
     def test_the_claims_count_configurations(self) -> None:
         figures = {
@@ -138,13 +145,16 @@ def test_products_of_weights_by_depth() -> None:
         for kind in ("plain", "batch")
         for depth in settings["depths"]  # type: ignore[attr-defined]
     }
-    found = dict(weights.figures(settings, measured))
+    found = dict(norm_products.figures(settings, measured))
     assert (found["plain_per_layer"], found["plain_straightness"], found["plain_grown"]) == pytest.approx((0.5, 1, 3))
-    assert verdict(weights.EXPERIMENT, "digest.weights.growth", found) == Verdict.HOLDS
-    assert verdict(weights.EXPERIMENT, "digest.weights.depth", found) == Verdict.HOLDS
-    assert verdict(weights.EXPERIMENT, "digest.weights.depth", found | {"plain_per_layer": -0.1}) == Verdict.FAILS
-    assert verdict(weights.EXPERIMENT, "digest.weights.depth", found | {"plain_straightness": 0.5}) == Verdict.CORRECTED
-    assert verdict(weights.EXPERIMENT, "digest.weights.growth", found | {"plain_grown": 0.0}) == Verdict.FAILS
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.growth", found) == Verdict.HOLDS
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.depth", found) == Verdict.HOLDS
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.depth", found | {"plain_per_layer": -0.1}) == Verdict.FAILS
+    assert (
+        verdict(norm_products.EXPERIMENT, "digest.weights.depth", found | {"plain_straightness": 0.5})
+        == Verdict.CORRECTED
+    )
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.growth", found | {"plain_grown": 0.0}) == Verdict.FAILS
 
 
 class TestLocal:
@@ -159,27 +169,30 @@ class TestLocal:
         }  # fmt: skip
 
     def test_ranks_decide(self) -> None:
-        found = local.figures({}, self.population())
+        found = local_constants.figures({}, self.population())
         assert (found["tau_data"], found["tau_global"], found["ordered"]) == pytest.approx((1.0, -1.0, 8.0))
-        assert verdict(local.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.HOLDS
-        assert verdict(local.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.HOLDS
+        assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.HOLDS
+        assert verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.HOLDS
 
     def test_few_models_decide_nothing(self) -> None:
         few = {job: one for job, one in self.population().items() if job.seed < 5}
-        for claim in local.EXPERIMENT.claims:
-            assert claim.judge(local.figures({}, few)).verdict == Verdict.NOT_TESTABLE, claim.id
+        for claim in local_constants.EXPERIMENT.claims:
+            assert claim.judge(local_constants.figures({}, few)).verdict == Verdict.NOT_TESTABLE, claim.id
 
     def test_the_other_way_round_it_fails(self) -> None:
-        found = local.figures({}, self.population(-1.0))
-        assert verdict(local.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.FAILS
+        found = local_constants.figures({}, self.population(-1.0))
+        assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.FAILS
 
     def test_a_bound_below_what_was_seen_fails(self) -> None:
         measured = self.population()
         measured[Job("a", 3)]["domain"] = 0.5
-        assert verdict(local.EXPERIMENT, "digest.local.tighter", dict(local.figures({}, measured))) == Verdict.FAILS
+        assert (
+            verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(local_constants.figures({}, measured)))
+            == Verdict.FAILS
+        )
 
     def test_constants_of_a_real_model_are_in_order(self) -> None:
-        one = local.measure({**local.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
+        one = local_constants.measure({**local_constants.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
         assert one["point"] <= one["domain"] + 1e-6 <= one["global"] + 2e-6
 
 

@@ -10,7 +10,7 @@ import pytest
 from normscope.experiments.base import Verdict
 from normscope.experiments.beyond.gauge import RUNGS
 from normscope.experiments.judging import (
-    Spread,
+    SeedSpread,
     by_convention,
     by_count,
     decided,
@@ -80,12 +80,12 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
 
 
 def test_of_twenty_values_the_sixth_and_the_fifteenth_are_the_ends() -> None:
-    assert read(spread("x", list(map(float, range(1, 21)))), "x") == Spread(10.5, 6.0, 15.0, 20)
+    assert read(spread("x", list(map(float, range(1, 21)))), "x") == SeedSpread(10.5, 6.0, 15.0, 20)
 
 
 def test_few_values_have_their_extremes_for_an_interval() -> None:
     found = read(spread("x", [2.0, 8.0, 4.0]), "x")
-    assert found == Spread(4.0, 2.0, 8.0, 3)
+    assert found == SeedSpread(4.0, 2.0, 8.0, 3)
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, 1.0, 2.0], [math.inf, 1.0, 1.0]])
@@ -94,15 +94,15 @@ def test_odd_values_do_not_raise(values: list[float]) -> None:
 
 
 def test_nothing_is_decided_by_an_interval_that_covers_the_value() -> None:
-    assert decided(Spread(2.0, 1.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.HOLDS
-    assert decided(Spread(2.0, 0.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
-    assert decided(Spread(0.5, 0.4, 0.9, 20), above=1.0, evidence="").verdict == Verdict.FAILS
-    assert decided(Spread(0.5, 0.4, 0.9, 20), below=1.0, evidence="").verdict == Verdict.HOLDS
-    assert decided(Spread(2.0, 1.5, 3.0, 20), below=1.0, evidence="").verdict == Verdict.FAILS
+    assert decided(SeedSpread(2.0, 1.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.HOLDS
+    assert decided(SeedSpread(2.0, 0.5, 3.0, 20), above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
+    assert decided(SeedSpread(0.5, 0.4, 0.9, 20), above=1.0, evidence="").verdict == Verdict.FAILS
+    assert decided(SeedSpread(0.5, 0.4, 0.9, 20), below=1.0, evidence="").verdict == Verdict.HOLDS
+    assert decided(SeedSpread(2.0, 1.5, 3.0, 20), below=1.0, evidence="").verdict == Verdict.FAILS
 
 
 def test_nothing_is_decided_by_fewer_than_six_seeds() -> None:
-    few = Spread(2.0, 1.5, 3.0, 5)
+    few = SeedSpread(2.0, 1.5, 3.0, 5)
     assert with_seeds(5, judged(True, "x")).verdict == Verdict.NOT_TESTABLE
     assert with_seeds(6, judged(True, "x")) == judged(True, "x")
     assert decided(few, above=1.0, evidence="").verdict == Verdict.NOT_TESTABLE
@@ -110,7 +110,7 @@ def test_nothing_is_decided_by_fewer_than_six_seeds() -> None:
 
 
 def test_readings_of_medians() -> None:
-    more, less, open_ = Spread(2.0, 1.5, 3.0, 20), Spread(0.5, 0.4, 0.9, 20), Spread(1.0, 0.5, 2.0, 20)
+    more, less, open_ = SeedSpread(2.0, 1.5, 3.0, 20), SeedSpread(0.5, 0.4, 0.9, 20), SeedSpread(1.0, 0.5, 2.0, 20)
     for found, verdict in (
         ([(more,), (more,)], Verdict.HOLDS),
         ([(less,), (less,)], Verdict.FAILS),

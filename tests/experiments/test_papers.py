@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from normscope.core.plain import plain, revived
+from normscope.core.json_values import plain, revived
 from normscope.experiments import akbar, beyond, theory
 from normscope.experiments.base import Experiment, Figures, Verdict
 from normscope.report.document import Document

@@ -31,7 +31,7 @@ from normscope.experiments.population.noisy import drawn
 from normscope.experiments.population.predict import predictive_power
 from normscope.experiments.population.prediction import Prediction
 from normscope.experiments.population.recipes import Recipe, RecipeGrid, cohorts
-from normscope.experiments.population.training import Stop, Trained, train_together
+from normscope.experiments.population.stacked_training import Stop, TrainedMember, train_together
 
 ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),
        "weight_decays": (0.0,), "seeds": 1}  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_training_ends_at_the_loss_while_others_go_on_and_one_that_diverges_ha
     data = drawn(split, samples=64, label_noise=0.0, generator=generator())
     recipes = [recipe(lr=0.1), recipe(lr=0.02, seed=1), recipe(lr=1e30, seed=2)]
 
-    def trained(chosen: list[Recipe]) -> dict[float, Trained]:
+    def trained(chosen: list[Recipe]) -> dict[float, TrainedMember]:
         models = [mlp(generator=generator(one.seed), width=24, depth=2) for one in chosen]
         orders = [generator(one.seed) for one in chosen]
         given = {"stop": Stop(loss=0.7, steps=200), "momentum": 0.9, "generators": orders}

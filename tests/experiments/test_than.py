@@ -12,13 +12,13 @@ from torch import nn
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.experiments.base import Job, Verdict
-from normscope.experiments.than import EXPERIMENTS, training
+from normscope.experiments.than import EXPERIMENTS, watched_training
 from normscope.experiments.than.answers import weighed
+from normscope.experiments.than.curve_figures import norms
 from normscope.experiments.than.figure1 import FIGURE1
 from normscope.experiments.than.figure2 import FIGURE2
 from normscope.experiments.than.probing import input_variances, matrix_norms
-from normscope.experiments.than.reading import norms
-from normscope.experiments.than.training import CHECKPOINT, measure
+from normscope.experiments.than.watched_training import CHECKPOINT, measure
 from normscope.experiments.vision import efficientnet, relu_network, resnet18
 
 TINY: dict[str, Any] = dict(FIGURE1.quick) | {"epochs": 2, "depth": 4, "width": 8, "keep_every": 1, "reshape_every": 1}
@@ -82,12 +82,12 @@ class TestProbes:
 class TestRuns:
     @pytest.mark.parametrize("decay", ["coupled", "decoupled", "none"])
     def test_decays_are_what_they_are_called(self, decay: str, tmp_path: Path) -> None:
-        run = training._Training(TINY, Job(f"relu {decay}"), tmp_path)
+        run = watched_training._Training(TINY, Job(f"relu {decay}"), tmp_path)
         assert type(run.optimizer) is (torch.optim.AdamW if decay == "decoupled" else torch.optim.Adam)
         assert run.optimizer.defaults["weight_decay"] == (0 if decay == "none" else 1e-4)
 
     def test_inputs_have_norms_of_at_most_one(self) -> None:
-        split, _ = training.load(TINY)
+        split, _ = watched_training.load(TINY)
         assert split.train_images.flatten(1).norm(dim=1).max().item() == pytest.approx(1.0)
 
     def test_a_run_that_was_ended_goes_on_to_the_same_curves(self, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ class TestRuns:
 
     def test_cifar_without_a_folder_says_what_to_give(self) -> None:
         with pytest.raises(InputError, match="--data"):
-            training.load(FIGURE1.full)
+            watched_training.load(FIGURE1.full)
 
 
 Row = list[float]

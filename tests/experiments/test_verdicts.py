@@ -10,7 +10,7 @@ import pytest
 from normscope.experiments.base import Claim, Figures, Judgement, Verdict
 from normscope.experiments.claims import stored
 from normscope.experiments.registry import registered
-from normscope.experiments.than.reading import PUBLISHED
+from normscope.experiments.than.curve_figures import PUBLISHED
 
 CLAIMS = [(claim, one) for one in registered().values() for claim in one.claims]
 TRIES = 3000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.generalize.than2025 import Local, theorem20
+from normscope.generalize.than2025 import Theorem20, theorem20
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Trial:
 
     risk: float
     loss: float
-    terms: Local
+    terms: Theorem20
 
     @property
     def violated(self) -> bool:

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.layers import read_network
 from normscope.generalize.partition import Voronoi, partitions
 from normscope.generalize.vc import Units, log_growth, vc_dimension
+from normscope.generalize.weight_layers import read_network
 from normscope.theory.losses import Loss
 
 

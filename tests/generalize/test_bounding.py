@@ -8,7 +8,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.bound import Bound, Condition, condition, row, term
+from normscope.generalize.bound import BoundRow, Condition, condition, row, term
 from normscope.generalize.constants import over_all_inputs, over_balls
 from normscope.generalize.partition import Voronoi
 from normscope.generalize.slides import decomposition
@@ -296,7 +296,7 @@ class TestRows:
         mixed = row("r", source="", speaks_of="", most=1.0, terms=[term("x", 0.1)], conditions=[good, bad])
         assert (mixed.evidence, mixed.missing) == ("estimated", (bad,))
         with pytest.raises(ValueError, match="cannot be certified"):
-            Bound(
+            BoundRow(
                 name="r", source="", speaks_of="", log10_value=0.0, most=1.0, terms=(), conditions=(bad,),
                 evidence="certified", vacuous=True,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from normscope.generalize.pac_bayes import (
     LARGEST,
     PRECISION,
     Posterior,
-    Weights,
+    WeightVector,
     averaged_error,
     binary_kl,
     certified_error,
@@ -22,8 +22,8 @@ from normscope.generalize.pac_bayes import (
     gaussian_kl,
     kl_inverse,
 )
-from normscope.generalize.stochastic import Search, pac_bayes_row
-from normscope.generalize.stream import Piece
+from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
+from normscope.generalize.stream import SampleBatch
 
 
 def posterior(count=7, seed=0):
@@ -98,7 +98,7 @@ class TestWeights:
     def test_the_model_runs_with_other_weights_and_keeps_its_own(self):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        weights = Weights.of(model)
+        weights = WeightVector.of(model)
         x = torch.randn(5, 3)
         before = model(x).detach()
         assert torch.allclose(weights.logits(weights.vector(), x), before)
@@ -106,19 +106,19 @@ class TestWeights:
         assert torch.equal(model(x), before)
 
     def test_a_prior_of_another_model_is_refused(self):
-        weights = Weights.of(nn.Linear(3, 2))
+        weights = WeightVector.of(nn.Linear(3, 2))
         with pytest.raises(InputError, match="no parameter 'weight'"):
             weights.vector(dict(nn.Linear(4, 2).named_parameters()))
 
     def test_draws_are_counted_by_the_largest_share_one_of_them_has(self):
         model = nn.Linear(2, 2)
-        weights = Weights.of(model)
+        weights = WeightVector.of(model)
         x, y = torch.randn(3 * AT_ONCE + 10, 2), torch.zeros(3 * AT_ONCE + 10, dtype=torch.long)
         own = Posterior(weights.vector(), torch.full((6,), -50.0), weights.vector(), torch.tensor(-1.0))
         share, draws = averaged_error(
             weights,
             own,
-            lambda: iter([Piece(x, y)]),
+            lambda: iter([SampleBatch(x, y)]),
             samples=len(x),
             draws=6,
             generator=torch.Generator().manual_seed(0),
@@ -137,10 +137,10 @@ def problem(m, seed, flip=0.1):
 
 def bound(m, seed, model, **options):
     x, y = problem(m, seed)
-    search = Search(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
+    search = PosteriorSearch(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model,
-        lambda: iter([Piece(x, y)]),
+        lambda: iter([SampleBatch(x, y)]),
         search=search,
         samples=m,
         classes=2,
@@ -170,9 +170,9 @@ class TestBound:
             x, y = torch.randn(40, 30, generator=generator), torch.randint(2, (40,), generator=generator)
             torch.manual_seed(seed)
             row, _ = pac_bayes_row(
-                nn.Linear(30, 2), lambda x=x, y=y: iter([Piece(x, y)]),
-                search=Search(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5, output=None,
-                alone=alone(True), seed=seed,
+                nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
+                search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
+                output=None, alone=alone(True), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.generalize import stream
+from normscope.generalize.data_reading import EVERY, CellPlan, read
 from normscope.generalize.fingerprints import fingerprints, identical, random_keys
 from normscope.generalize.partition import Grid, Voronoi, grid, partitions
-from normscope.generalize.reading import EVERY, Plan, read
-from normscope.generalize.stream import CHUNK, Piece, parted
+from normscope.generalize.stream import CHUNK, SampleBatch, parted
 from normscope.graph.call import run
 from normscope.theory.losses import probability
 
@@ -112,7 +112,7 @@ def data(count=240, seed=0):
     return x, (x[:, 0] > 0).long()
 
 
-PLAN = Plan(kind="split", sizes=(1, 4), radius=None, input_range=None)
+PLAN = CellPlan(kind="split", sizes=(1, 4), radius=None, input_range=None)
 
 
 def reading(model, train, test=None, held_out=None, **options):
@@ -124,7 +124,7 @@ class TestReading:
     def test_every_fifth_sample_is_set_aside_whatever_the_batches(self):
         x, y = data(23)
         for size in (1, 2, 7, 23):
-            pairs = list(parted((Piece(a, b) for a, b in zip(x.split(size), y.split(size))), EVERY))
+            pairs = list(parted((SampleBatch(a, b) for a, b in zip(x.split(size), y.split(size))), EVERY))
             kept = torch.cat([piece.inputs for piece, _ in pairs if piece is not None])
             aside = torch.cat([piece.inputs for _, piece in pairs if piece is not None])
             assert torch.equal(aside, x[4::5])

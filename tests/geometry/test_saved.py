@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.core.plain import plain, rebuilt
+from normscope.core.json_values import plain, rebuilt
 from normscope.geometry.curvature import KINDS, Curvature
 
 LOSS = "cross_entropy"

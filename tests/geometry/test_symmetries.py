@@ -15,13 +15,13 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.geometry.actions import Mixing, Piece, Rows, Scaling, Shift, Term
+from normscope.geometry.actions import Mixing, ParameterPart, RowMixing, Scaling, ShiftAction, UnitEntries
 from normscope.geometry.candidate import Candidate, Layers
 from normscope.geometry.symmetry import Symmetries
 from normscope.geometry.verification import verify
 from normscope.geometry.wide import Function as Wide
 from normscope.graph.call import prepare
-from normscope.graph.export import capture_batch
+from normscope.graph.capturing import capture_batch
 
 from .networks import Attention, Function, noise, of_every_kind, shaken
 
@@ -82,7 +82,7 @@ def test_the_directions_are_independent() -> None:
     columns = []
     for one in found._candidates:
         action = one.action
-        assert isinstance(action, Scaling | Shift)
+        assert isinstance(action, Scaling | ShiftAction)
         for unit in torch.eye(action.units, dtype=torch.float64):
             made = action.direction(state, unit)
             columns.append(torch.cat([made.get(name, torch.zeros_like(p)).reshape(-1) for name, p in state.items()]))
@@ -255,7 +255,7 @@ def test_weights_without_effect_show_nothing() -> None:
 def planted(model: nn.Module, batch: Tensor, action, *names: str) -> str | None:
     """Put an action that a test makes up to the numbers."""
     state = dict(model.named_parameters())
-    pieces = tuple(Piece(name=n, size=tuple(state[n].shape), stride=state[n].stride(), offset=0) for n in names)
+    pieces = tuple(ParameterPart(name=n, size=tuple(state[n].shape), stride=state[n].stride(), offset=0) for n in names)
     one = Candidate(kind="relu pair", path="planted", form="", action=action(pieces), weights=pieces[:1])
     graph = capture_batch(model, batch)
     generator = torch.Generator().manual_seed(0)
@@ -264,35 +264,35 @@ def planted(model: nn.Module, batch: Tensor, action, *names: str) -> str | None:
 
 
 FALSE = {
-    "one factor alone": lambda p: Scaling(terms=(Term(piece=p[0], units=torch.zeros(1, 1).long()),), units=1),
+    "one factor alone": lambda p: Scaling(terms=(UnitEntries(piece=p[0], units=torch.zeros(1, 1).long()),), units=1),
     "a pair without its bias": lambda p: Scaling(
         terms=(
-            Term(piece=p[0], units=torch.arange(4)[:, None]),
-            Term(piece=p[2], units=torch.arange(4)[None], power=-1),
+            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
+            UnitEntries(piece=p[2], units=torch.arange(4)[None], power=-1),
         ),
         units=4,
     ),
     "a pair the wrong way": lambda p: Scaling(
         terms=(
-            Term(piece=p[0], units=torch.arange(4)[:, None]),
-            Term(piece=p[1], units=torch.arange(4)),
-            Term(piece=p[2], units=torch.arange(4)[None]),
+            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
+            UnitEntries(piece=p[1], units=torch.arange(4)),
+            UnitEntries(piece=p[2], units=torch.arange(4)[None]),
         ),
         units=4,
     ),
     "channels exchanged": lambda p: Scaling(
         terms=(
-            Term(piece=p[0], units=torch.arange(4)[:, None]),
-            Term(piece=p[1], units=torch.arange(4)),
-            Term(piece=p[2], units=torch.arange(3, -1, -1)[None], power=-1),
+            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
+            UnitEntries(piece=p[1], units=torch.arange(4)),
+            UnitEntries(piece=p[2], units=torch.arange(3, -1, -1)[None], power=-1),
         ),
         units=4,
     ),
-    "a shift": lambda p: Shift(terms=(Term(piece=p[1], units=torch.zeros(4).long()),), units=1),
+    "a shift": lambda p: ShiftAction(terms=(UnitEntries(piece=p[1], units=torch.zeros(4).long()),), units=1),
     "a mixing through a ReLU": lambda p: Mixing(
         rows=(
-            Rows(piece=p[0], axis=0, channels=torch.arange(4).reshape(1, 1, 4), inverse=False),
-            Rows(piece=p[2], axis=1, channels=torch.arange(4).reshape(1, 1, 4), inverse=True),
+            RowMixing(piece=p[0], axis=0, channels=torch.arange(4).reshape(1, 1, 4), inverse=False),
+            RowMixing(piece=p[2], axis=1, channels=torch.arange(4).reshape(1, 1, 4), inverse=True),
         ),
         groups=1,
         width=4,
@@ -313,9 +313,11 @@ def test_weight_norm_as_printed_fails() -> None:
     model = shaken(nn.Sequential(weight_norm(nn.Linear(3, 4)), nn.Tanh())).eval()
     v, g = "0.parametrizations.weight.original1", "0.parametrizations.weight.original0"
 
-    def printed(p: tuple[Piece, ...]) -> Scaling:
+    def printed(p: tuple[ParameterPart, ...]) -> Scaling:
         units = torch.arange(4)[:, None]
-        return Scaling(terms=(Term(piece=p[0], units=units), Term(piece=p[1], units=units, power=-1)), units=4)
+        return Scaling(
+            terms=(UnitEntries(piece=p[0], units=units), UnitEntries(piece=p[1], units=units, power=-1)), units=4
+        )
 
     assert planted(model, noise(5, 3), printed, v, g) is not None
     assert planted(model, noise(5, 3), lambda p: Scaling(terms=printed(p).terms[:1], units=4), v, g) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.monitor.probes import weights
+from normscope.monitor.probes import weight_probe
 from normscope.monitor.watching import watch
 
 pytestmark = pytest.mark.gpu
@@ -16,14 +16,14 @@ def test_following_a_norm_does_not_wait_for_the_device():
     torch.manual_seed(0)
     layer = nn.Conv2d(8, 8, 3, padding=1, groups=2).cuda()
     settings = ([1, 1], [1, 1], [1, 1], False, [0, 0], 2)
-    geometry = weights.Geometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
+    geometry = weight_probe.Geometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
     draw = torch.Generator("cuda").manual_seed(0)
     scale = torch.rand(8, device="cuda") + 0.5
-    found = weights.settled(geometry, layer.weight.detach(), None, scale, draw)
-    weights.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)  # what is loaded at first
+    found = weight_probe.settled(geometry, layer.weight.detach(), None, scale, draw)
+    weight_probe.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)  # what is loaded at first
     torch.cuda.set_sync_debug_mode("error")
     try:
-        again = weights.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)
+        again = weight_probe.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     eye = torch.eye(8 * 81, device="cuda").reshape(-1, 8, 9, 9)

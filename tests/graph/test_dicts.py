@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.diagnosis.streaming import watch_data
+from normscope.diagnosis.data_pass import watch_data
 from normscope.graph.call import arguments
 
 

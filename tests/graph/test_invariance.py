@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.graph.invariance import Feed, feeds, parameter_names
+from normscope.graph.invariance import FeedingLayer, feeds, parameter_names
 
 from ..real_models.families import FAMILIES
 from ..soundness.networks import Function, network
@@ -51,7 +51,7 @@ def result(model: nn.Module, batch: Tensor, mode: str) -> Tensor:
     return copy.deepcopy(model).train(mode == "train")(batch)
 
 
-def units(feed: Feed) -> list[slice]:
+def units(feed: FeedingLayer) -> list[slice]:
     """The output channels that are rescaled together."""
     width = feed.weight.shape[-1] if "linear" in str(feed.weight.op) else feed.weight.shape[1]
     count = {"channel": width, "layer": 1}.get(feed.unit) or int(feed.normalizer.bound()["num_groups"])
@@ -85,7 +85,9 @@ def same(first: Tensor, second: Tensor, tolerance: float = 1e-7) -> bool:
     return bool((first - second).abs().max() <= tolerance * (1 + second.abs().max()))
 
 
-def holds(model: nn.Module, batch: Tensor, mode: str, feed: Feed, factor: float = 3.0, tolerance: float = 1e-7) -> bool:
+def holds(
+    model: nn.Module, batch: Tensor, mode: str, feed: FeedingLayer, factor: float = 3.0, tolerance: float = 1e-7
+) -> bool:
     """Whether scaling any unit leaves the model's output as it is."""
     before = result(model, batch, mode)
     return all(
@@ -94,7 +96,7 @@ def holds(model: nn.Module, batch: Tensor, mode: str, feed: Feed, factor: float 
     )
 
 
-def found(model: nn.Module, batch: Tensor, mode: str) -> tuple[Feed, ...]:
+def found(model: nn.Module, batch: Tensor, mode: str) -> tuple[FeedingLayer, ...]:
     return feeds(ns.capture(model, batch, mode=mode))
 
 
@@ -170,7 +172,7 @@ CASES = {  # layers, input shape, mode, unit, scale_invariant, bias_redundant
 
 
 @cache
-def built(name: str) -> tuple[nn.Module, Tensor, str, Feed]:
+def built(name: str) -> tuple[nn.Module, Tensor, str, FeedingLayer]:
     """A case as a model with a tail behind it, which nobody changes, and its one feed."""
     layers, shape, mode, *_ = CASES[name]
     tail = nn.Sequential(nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)).double()

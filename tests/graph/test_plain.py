@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.graph import export, plain
-from normscope.graph.plain import KEPT, is_plain
+from normscope.graph import capturing, direct_trace
+from normscope.graph.direct_trace import KEPT, is_plain
 
 aten = torch.ops.aten
 WHOLE = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum]
@@ -112,7 +112,7 @@ def test_what_torch_writes_otherwise_is_written_as_torch_does(monkeypatch, count
     model, batch = Views().eval(), drawn(count, 3, 4, 4)
     read = ns.capture(model, batch)
     assert is_plain(torch.export.export(model, (batch,), strict=False))
-    monkeypatch.setattr(export, "is_plain", lambda program: False)
+    monkeypatch.setattr(capturing, "is_plain", lambda program: False)
     rewritten = ns.capture(model, batch)
     moved = ("aten.alias.default", "aten.clone.default", "aten._to_copy.default", "aten.reshape.default")
     important = [entry for entry in written(read) if entry[0] not in moved]
@@ -158,10 +158,10 @@ class Flagged(nn.Module):
 @pytest.mark.parametrize("training", [False, True])
 def test_only_the_flag_of_training_makes_a_batch_norm_write(training):
     program = torch.export.export(Flagged(training), (drawn(3, 4),), strict=False)
-    assert plain.writes_nothing(program) is is_plain(program) is not training
+    assert direct_trace.writes_nothing(program) is is_plain(program) is not training
 
 
 def test_a_batch_norm_in_train_mode_is_rewritten():
     program = torch.export.export(nn.BatchNorm1d(4).train(), (drawn(3, 4),), strict=False)
     assert not is_plain(program)
-    assert not plain.writes_nothing(program)
+    assert not direct_trace.writes_nothing(program)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.core import reached
 from normscope.core.errors import NormscopeError
 from normscope.core.reached import Reached
-from normscope.core.untouched import Weights
-from normscope.graph import call, export, memory, precision, samples, state, translate
+from normscope.core.untouched import ProtectedParameters
+from normscope.graph import call, capturing, memory, narrow_floats, samples, state, translate
 from normscope.graph.ir import Node
 
 from . import test_memory, test_precision, test_reached, test_samples, test_state
@@ -48,7 +48,7 @@ def statistic(change: Callable[[Node], Node]) -> Callable[[Patch], None]:
 
 def blind(patch: Patch) -> None:
     """No comparison of the graph with the model."""
-    patch.setattr(export, "close", lambda *_, **__: True)
+    patch.setattr(capturing, "close", lambda *_, **__: True)
 
 
 def meeting(op: Any, planted: samples.Meeting) -> Callable[[Patch], None]:
@@ -61,18 +61,18 @@ def with_momentum(value: float) -> Callable[[Node], Node]:
 
 def unseen_writes(patch: Patch) -> None:
     blind(patch)
-    patch.setattr(export, "changed", lambda *_: [])
+    patch.setattr(capturing, "changed", lambda *_: [])
     patch.setattr(translate, "refuse_hidden_reads", lambda *_: None)
 
 
 def unverified(patch: Patch) -> None:
-    patch.setattr(export, "_verify", lambda *_: None)
+    patch.setattr(capturing, "_verify", lambda *_: None)
 
 
 def flat_strides(patch: Patch) -> None:
     """Operands of `as_strided` count as contiguous, as they once did."""
     blind(patch)
-    patch.setattr(export, "refuse_other_strides", lambda *_: None)
+    patch.setattr(capturing, "refuse_other_strides", lambda *_: None)
 
     def contiguous(node: torch.fx.Node) -> Any:
         shape = tuple(node.args[0].meta["val"].shape)
@@ -107,7 +107,7 @@ def any_order(patch: Patch) -> None:
 
 def by_draws(patch: Patch) -> None:
     """Only runs are compared, as they once were."""
-    patch.setattr(export, "independent", lambda *_: True)
+    patch.setattr(capturing, "independent", lambda *_: True)
 
 
 def one_sample_alone(patch: Patch) -> None:
@@ -116,7 +116,7 @@ def one_sample_alone(patch: Patch) -> None:
     def few(graph: Any, count: int) -> bool:
         return True if count > 2 else samples.independent(graph, count)
 
-    patch.setattr(export, "independent", few)
+    patch.setattr(capturing, "independent", few)
 
 
 def mixed(name: str) -> Callable[[], None]:
@@ -156,7 +156,7 @@ BUGS = {
         lambda: test_state.test_a_figure_in_train_mode_is_that_of_the_state_as_found("count"),
     ),
     "weights stay as a run left them": Bug(
-        lambda patch: patch.setattr(Weights, "restore", lambda self: None),
+        lambda patch: patch.setattr(ProtectedParameters, "restore", lambda self: None),
         lambda: test_state.test_a_weight_that_a_run_changes_is_part_of_the_function_or_refused("scaled"),
     ),
     "lists stay as a run left them": Bug(
@@ -190,11 +190,14 @@ BUGS = {
     ),
     "casts are not looked at": Bug(lambda patch: patch.setattr(translate, "rounded", lambda *_: ()), narrow("half")),
     "a float holds what it can reach": Bug(
-        lambda patch: patch.setattr(precision, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max),
+        lambda patch: patch.setattr(
+            narrow_floats, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max
+        ),
         narrow("through bfloat16"),
     ),
     "evidence does not follow the notes": Bug(
-        lambda patch: patch.setattr(Work, "evidence", lambda self, value: value.evidence), narrow("through bfloat16")
+        lambda patch: patch.setattr(Captured, "evidence", lambda self, value: value.evidence),
+        narrow("through bfloat16"),
     ),
     "single samples need not give the same alone": Bug(
         lambda patch: patch.setattr(call, "_alike", lambda *_: True),
@@ -205,7 +208,7 @@ BUGS = {
 
 def _not_by_sample(function: Callable[..., Any]) -> None:
     model = test_samples.Function(function).eval()
-    assert not export.capture(model, torch.randn(4, 3)).per_sample
+    assert not capturing.capture(model, torch.randn(4, 3)).per_sample
 
 
 @pytest.mark.one_in(8)

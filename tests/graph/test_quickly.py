@@ -38,7 +38,7 @@ def test_the_graph_is_the_same(mode, monkeypatch, plain_exports):
         torch.manual_seed(0)
         model, batch = Mixed(), torch.randn(2, 3, 4, 4)
     quick = ns.capture(model, batch, mode=mode)
-    monkeypatch.setattr("normscope.graph.export._export", plain_exports)
+    monkeypatch.setattr("normscope.graph.capturing._export", plain_exports)
     plain = ns.capture(model, batch, mode=mode)
 
     def written(graph):

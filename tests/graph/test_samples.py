@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.graph import call, export
+from normscope.graph import call, capturing
 from normscope.graph.samples import independent
 from normscope.rules.registry import rules
 
@@ -245,7 +245,7 @@ def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     apart = 0
     for model, shape in EXAMPLES[part::PARTS]:
         model.eval()
-        _, graph = export._traced(model, call.prepare(model, torch.rand(shape), None), None, "eval", True)
+        _, graph = capturing._traced(model, call.prepare(model, torch.rand(shape), None), None, "eval", True)
         found = independent(graph, shape[0])
         with torch.no_grad():
             assert not (found and meet(model, shape)), str(graph)

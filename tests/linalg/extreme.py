@@ -10,7 +10,7 @@ import torch
 from flint import fmpq, fmpq_mat
 from torch import Tensor
 
-from normscope.linalg.convolution import Convolution
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import (
     Centering,

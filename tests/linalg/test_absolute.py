@@ -8,7 +8,7 @@ import torch
 from normscope.linalg import absolute as module
 from normscope.linalg.absolute import absolute, row_norms
 from normscope.linalg.folding import add, compose
-from normscope.linalg.layers import linear_map
+from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import (
     Averaging,
     Bounded,

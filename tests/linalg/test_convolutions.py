@@ -8,9 +8,9 @@ from torch import nn
 
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
-from normscope.linalg import conv_norm, norms
-from normscope.linalg.convolution import Convolution
-from normscope.linalg.layers import linear_map, spectral_norm
+from normscope.linalg import conv_norm, operator_norms
+from normscope.linalg.convolution_map import Convolution
+from normscope.linalg.layer_norms import linear_map, spectral_norm
 from normscope.linalg.strip import written_axis
 
 from .cases import Case, dense, random_case, sigma
@@ -166,8 +166,8 @@ def test_twisted_tori_close_the_gap_of_smooth_kernels() -> None:
 def test_scale_does_not_matter(factor: float) -> None:
     torch.manual_seed(0)
     weight = torch.randn(6, 7, 3, 3, dtype=torch.float64)
-    plain = norms.bracket(Convolution(weight, (24, 24), padding=1), rtol=1e-2)
-    scaled = norms.bracket(Convolution(weight * factor, (24, 24), padding=1), rtol=1e-2)
+    plain = operator_norms.bracket(Convolution(weight, (24, 24), padding=1), rtol=1e-2)
+    scaled = operator_norms.bracket(Convolution(weight * factor, (24, 24), padding=1), rtol=1e-2)
     assert scaled.upper == pytest.approx(plain.upper * factor, rel=1e-6)
     assert scaled.lower == pytest.approx(plain.lower * factor, rel=1e-2)
 

@@ -11,13 +11,13 @@ import torch
 
 from normscope.bounds.balls.enclosure import applied
 from normscope.core.rounding import ZERO
-from normscope.linalg import attained, conv_norm, norms
+from normscope.linalg import attained, conv_norm, operator_norms
 from normscope.linalg.absolute import absolute, absolute_norm, row_norms
 from normscope.linalg.certify import below
-from normscope.linalg.convolution import Convolution
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
 from normscope.linalg.linear_map import Centering, Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
-from normscope.linalg.norms import bracket, upper
+from normscope.linalg.operator_norms import bracket, upper
 
 from .extreme import drawn, exact, log10_norm
 
@@ -161,7 +161,7 @@ def test_nan_is_below_nothing(where):
 
 BUGS = {
     "what is lost in writing out is not counted": (
-        lambda patch: patch.setattr(norms, "lost", lambda linear, norm: ZERO),
+        lambda patch: patch.setattr(operator_norms, "lost", lambda linear, norm: ZERO),
         lambda: assert_sound(terms_within_parts()),
     ),
     "rounding on the way is no part of a gain": (

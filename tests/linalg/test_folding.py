@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from normscope.linalg import norms
-from normscope.linalg.convolution import Convolution
+from normscope.linalg import operator_norms
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import (
     Averaging,
@@ -90,7 +90,7 @@ def test_bound_of_a_folded_map_holds(second: str, first: str) -> None:
         (add(MAPS[second], MAPS[first]), MAPS[second].dense() + MAPS[first].dense()),
     ):
         sigma = float(torch.linalg.matrix_norm(matrix, 2))
-        result = norms.bracket(folded)
+        result = operator_norms.bracket(folded)
         assert result.lower <= sigma * (1 + 1e-12)
         assert sigma <= result.upper * (1 + 1e-12)
 

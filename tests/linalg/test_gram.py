@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import narrow_underflow
 from normscope.diagnosis import weight_norms
-from normscope.linalg import conv_norm, gram, kernel, norms
-from normscope.linalg.convolution import Convolution
+from normscope.linalg import conv_norm, gram, kernel, operator_norms
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
-from normscope.linalg.layers import linear_map
+from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import Diagonal, Matrix, Repeated
 
 from .cases import dense, sigma
@@ -63,7 +63,7 @@ def matrices() -> dict[str, Tensor]:
 def test_coarse_norms_are_certified(name: str, factor: float) -> None:
     matrix = matrices()[name] * factor
     for whole in (matrix, matrix.T):
-        truth, found = sigma(whole), norms.bracket(Matrix(whole), rtol=COARSE)
+        truth, found = sigma(whole), operator_norms.bracket(Matrix(whole), rtol=COARSE)
         assert found.lower <= truth * (1.0 + 1e-12)
         assert truth <= found.upper * (1.0 + 1e-12)
         assert found.gap <= COARSE
@@ -162,10 +162,10 @@ def test_coarse_norms_of_convolutions_are_certified(name: str, factor: float, mo
             weight = torch.randn_like(layer.weight)
             layer.weight.copy_((weight.mean(-1, keepdim=True) + 0.1 * weight if smooth else weight) * factor)
         truth, linear = sigma(dense(layer, shape)), linear_map(layer, shape)
-        upper = norms.upper(linear, rtol=COARSE)
+        upper = operator_norms.upper(linear, rtol=COARSE)
         assert upper.evidence is Evidence.PROVEN
         assert math.log10(truth) <= upper.log10 + 1e-12
-        found = norms.bracket(linear_map(layer, shape), rtol=COARSE)
+        found = operator_norms.bracket(linear_map(layer, shape), rtol=COARSE)
         assert found.lower * (1.0 - 1e-12) <= truth <= found.upper * (1.0 + 1e-12)
 
 
@@ -180,13 +180,13 @@ def test_which_norms_are_taken_in_float32(monkeypatch) -> None:
     monkeypatch.setattr(conv_norm, "_certified", noted)
     large, small = matrices()["random"], matrices()["random"][:50]
     for matrix, rtol in ((large, 1e-2), (large, 5e-3), (large, 4e-3), (large, 1e-3), (small, 1e-2)):
-        norms.upper(Matrix(matrix), rtol=rtol)
+        operator_norms.upper(Matrix(matrix), rtol=rtol)
     assert asked == [True, True, False, False, False]
 
 
 def test_where_float32_rounds_too_much_float64_takes_over(monkeypatch) -> None:
     monkeypatch.setattr("normscope.linalg.symbol.narrow_share", lambda terms: 1.0)
-    found = norms.bracket(Matrix(matrices()["random"]), rtol=COARSE)
+    found = operator_norms.bracket(Matrix(matrices()["random"]), rtol=COARSE)
     assert found.gap < 1e-7
     monkeypatch.setattr(weight_norms, "narrow_share", lambda terms: 1.0)
     monkeypatch.setattr(weight_norms, "_SMALL", 0)
@@ -201,13 +201,13 @@ def test_a_twin_is_certified_only_where_it_promises_something(monkeypatch) -> No
     monkeypatch.setattr(conv_norm, "_certified", lambda *a: count.append(1) or real(*a))
     window = torch.tensor([0.25, 0.5, 0.25], dtype=F64)
     smooth = Convolution(torch.randn(20, 20, 1, 1, dtype=F64) * window.outer(window), (14, 14), padding=1)
-    assert norms.bracket(smooth, rtol=COARSE).gap < COARSE
+    assert operator_norms.bracket(smooth, rtol=COARSE).gap < COARSE
     assert len(count) == 2
     count.clear()
     delta = torch.zeros(20, 20, 3, 3, dtype=F64)
     delta[:, :, 1, 1] = torch.randn(20, 20)
     delta[:, :, 0, 0] = 1e-6  # the same at all frequencies, nearly: no torus is better than another
-    norms.upper(Convolution(delta, (14, 14), padding=1), rtol=COARSE)
+    operator_norms.upper(Convolution(delta, (14, 14), padding=1), rtol=COARSE)
     assert len(count) == 1
 
 
@@ -231,16 +231,16 @@ def test_one_slice_is_measured_where_all_are_alike(rtol: float, monkeypatch) -> 
     conv = Repeated(Convolution(torch.randn(8, 8, 3, 3), (9, 9), padding=1), (6,))
     for linear, size, kind in ((matrix, 30, Matrix), (conv, 8 * 81, Convolution)):
         entries = applied_entries(monkeypatch, kind)
-        found = norms.bracket(linear, rtol=rtol)
+        found = operator_norms.bracket(linear, rtol=rtol)
         assert max(entries) == size
         assert found.witness.shape == linear.in_shape == found.input_shape
         gain = float(linear.apply(found.witness[None]).norm() / found.witness.norm())
         assert found.lower <= gain * (1.0 + 1e-12)
         assert gain <= found.upper
-        known = norms.upper(linear, rtol=rtol)
+        known = operator_norms.upper(linear, rtol=rtol)
         assert known.log10 == found.log10_upper
         entries.clear()
-        again = norms.bracket(linear, rtol=rtol)
+        again = operator_norms.bracket(linear, rtol=rtol)
         assert (again.log10_lower, again.log10_upper) == pytest.approx((found.log10_lower, found.log10_upper), abs=1e-2)
 
 
@@ -252,17 +252,17 @@ def test_a_convolution_with_its_normalizer_is_one_convolution_with_a_short_searc
     assert isinstance(folded, Repeated)
     assert isinstance(folded.inner, Convolution)
     entries = applied_entries(monkeypatch, Convolution)
-    value = norms.estimate(folded)
+    value = operator_norms.estimate(folded)
     assert len(entries) <= 16  # a search from noise takes some forty
     assert max(entries) == 16 * 256  # of one sample
-    found = norms.bracket(folded, rtol=1e-2)
+    found = operator_norms.bracket(folded, rtol=1e-2)
     assert found.log10_lower - 0.005 <= value <= found.log10_upper
 
 
 def test_zero_and_empty_maps_at_coarse_tolerance() -> None:
-    assert norms.bracket(Matrix(torch.zeros(200, 300)), rtol=COARSE).log10_upper == -math.inf
-    assert norms.bracket(Matrix(torch.zeros(0, 300), (4,)), rtol=COARSE).log10_upper == -math.inf
-    assert norms.bracket(Repeated(Matrix(torch.zeros(3, 3)), (4,)), rtol=COARSE).log10_upper == -math.inf
+    assert operator_norms.bracket(Matrix(torch.zeros(200, 300)), rtol=COARSE).log10_upper == -math.inf
+    assert operator_norms.bracket(Matrix(torch.zeros(0, 300), (4,)), rtol=COARSE).log10_upper == -math.inf
+    assert operator_norms.bracket(Repeated(Matrix(torch.zeros(3, 3)), (4,)), rtol=COARSE).log10_upper == -math.inf
     assert weight_norms.matrix_norm(torch.zeros(2000, 1000)).upper == 0.0
 
 
@@ -271,6 +271,6 @@ def test_many_random_matrices_of_bfloat16() -> None:
     for _ in range(8):
         m, n = (int(size) for size in rng.integers(96, 200, size=2))
         weight = torch.from_numpy(rng.standard_t(2, size=(m, n))).bfloat16()
-        truth, found = sigma(weight.double()), norms.bracket(Matrix(weight), rtol=COARSE)
+        truth, found = sigma(weight.double()), operator_norms.bracket(Matrix(weight), rtol=COARSE)
         assert found.lower * (1.0 - 1e-12) <= truth <= found.upper * (1.0 + 1e-12)
         assert found.gap <= COARSE

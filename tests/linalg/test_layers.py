@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from normscope.core.errors import InputError
-from normscope.linalg.convolution import Convolution
-from normscope.linalg.layers import spectral_norm
+from normscope.linalg.convolution_map import Convolution
+from normscope.linalg.layer_norms import spectral_norm
 from normscope.linalg.linear_map import Matrix
 
 from .cases import dense, sigma

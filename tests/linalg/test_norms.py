@@ -10,7 +10,7 @@ import torch
 
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
-from normscope.linalg import norms
+from normscope.linalg import operator_norms
 from normscope.linalg.certify import below, certify, cheap_bounds
 from normscope.linalg.lanczos import lanczos, largest_singular_vector
 from normscope.linalg.linear_map import (
@@ -62,7 +62,7 @@ def matrices() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("factor", [1.0, 1e-30, 1e30, 1e-200, 1e200])
 def test_matrices(name: str, factor: float) -> None:
     matrix = matrices()[name] * factor
-    result = norms.bracket(Matrix(matrix))
+    result = operator_norms.bracket(Matrix(matrix))
     truth = sigma(matrix)
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
@@ -75,24 +75,26 @@ def test_matrices(name: str, factor: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_low_precision_matrices(dtype: torch.dtype) -> None:
     matrix = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)).to(dtype)
-    result = norms.bracket(Matrix(matrix))
+    result = operator_norms.bracket(Matrix(matrix))
     assert result.lower <= sigma(matrix.double()) * (1.0 + 1e-12) <= result.upper * (1.0 + 2e-12)
 
 
 def test_extreme_values() -> None:
-    assert norms.bracket(Matrix(torch.full((2, 2), 1e308, dtype=F64))).log10_upper == pytest.approx(308 + math.log10(2))
-    tiny = norms.bracket(Matrix(torch.full((2, 2), 5e-324, dtype=F64)))
+    assert operator_norms.bracket(Matrix(torch.full((2, 2), 1e308, dtype=F64))).log10_upper == pytest.approx(
+        308 + math.log10(2)
+    )
+    tiny = operator_norms.bracket(Matrix(torch.full((2, 2), 5e-324, dtype=F64)))
     assert tiny.log10_upper == pytest.approx(math.log10(5e-324) + math.log10(2), abs=1e-6)
-    assert norms.bracket(Matrix(torch.zeros(3, 4))).log10_upper == -math.inf
-    assert norms.bracket(Matrix(torch.zeros(0, 4))).log10_upper == -math.inf
+    assert operator_norms.bracket(Matrix(torch.zeros(3, 4))).log10_upper == -math.inf
+    assert operator_norms.bracket(Matrix(torch.zeros(0, 4))).log10_upper == -math.inf
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_weights_without_a_norm_are_refused(value: float) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
-        norms.upper(Matrix(torch.tensor([[1.0, value]])))
+        operator_norms.upper(Matrix(torch.tensor([[1.0, value]])))
     with pytest.raises(InputError, match="NaN or infinite"):
-        norms.upper(Diagonal(torch.tensor([1.0, value]), (2,)))
+        operator_norms.upper(Diagonal(torch.tensor([1.0, value]), (2,)))
 
 
 def dense_sigma(linear) -> float:
@@ -137,7 +139,7 @@ def other_maps() -> dict[str, tuple]:
 @pytest.mark.parametrize("name", other_maps())
 def test_other_maps(name: str) -> None:
     linear, evidence, gap = other_maps()[name]
-    result = norms.bracket(linear)
+    result = operator_norms.bracket(linear)
     truth = dense_sigma(linear)
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
@@ -150,11 +152,11 @@ def test_other_maps(name: str) -> None:
 
 def test_isometries_are_exactly_one() -> None:
     for linear in (Identity((3, 4), (12,)), Reindex.of(lambda x: x.T, (3, 4)), Centering((3, 4))):
-        assert norms.upper(linear).log10 == 0.0
+        assert operator_norms.upper(linear).log10 == 0.0
 
 
 def test_code_too_large_to_write_out_is_infinite_with_a_reason() -> None:
-    result = norms.bracket(Coded(lambda x: x - x.flip(1), (50_000,), (50_000,)), steps=5)
+    result = operator_norms.bracket(Coded(lambda x: x - x.flip(1), (50_000,), (50_000,)), steps=5)
     assert result.log10_upper == math.inf
     assert "Coded" in result.reason
     assert result.lower > 0.0
@@ -162,11 +164,11 @@ def test_code_too_large_to_write_out_is_infinite_with_a_reason() -> None:
 
 def test_bounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = Matrix(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))
-    first = norms.upper(linear)
-    monkeypatch.setattr(norms, "_bound", None)
-    assert norms.upper(linear) is first
+    first = operator_norms.upper(linear)
+    monkeypatch.setattr(operator_norms, "_bound", None)
+    assert operator_norms.upper(linear) is first
     with pytest.raises(TypeError):
-        norms.upper(linear, rtol=1e-9)
+        operator_norms.upper(linear, rtol=1e-9)
 
 
 def test_certificate_covers_every_matrix_of_a_family() -> None:
@@ -224,7 +226,7 @@ def test_search_restarts_when_its_memory_is_full() -> None:
 @pytest.mark.parametrize("name", matrices())
 def test_matrices_on_a_gpu(name: str) -> None:
     matrix = matrices()[name]
-    result = norms.bracket(Matrix(matrix.cuda()))
+    result = operator_norms.bracket(Matrix(matrix.cuda()))
     truth = sigma(matrix)
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)

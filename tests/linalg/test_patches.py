@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from normscope.linalg import patches as room
-from normscope.linalg.convolution import Convolution
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.patches import Read, patches
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

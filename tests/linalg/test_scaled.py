@@ -9,11 +9,11 @@ import torch
 
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
-from normscope.linalg import conv_norm, norms
-from normscope.linalg.convolution import Convolution
+from normscope.linalg import conv_norm, operator_norms
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
 from normscope.linalg.linear_map import Diagonal
-from normscope.linalg.norms import bracket, upper
+from normscope.linalg.operator_norms import bracket, upper
 
 
 class CountedNorm(conv_norm.ConvolutionNorm):
@@ -47,7 +47,7 @@ def test_a_convolution_whose_channels_are_scaled_alike_needs_no_second_certifica
     folded = compose(Diagonal(torch.tensor(factors)[:, None, None], (6, 9, 9)), conv)
     bracket(conv, rtol=1e-2)
     CountedNorm.count = 0
-    monkeypatch.setattr(norms, "ConvolutionNorm", CountedNorm)
+    monkeypatch.setattr(operator_norms, "ConvolutionNorm", CountedNorm)
     found = bracket(folded, rtol=1e-2)
     truth = float(torch.linalg.matrix_norm(folded.dense(), 2))
     assert CountedNorm.count == taken
@@ -61,12 +61,12 @@ def test_a_scaled_convolution_is_certified_itself_where_the_unscaled_one_is_not_
     conv = Convolution(torch.randn(6, 6, 3, 3), (9, 9), padding=1)
     folded = compose(Diagonal(torch.full((6, 1, 1), 0.5), (6, 9, 9)), conv)
     assert upper(folded, rtol=1e-2).log10 >= math.log10(float(torch.linalg.matrix_norm(folded.dense(), 2)))
-    assert not norms.remembered(conv, 1.0)
+    assert not operator_norms.remembered(conv, 1.0)
     upper(conv, rtol=1e-1)
     again = compose(Diagonal(torch.full((6, 1, 1), 0.5), (6, 9, 9)), conv)
     upper(again, rtol=1e-3)  # the bound that is known is too loose for that
-    assert not norms.remembered(conv, 1e-2)
-    assert norms.remembered(again, 1e-3)
+    assert not operator_norms.remembered(conv, 1e-2)
+    assert operator_norms.remembered(again, 1e-3)
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf])

@@ -5,7 +5,7 @@ import torch
 
 from normscope.linalg import lanczos
 from normscope.linalg.linear_map import Matrix
-from normscope.linalg.norms import bracket
+from normscope.linalg.operator_norms import bracket
 from normscope.linalg.squaring import squared_eigenpairs
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.log import SCHEMA_VERSION, LogWriter
-from normscope.monitor.record import Layer, Record
+from normscope.monitor.record import LayerRecord, Record
 
 ALARM = Finding(
     code="effective-lr-collapse",
@@ -21,19 +21,19 @@ ALARM = Finding(
 )
 
 
-def layers(count: int, name: str = "blocks.{}") -> tuple[Layer, ...]:
+def layers(count: int, name: str = "blocks.{}") -> tuple[LayerRecord, ...]:
     """Weights, each in front of a normalizer, then blocks."""
     places = [name.format(index) for index in range(count)]
     weights = [
-        Layer(
+        LayerRecord(
             name=f"{place}.conv", kind="weight", family="convolution", parameters=(f"{place}.conv.weight",),
             normalizer=f"{place}.bn", invariant="channel", groups=8, weight_decay=5e-4,
         )
         for place in places
     ]  # fmt: skip
-    norms = [Layer(name=f"{place}.bn", kind="normalizer", family="batch_norm", eps=1e-5) for place in places]
-    units = [Layer(name=f"{place}.relu", kind="units", family="relu") for place in places]
-    return (*weights, *norms, *units, *(Layer(name=place, kind="block", family="Block") for place in places))
+    norms = [LayerRecord(name=f"{place}.bn", kind="normalizer", family="batch_norm", eps=1e-5) for place in places]
+    units = [LayerRecord(name=f"{place}.relu", kind="units", family="relu") for place in places]
+    return (*weights, *norms, *units, *(LayerRecord(name=place, kind="block", family="Block") for place in places))
 
 
 def record(step: int, count: int, *, loss: float | None = None, rate: float = 1.0, standard: bool = False) -> Record:

@@ -15,26 +15,26 @@ from normscope.monitor.alarms.loss import loss_not_finite
 from normscope.monitor.courses import Course
 from normscope.monitor.history import History
 from normscope.monitor.log import LogWriter, read_log
-from normscope.monitor.probes import normalizers, updates
-from normscope.monitor.record import Layer, Record
+from normscope.monitor.probes import normalizer_probe, updates
+from normscope.monitor.record import LayerRecord, Record
 
 from .alarm_runs import mlp, sgd, train, warned
 
 DEPTH = 5
 LAYERS = (
     *(
-        Layer(
+        LayerRecord(
             name=f"conv{i}", kind="weight", family="convolution", normalizer=f"norm{i}", invariant="channel", groups=8,
             weight_decay=1e-4,
         )
         for i in range(DEPTH)
     ),
     *(
-        Layer(name=f"norm{i}", kind="normalizer", family="batch_norm", eps=1e-5, entries=4096, samples=64)
+        LayerRecord(name=f"norm{i}", kind="normalizer", family="batch_norm", eps=1e-5, entries=4096, samples=64)
         for i in range(DEPTH)
     ),
-    *(Layer(name=f"relu{i}", kind="units", family="relu") for i in range(DEPTH)),
-    *(Layer(name=f"block{i}", kind="block", family="Block") for i in range(DEPTH)),
+    *(LayerRecord(name=f"relu{i}", kind="units", family="relu") for i in range(DEPTH)),
+    *(LayerRecord(name=f"block{i}", kind="block", family="Block") for i in range(DEPTH)),
 )  # fmt: skip
 USUAL = {
     "weight": {
@@ -242,7 +242,7 @@ def test_a_training_in_two_parts(tmp_path):
 ODD = (None, math.nan, math.inf, -math.inf, 0.0, 1.0)
 QUANTITIES = {
     "weight": ("log10_norm", "log10_folded", "log10_size", "log10_gradient", *updates.QUANTITIES),
-    "normalizer": normalizers.QUANTITIES,
+    "normalizer": normalizer_probe.QUANTITIES,
     "units": ("dead",),
     "block": ("log10_activation", "log10_backward"),
 }

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from normscope.monitor import norms as norms_module
-from normscope.monitor.budget import Budget
+from normscope.monitor import norm_tracking as norms_module
 from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.norms import AFRESH, LATEST, Norms
-from normscope.monitor.probes.weights import Geometry, by_powers, followed, settled
+from normscope.monitor.norm_tracking import AFRESH, LATEST, NormTracker
+from normscope.monitor.probes.weight_probe import Geometry, by_powers, followed, settled
 from normscope.monitor.schedule import Tier
+from normscope.monitor.time_share import TimeShare
 from normscope.monitor.watching import Watch, watch
 
 
@@ -227,30 +227,30 @@ def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    norms, site = Norms(), ("a", "linear", 0)
+    norms, site = NormTracker(), ("a", "linear", 0)
     geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
     monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turn) or settled(*args))
     for turn in range(AFRESH + 3):
         if doubted and turn == 2:
             norms.doubt(site)
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=Budget(None))
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(None))
     assert made == searches
     made.clear()
     for _ in range(3):
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.FULL, budget=Budget(None))
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.FULL, budget=TimeShare(None))
     assert len(made) == 3
 
 
 def test_a_search_that_there_is_no_time_for_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     turns: list[int] = []
-    norms, site = Norms(), ("a", "linear", 0)
+    norms, site = NormTracker(), ("a", "linear", 0)
     geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
     monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turns[-1]) or settled(*args))
-    monkeypatch.setattr(Budget, "affords", lambda self, task: task[0] != "search")
+    monkeypatch.setattr(TimeShare, "affords", lambda self, task: task[0] != "search")
     for turn in range(LATEST + 2):
         turns.append(turn)
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=Budget(0.1))
+        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(0.1))
     assert made == [0, LATEST]
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from normscope.core.errors import InputError
 from normscope.monitor.history import History
-from normscope.monitor.subject import compiled_functions
+from normscope.monitor.watched_layers import compiled_functions
 from normscope.monitor.watching import watch
 
 

@@ -9,50 +9,50 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.monitor.budget import Budget
+from normscope.monitor.forward_record import ForwardRecord
+from normscope.monitor.function_mode import Tap
 from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.norms import Norms
-from normscope.monitor.probes import normalizers, updates
+from normscope.monitor.norm_tracking import NormTracker
+from normscope.monitor.probes import normalizer_probe, updates
 from normscope.monitor.schedule import Tier
-from normscope.monitor.seen import Seen
-from normscope.monitor.tap import Tap
+from normscope.monitor.time_share import TimeShare
 from normscope.theory.normalizers import layer_norm_jacobian, rms_norm_jacobian
 
 
-def heard(model: nn.Module, x: Tensor) -> Seen:
+def heard(model: nn.Module, x: Tensor) -> ForwardRecord:
     """Listen to a model."""
     with Tap(model).listening(Tier.FULL) as seen:
         model(x)
     return seen
 
 
-def norm(model: nn.Module, seen: Seen) -> list[float]:
+def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
     """Return the settled norms of the only weight layer: alone, and folded if there is a normalizer."""
     [(site, weight)] = seen.weights.items()
     tensor = weight.made if weight.made is not None else dict(model.named_parameters())[weight.parameters[0]].detach()
     behind = next(iter(seen.normalizers.values())).sets if seen.normalizers else None
-    known = Norms()
+    known = NormTracker()
     with torch.no_grad():
         for _ in range(12):
             found = known.measure(
-                [site], lambda _: (weight.geometry, tensor, behind), tier=Tier.ECONOMY, budget=Budget(None)
+                [site], lambda _: (weight.geometry, tensor, behind), tier=Tier.ECONOMY, budget=TimeShare(None)
             )
     norms, errors = found[site].chunk(2)
     assert float(errors.max()) <= READABLE
     return norms.tolist()
 
 
-def quantities(seen: Seen) -> dict[str, float]:
+def quantities(seen: ForwardRecord) -> dict[str, float]:
     """Return the figures of the only normalizer: on the device and on the host they are the same."""
     [normalizer] = seen.normalizers.values()
     sets = normalizer.sets
     parts = {name: None if (t := getattr(sets, name)) is None else t.detach() for name in ("gamma", "running")}
-    there = normalizers.measure(dataclasses.replace(sets, **parts)).tolist()
+    there = normalizer_probe.measure(dataclasses.replace(sets, **parts)).tolist()
     arrays = {name: None if t is None else t.double().numpy() for name, t in parts.items()}
     sent = dataclasses.replace(sets, variance=sets.variance.double().numpy(), **arrays)
-    here = normalizers.measure_all([sent, sent])[1].tolist()
+    here = normalizer_probe.measure_all([sent, sent])[1].tolist()
     assert here == pytest.approx(there, abs=1e-5, nan_ok=True)
-    return dict(zip(normalizers.QUANTITIES, here, strict=True))
+    return dict(zip(normalizer_probe.QUANTITIES, here, strict=True))
 
 
 def dense_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:

@@ -10,7 +10,7 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.monitor.log import FILE, LogWriter
-from normscope.monitor.reading import Ended
+from normscope.monitor.log_reading import Ended
 
 from . import logs
 from .training import losses

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
+from normscope.monitor.parameter_follower import Clearing
 from normscope.monitor.probes.inputs import spread
-from normscope.monitor.standing import Clearing
 from normscope.monitor.watching import watch
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
-from normscope.monitor.record import Layer, Record
+from normscope.monitor.record import LayerRecord, Record
 from normscope.monitor.sinks import TensorBoardSink, WandbSink
 from normscope.monitor.sinks.flat import flat
 from normscope.monitor.watching import watch
@@ -19,9 +19,9 @@ from normscope.monitor.watching import watch
 from .training import losses
 
 LAYERS = (
-    Layer(name="layer1.0.conv1", kind="weight", family="convolution"),
-    Layer(name="layer1.0.bn1", kind="normalizer", family="batch_norm"),
-    Layer(name="layer1.0.bn2", kind="normalizer", family="batch_norm"),
+    LayerRecord(name="layer1.0.conv1", kind="weight", family="convolution"),
+    LayerRecord(name="layer1.0.bn1", kind="normalizer", family="batch_norm"),
+    LayerRecord(name="layer1.0.bn2", kind="normalizer", family="batch_norm"),
 )
 RECORD = Record(
     step=30,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.networks import twin as module_under_test
-from normscope.networks.normalizers import Absent, FeaturesLast, Normalized, SampleRMSNorm
+from normscope.networks.normalizer_modules import Absent, FeaturesLast, Normalized, SampleRMSNorm
 
 KINDS = (None, "batch", "layer", "group", "instance", "rms")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.weights.weights import weight_sensitivity
+from normscope.bounds.weights.weight_constants import weight_sensitivity
 
 from .families import FAMILIES
 from .observe import assert_same, call, snapshot

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.balls.unrolled import Unrolled  # registers every local rule
+from normscope.bounds.balls.unrolled import UnrolledNetwork  # registers every local rule
 from normscope.graph.ir import Node, Ref
-from normscope.rules.local.local import Builder, Enclosure, Local, Primitive, local, local_rule
+from normscope.rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
+from normscope.rules.local.local import Builder, Enclosure, LocalForm, Primitive, local, local_rule
 from normscope.rules.local.products import MatrixProduct, Multiply
 from normscope.rules.local.scalar import Scalar
-from normscope.rules.local.sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
-from normscope.rules.local.windows import Largest
+from normscope.rules.local.windows import WindowMaximum
 
 aten = torch.ops.aten
-assert Unrolled
+assert UnrolledNetwork
 
 SCALARS: dict[str, tuple[Any, tuple[Any, ...], tuple[float, float]]] = {
     "relu": (aten.relu.default, (), (-3, 3)),
@@ -154,7 +154,7 @@ PRIMITIVES: dict[str, tuple[Primitive, list[tuple[int, ...]]]] = {
     "log_softmax": (LogSoftmax(), [(2, 5)]),
     "logsumexp": (LogSumExp(), [(2, 5)]),
     "norm": (Norm(), [(2, 5)]),
-    "largest": (Largest(WINDOWS, (4,)), [(9,)]),
+    "largest": (WindowMaximum(WINDOWS, (4,)), [(9,)]),
     "multiply": (Multiply(), [(6,), (6,)]),
     "matrix product": (MatrixProduct(), [(2, 3, 4), (2, 4, 2)]),
 }
@@ -177,7 +177,7 @@ def drawn(name: str, width: float, seed: int) -> tuple[Primitive, list[Enclosure
     return primitive, boxes, [p[0] for p in points], [p[1] for p in points]
 
 
-def remainder(found: Local, move: Tensor, changes: list[Tensor]) -> Tensor:
+def remainder(found: LocalForm, move: Tensor, changes: list[Tensor]) -> Tensor:
     """The change of a value less that of the centre maps."""
     size = move.shape[1:].numel()
     eye = torch.eye(size, dtype=torch.float64).reshape(1, size, *move.shape[1:]).expand(len(move), -1, *move.shape[1:])
@@ -240,7 +240,7 @@ def test_entries_that_stand_still_do_not_open_a_window() -> None:
     box = enclosure(centre, centre - torch.tensor([0.0, 0.0, 0.1, 0.1]), centre + torch.tensor([0.0, 0.0, 0.1, 0.1]))
     speeds = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
     box = Enclosure(box.centre, box.low, box.high, box.constant, speeds, box.radius)
-    found = Largest(torch.tensor([[0, 1, 2], [1, 2, 3]]), (2,)).local([box])
+    found = WindowMaximum(torch.tensor([[0, 1, 2], [1, 2, 3]]), (2,)).local([box])
     assert found.parts[0].weight.tolist() == [[0.0, 0.0]]
     assert found.parts[0].entries.tolist() == [[0.0, 1.0]]
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.captured import Captured
 from normscope.bounds.trial import try_example
-from normscope.bounds.work import Work
 from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
 from normscope.rules import registry
@@ -271,7 +271,7 @@ class TestEffects:
         op = torch.ops.normscope_tests.bent.default
         ns.rule(op, examples=[(function, shape)])(lambda node, operands: effect)
         try:
-            return Work(function_of(function), torch.randn(shape)).rungs()["best"]
+            return Captured(function_of(function), torch.randn(shape)).rungs()["best"]
         finally:
             forget(op)
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE
-from normscope.linalg import norms
+from normscope.linalg import operator_norms
 from normscope.rules import scatter
 from normscope.rules.effects import Unbounded
 
@@ -153,10 +153,10 @@ def test_its_audit_has_rows_and_a_finite_bound():
 def test_a_planted_bug_is_seen(monkeypatch):
     """Values that meet count as one: the bound falls below the norm of the matrix."""
     model, x = Function(lambda x: torch.zeros(2, 3).index_add(0, torch.tensor([0, 0, 0, 1, 0]), x)), torch.randn(5, 3)
-    work = Work(model, x)
+    work = Captured(model, x)
     assert not isinstance(next(iter(work.segments.effects.values())), Unbounded)
     assert ns.lipschitz(model, x).upper == pytest.approx(2.0)
-    monkeypatch.setattr(norms, "_schur", lambda linear: norms.Bound(ONE))
+    monkeypatch.setattr(operator_norms, "_schur", lambda linear: operator_norms.NormBound(ONE))
     with pytest.raises(SoundnessError):
         ns.lipschitz(model, x)
     monkeypatch.undo()

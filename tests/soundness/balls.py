@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.bounds.balls.attack import strongest_pairs
 from normscope.bounds.balls.ball import Balls, Over
+from normscope.bounds.balls.ball_attack import strongest_pairs
 from normscope.bounds.balls.sweep import below
-from normscope.bounds.work import Work
+from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.rules.local.local import flat
@@ -185,7 +185,9 @@ def case(seed: int) -> Case:
     return Case(drawn, 10.0 ** draw.uniform(-6, 2), "tight" if draw.random() < 0.4 else "fast")
 
 
-def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | None = None, twin: bool = True) -> Found:
+def try_ball(
+    drawn: Case, *, samples: int = 6, steps: int = 40, work: Captured | None = None, twin: bool = True
+) -> Found:
     """Bound a network over balls and attack the bound from two sides, and every value on the way.
 
     Without a `twin` (the model itself in float64) only the package's own graph is attacked.
@@ -193,7 +195,7 @@ def try_ball(drawn: Case, *, samples: int = 6, steps: int = 40, work: Work | Non
     Raises:
         SoundnessError: a constant, a limit, a margin or a centre map does not hold.
     """
-    work = work or Work(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = work or Captured(drawn.network.model, drawn.network.batch, on_missing="inf")
     balls = Balls(work)
     over = balls.over(drawn.radius, effort=drawn.effort)
     generator = torch.Generator().manual_seed(drawn.network.seed % 2**31)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import normscope as ns
-from normscope.bounds import work as engine
-from normscope.bounds.domain import recording
-from normscope.bounds.domain.search import steepest
-from normscope.bounds.domain.work import DomainWork
+from normscope.bounds import captured as engine
+from normscope.bounds.captured import Captured
+from normscope.bounds.domain import range_recording
+from normscope.bounds.domain.domain_bounds import DomainWork
+from normscope.bounds.domain.steep_points import steepest
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.work import Work
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 
@@ -51,8 +51,8 @@ def try_domain(
     """
     generator = torch.Generator().manual_seed(network.seed + 1)
     batches = [network.batch, *(_like(network.batch, generator) for _ in range(samples // len(network.batch)))]
-    work = Work(network.model, network.batch)
-    with mock.patch.object(recording, "capture", return_value=work.graph):  # once is enough
+    work = Captured(network.model, network.batch)
+    with mock.patch.object(range_recording, "capture", return_value=work.graph):  # once is enough
         domain = ns.domain(network.model, batches, record=record)
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"

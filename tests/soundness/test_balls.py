@@ -21,17 +21,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.balls import enclosure, expansion, reach
+from normscope.bounds.balls import ball_ellipsoid, enclosure, expansion
+from normscope.bounds.captured import Captured
 from normscope.bounds.trial import shaken
-from normscope.bounds.work import Work
 from normscope.core.errors import SoundnessError
 from normscope.linalg import absolute
 from normscope.linalg.linear_map import LinearMap, Matrix
+from normscope.rules.local import entry_sets as local_sets
 from normscope.rules.local import products as local_products
-from normscope.rules.local import sets as local_sets
 from normscope.rules.local import windows as local_windows
-from normscope.rules.local.local import Enclosure, Part
-from normscope.rules.local.scalar import Scalar, Turn
+from normscope.rules.local.local import Enclosure, OperandShare
+from normscope.rules.local.scalar import Scalar, TurningPoint
 from normscope.rules.registry import rules
 
 from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
@@ -48,7 +48,7 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
     monkeypatch.setattr("normscope.bounds.balls.ball.SEARCH_STEPS", 3)
     drawn = case(seed)
-    work = Work(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = Captured(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
         found = try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
         assert_met(found)
@@ -183,7 +183,7 @@ def test_every_example_of_every_rule_over_balls() -> None:
             generator = torch.Generator().manual_seed(index)
             model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
             network = Network(index, model, torch.randn(shapes[0], generator=generator), "eval", ())
-            work = Work(model, network.batch, on_missing="inf")
+            work = Captured(model, network.batch, on_missing="inf")
             for radius, effort in ((1e-4, "tight"), (0.3, "fast")):
                 try_ball(Case(network, radius, effort), steps=12, work=work, twin=False)
 
@@ -201,14 +201,14 @@ class Bug:
 
 
 @cache
-def planted(name: str) -> tuple[Network, Work]:
+def planted(name: str) -> tuple[Network, Captured]:
     build, shape = NETS[name]
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = build().double().eval()
         batch = torch.randn(2, *shape, dtype=torch.float64)
     network = Network(0, model, batch, "eval", ())
-    return network, Work(model, batch)
+    return network, Captured(model, batch)
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -235,13 +235,13 @@ def early_slopes(patch: Patch) -> None:
 
 
 def missed_turns(patch: Patch) -> None:
-    patch.setattr(Turn, "inside", lambda self, low, high: torch.zeros_like(low, dtype=torch.bool))
+    patch.setattr(TurningPoint, "inside", lambda self, low, high: torch.zeros_like(low, dtype=torch.bool))
 
 
 def no_operand_factor(patch: Patch) -> None:
     real = expansion._uncertain
 
-    def forgetful(found: Tensor, part: Part, seen: Any, name: str) -> Any:
+    def forgetful(found: Tensor, part: OperandShare, seen: Any, name: str) -> Any:
         x = seen.known[name]
         slow = Enclosure(x.centre, x.low, x.high, x.constant.clamp(max=0.05), x.entries.clamp(max=0.05), x.radius)
         small = dataclasses.replace(seen, known={name: slow})
@@ -291,13 +291,13 @@ def weights_of_the_centre(patch: Patch) -> None:
 
 
 def winner_of_the_centre(patch: Patch) -> None:
-    real = local_windows.Largest.local
+    real = local_windows.WindowMaximum.local
 
     def local(self: Any, operands: Any) -> Any:
         (x,) = operands
         return real(self, [Enclosure(x.centre, x.centre, x.centre, x.constant, x.entries, x.radius)])
 
-    patch.setattr(local_windows.Largest, "local", local)
+    patch.setattr(local_windows.WindowMaximum, "local", local)
 
 
 def half_the_ball(patch: Patch) -> None:
@@ -320,13 +320,13 @@ def crossed_lines(patch: Patch) -> None:
 
 
 def light_pieces(patch: Patch) -> None:
-    real = reach.Piece.of.__func__
+    real = ball_ellipsoid.EllipsoidOperand.of.__func__
 
-    def of(cls: Any, part: Part, operand: Any, value: Any) -> Any:
+    def of(cls: Any, part: OperandShare, operand: Any, value: Any) -> Any:
         piece = real(cls, part, operand, value)
         return dataclasses.replace(piece, weight=0.3 * piece.weight)
 
-    patch.setattr(reach.Piece, "of", classmethod(of))
+    patch.setattr(ball_ellipsoid.EllipsoidOperand, "of", classmethod(of))
 
 
 BUGS = [

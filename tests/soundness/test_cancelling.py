@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds import certificate
-from normscope.bounds.balls import reach, reach_state
+from normscope.bounds.balls import ball_ellipsoid, ball_ellipsoid_state
+from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import ellipsoid, optimised
 from normscope.bounds.ellipsoids.ellipsoid import image
 from normscope.bounds.folded import propagate
-from normscope.bounds.torus import run as torus_run
+from normscope.bounds.torus import stage_walk as torus_run
 from normscope.bounds.torus.torus import torus_certificate
-from normscope.bounds.work import Work
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper, root_sum_squares, total
 from normscope.linalg import folding, writing
-from normscope.linalg.norms import upper
+from normscope.linalg.operator_norms import upper
 
 LARGE = 1e18
 SLOW = pytest.mark.slow
@@ -101,7 +101,7 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
 @pytest.mark.parametrize("name", ["before a relu", "behind a relu", "between two", "convolutions", "branches"])
 def test_no_rung_is_false(name):
     model, truth = networks(*drawn(1)[0])[name]
-    rungs = Work(model.eval(), BATCH).rungs()
+    rungs = Captured(model.eval(), BATCH).rungs()
     assert [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)] == []
 
 
@@ -123,7 +123,7 @@ def test_folding_what_cancels_would_be_seen(monkeypatch):
     monkeypatch.setattr(folding, "cancels", lambda linear: False)
     monkeypatch.setattr(writing, "cancels", lambda linear: False)
     model, truth = networks(*drawn(1)[0])["before a relu"]
-    assert Work(model.eval(), BATCH).rungs()["best"].upper < 0.9 * truth
+    assert Captured(model.eval(), BATCH).rungs()["best"].upper < 0.9 * truth
 
 
 def biased(weight: list[list[float]]) -> nn.Linear:
@@ -157,8 +157,8 @@ def test_units_that_stay_on_cancel_over_a_ball(share, effort):
 
 @SLOW
 def test_squares_without_their_rounding_would_be_seen(monkeypatch):
-    monkeypatch.setattr(reach, "raised", lambda matrix, allowance: matrix)
-    monkeypatch.setattr(reach_state, "image_above", image)
+    monkeypatch.setattr(ball_ellipsoid, "raised", lambda matrix, allowance: matrix)
+    monkeypatch.setattr(ball_ellipsoid_state, "image_above", image)
     assert any(upper < 0.9 * truth for upper, truth in ball_uppers(nearly(1e-10, 3)[:2]))
 
 
@@ -203,7 +203,7 @@ def test_patterns_of_nearly_linear_units(slope):
 def test_paths_without_their_rounding_would_be_seen(monkeypatch):
     monkeypatch.setattr(certificate, "_followed", lambda *_: 0.0)
     for model, truth in (chained(1.0, *weights) for weights in drawn(4)):
-        if Work(model, BATCH).rungs()["liplt"].upper < 0.9 * truth:
+        if Captured(model, BATCH).rungs()["liplt"].upper < 0.9 * truth:
             return
     pytest.fail("no bound is below the truth")
 
@@ -246,7 +246,7 @@ def low_rungs(share: float, depth: int, seeds: range) -> list[str]:
     """The bounds that lie below the constant."""
     wrong = []
     for model, truth in (thinned(share, depth, seed) for seed in seeds):
-        rungs = Work(model, BATCH).rungs()
+        rungs = Captured(model, BATCH).rungs()
         wrong += [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)]
     return wrong
 
@@ -275,7 +275,7 @@ def waves(slope: float, ends: str, a: float, b: float, c: float) -> float:
         "pool": [nn.AdaptiveAvgPool1d(1), nn.Flatten(), linear([[12.0, 28.0, 20.0]])],
     }
     model = nn.Sequential(first, nn.LeakyReLU(slope), *tails[ends]).eval()
-    segments = Work(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
+    segments = Captured(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
     with torch.no_grad():
         found = torus_certificate(segments, propagate(segments, upper, fold=True), steps=0, widest=8)
     return math.inf if found is None else 10.0 ** (found.log10 + 1e-10)

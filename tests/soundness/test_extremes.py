@@ -13,16 +13,16 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds import certain, evaluation
-from normscope.bounds.attack import confirmed
+from normscope.bounds.captured import Captured
 from normscope.bounds.evaluation import CARRIED, Values
-from normscope.bounds.work import Work
+from normscope.bounds.global_attack import confirmed
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.log10 import ceiling10, log10, product_above
 from normscope.core.rounding import Upper
 from normscope.core.sizes import norm
 from normscope.rules import arithmetic, ranges
-from normscope.rules.local import sets
+from normscope.rules.local import entry_sets
 
 from .extremes import (
     CANCELLING,
@@ -107,7 +107,7 @@ class TestErrors:
         biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
         model = Applied(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
         x = drawn(1, 4, seed=5)
-        found = Work(model, x).certain.at(x, how=how)
+        found = Captured(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
         exact = _affine(weights[1], biases[1], hidden)
         off = [
@@ -120,7 +120,9 @@ class TestErrors:
         """bias - mean * scale is zero as computed: its rounding counts before that."""
         mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
         model = Applied(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
-        found = Work(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(torch.zeros(1, 2, dtype=torch.float64))
+        found = Captured(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
+            torch.zeros(1, 2, dtype=torch.float64)
+        )
         assert float(found.error.min()) > 1e-9
 
     def test_deep_networks_keep_a_useful_lower_side(self) -> None:
@@ -134,7 +136,7 @@ class TestErrors:
             layers += [layer, nn.ReLU()]
         model = nn.Sequential(*layers, nn.LayerNorm(48), nn.Linear(48, 3)).eval()
         x = torch.randn(1, 48, generator=generator)
-        values = Work(model, x).certain
+        values = Captured(model, x).certain
         u = x[0].double()
         v = u + 1e-3 * drawn(48)
         plain = values.plain(torch.stack([u, v])).value
@@ -246,7 +248,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         lambda: TestScales().test_a_factor_that_vanishes_as_a_float(),
     ),
     "squares that vanish": (
-        lambda patch: patch.setattr(sets, "l2", lambda x, dim, keepdim=False: x.norm(dim=dim, keepdim=keepdim)),
+        lambda patch: patch.setattr(entry_sets, "l2", lambda x, dim, keepdim=False: x.norm(dim=dim, keepdim=keepdim)),
         lambda: TestScales().test_some("rms norm", 1e200),
     ),
     "logits taken for exact": (

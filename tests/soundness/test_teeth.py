@@ -18,8 +18,8 @@ from normscope.bounds.trial import try_example
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
-from normscope.linalg import conv_norm, folding, norms
-from normscope.linalg.convolution import Convolution
+from normscope.linalg import conv_norm, folding, operator_norms
+from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.kernel import Kernel
 from normscope.linalg.linear_map import Diagonal
 from normscope.linalg.symbol import Ring, Symbol
@@ -275,7 +275,9 @@ def gelu_slope_one(patch: Patch) -> None:
 
 
 def shrunk_centring(patch: Patch) -> None:
-    patch.setattr(norms, "_centering", lambda linear: norms.Bound(number(1 - 1 / linear.in_shape[-1])))
+    patch.setattr(
+        operator_norms, "_centering", lambda linear: operator_norms.NormBound(number(1 - 1 / linear.in_shape[-1]))
+    )
 
 
 def gains_of(op: Any, value: float) -> Callable[[Patch], None]:
@@ -343,7 +345,7 @@ BUGS = [
     Bug("centring counted as 1 - 1/n", shrunk_centring, net(lambda: nn.LayerNorm(3, 0.1, False), 2, 3)),
     Bug(
         "copies of an entry forgotten",
-        lambda patch: patch.setattr(norms, "_reindex", lambda linear: norms.Bound(ONE)),
+        lambda patch: patch.setattr(operator_norms, "_reindex", lambda linear: operator_norms.NormBound(ONE)),
         rule_of(aten.expand.default),
     ),
     Bug("attention without sqrt(tokens)", replaced(attend, no_root_of_tokens), net(focused, 1, 1, 4, 2)),
@@ -363,7 +365,7 @@ def fresh():
     """Norms are remembered with their maps, and centring maps are shared: forget both around a planted bug."""
 
     def clear() -> None:
-        norms._known.clear()
+        operator_norms._known.clear()
         normalization.centering.cache_clear()
 
     clear()

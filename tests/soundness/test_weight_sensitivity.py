@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from normscope.bounds.weights import applied
 from normscope.bounds.weights import figures as weight_figures
 from normscope.bounds.weights.tails import Tails
-from normscope.bounds.weights.weights import weight_sensitivity
+from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.errors import SoundnessError
 from normscope.linalg.patches import Read
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import work as engine
-from normscope.bounds.attack import lower_bound
+from normscope.bounds import captured as engine
+from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.work import Work
+from normscope.bounds.global_attack import lower_bound
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.linalg import conv_norm
@@ -45,7 +45,7 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> Outcom
         SoundnessError: a bound that claims to hold is below what an attacker found.
         AssertionError: the graph does not compute the model's function, a value leaves its range, a bound is NaN.
     """
-    work = Work(network.model, network.batch)
+    work = Captured(network.model, network.batch)
     start = network.batch[:1] if work.graph.per_sample else network.batch
     twin = double_twin(network.model)
     function = as_function(twin, tuple(start.shape))
@@ -69,7 +69,7 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> Outcom
     return Outcome(best.log10_upper, lower, best.reason)
 
 
-def _assert_same_function(work: Work, function: Flat, start: Tensor, network: Network) -> None:
+def _assert_same_function(work: Captured, function: Flat, start: Tensor, network: Network) -> None:
     """The float64 graph and the float64 model agree at points of several sizes."""
     generator = torch.Generator().manual_seed(network.seed)
     assert not (network.mode == "train" and work.graph.per_sample)
@@ -83,7 +83,7 @@ def _assert_same_function(work: Work, function: Flat, start: Tensor, network: Ne
         assert error <= 1e-9 * max(float(want.abs().max()), 1.0), f"graph and model differ by {error:g}: {network}"
 
 
-def _assert_ranges(work: Work, start: Tensor, network: Network) -> None:
+def _assert_ranges(work: Captured, start: Tensor, network: Network) -> None:
     """No value leaves the range that products and attention rely on, at points of many sizes and shapes."""
     graph = work.double
     sizes = {item.name: UNKNOWN for item in graph.inputs}
@@ -110,7 +110,7 @@ def _assert_ranges(work: Work, start: Tensor, network: Network) -> None:
 def try_exactness(network: Network) -> None:
     """A network that is one linear map is bounded within one percent of its dense SVD."""
     sigma = float(torch.linalg.matrix_norm(matrix_of(network.model, tuple(network.batch[:1].shape)), 2))
-    upper = Work(network.model, network.batch).rungs()["best"].upper
+    upper = Captured(network.model, network.batch).rungs()["best"].upper
     assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, f"{upper} for {sigma}: {network}"
 
 

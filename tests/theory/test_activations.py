@@ -300,4 +300,4 @@ def test_an_elu_with_a_depth_below_all_floats_is_not_read():
     depth = Polynomial.constant(Fraction(-1, 10**200))
     left = ((x * Polynomial.constant(Fraction(10**300))).called("expm1")) * depth
     with pytest.raises(Unreadable):
-        templates.activation_of(templates.Choice(right, left))
+        templates.activation_of(templates.SignChoice(right, left))

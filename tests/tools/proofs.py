@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.attack import lower_bound
 from normscope.bounds.balls.ball import Balls, ball_bracket
-from normscope.bounds.certificate import Certificate, ClosedForm
+from normscope.bounds.captured import Captured
+from normscope.bounds.certificate import ChainCertificate, ClosedForm
+from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.ellipsoids.plan import plan
 from normscope.bounds.folded import propagate
+from normscope.bounds.global_attack import lower_bound
 from normscope.bounds.proofs.multipliers import Multipliers
 from normscope.bounds.proofs.proof import Proof
-from normscope.bounds.work import Work
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.budget import Budget
 
@@ -34,18 +34,18 @@ from normscope_verify import arithmetic, functions, nodes, proving, reading  # n
 from normscope_verify import claims as checker  # noqa: E402, F401
 
 
-def closed_form(work: Work) -> tuple[float, tuple[Multipliers, ...]]:
+def closed_form(work: Captured) -> tuple[float, tuple[Multipliers, ...]]:
     """Return log10 of the closed-form bound and its multipliers, of the better of its two choices."""
     found = []
     with torch.no_grad():
         for doubled in (False, True):
-            chain = Certificate(ClosedForm(doubled=doubled), "closed-form", torch.device("cpu"))
+            chain = ChainCertificate(ClosedForm(doubled=doubled), "closed-form", torch.device("cpu"))
             value = propagate(work.segments, work.norm, fold=True, chain=chain)[work.graph.output]
             found.append((value.log10, chain.proof()))
     return min(found, key=lambda pair: pair[0])
 
 
-def bracket_of(work: Work, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
+def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
     """Return a GLOBAL bracket with this upper side, a quick search from below and its proof."""
     flat = work.graph.flat().detach()
     lower, pair = lower_bound(work.graph, work.double, budget=Budget(30), restarts=2, promising=[(flat, None)])
@@ -63,13 +63,13 @@ def bracket_of(work: Work, log10_upper: float, multipliers: Iterable[Multipliers
 
 def proven(model: nn.Module, batch: Tensor) -> Bracket:
     """Return the closed-form bracket of a model with its proof."""
-    work = Work(model, batch)
+    work = Captured(model, batch)
     return bracket_of(work, *closed_form(work))
 
 
 def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     """Return a bracket whose upper side rests on optimised multipliers: nothing cheaper proves it."""
-    work = Work(model, batch)
+    work = Captured(model, batch)
     with torch.no_grad():
         values = propagate(work.segments, work.norm, fold=True)
     planned = plan(work.segments, values)
@@ -80,7 +80,7 @@ def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     return bracket_of(work, found.log10 + 1e-9, [run], method="tight")
 
 
-def ball_of(work: Work, radius: float) -> Bracket:
+def ball_of(work: Captured, radius: float) -> Bracket:
     """Return the bracket over the balls around the samples of a batch, each with its proof."""
     bracket = ball_bracket(work, radius=radius)
     samples = tuple(

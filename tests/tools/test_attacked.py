@@ -10,9 +10,9 @@ import torch
 from flint import arb
 from torch import nn
 
+from normscope.bounds.captured import Captured
 from normscope.bounds.proofs.multipliers import Multipliers
 from normscope.bounds.proofs.proof import Proof
-from normscope.bounds.work import Work
 
 from ..soundness.networks import network
 from .proofs import arithmetic, bracket_of, checker, closed_form, drawn, only, proving, seeded
@@ -29,7 +29,7 @@ def halved(bracket):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     random = network(seed)
-    work = Work(random.model, random.batch, mode=random.mode)
+    work = Captured(random.model, random.batch, mode=random.mode)
     value, runs = closed_form(work)
     bracket = bracket_of(work, value if value < math.inf else 300.0, runs)
     if bracket.log10_lower == -math.inf:
@@ -47,9 +47,9 @@ def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def work() -> Work:
+def work() -> Captured:
     layers = [nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.LeakyReLU(-0.5)]
-    return Work(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), drawn(1, 4), max_seconds=2.0)
+    return Captured(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), drawn(1, 4), max_seconds=2.0)
 
 
 def read(path: Path) -> tuple[dict, proving.Prover]:
@@ -79,7 +79,7 @@ def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
     assert tried > carried > 10
 
 
-def moved_no_faster(work: Work, path: Path) -> None:
+def moved_no_faster(work: Captured, path: Path) -> None:
     """Sample pairs: no value moves faster than its constant says, whatever proved it."""
     value, runs = closed_form(work)
     only(bracket_of(work, value if value < math.inf else 300.0, runs, method="liplt"), "upper").save(path)
@@ -104,14 +104,14 @@ def test_no_value_moves_faster_than_its_constant(work, tmp_path):
     moved_no_faster(work, tmp_path / "proof.npz")
     layers = [nn.Conv1d(1, 3, 3), nn.MaxPool1d(2), nn.Flatten(), nn.LayerNorm(12, eps=0.01), nn.ReLU()]
     model = seeded(lambda: nn.Sequential(*layers, nn.Linear(12, 2)))
-    moved_no_faster(Work(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
+    moved_no_faster(Captured(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
 
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 150))])
 def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_path):
     random = network(seed)
-    moved_no_faster(Work(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
+    moved_no_faster(Captured(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
 
 
 def test_a_planted_error_in_the_factorization_would_be_seen(work, tmp_path, monkeypatch):

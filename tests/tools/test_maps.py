@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from normscope.core.archive import Archive
-from normscope.linalg.convolution import Convolution
-from normscope.linalg.layers import linear_map
+from normscope.linalg.convolution_map import Convolution
+from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import (
     Averaging,
     Centering,

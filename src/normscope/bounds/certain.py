@@ -15,12 +15,12 @@ from torch import Tensor
 from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
+from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
 from ..rules.local.local import Enclosure, Primitive, flat, times, wide
 from ..rules.local.opaque import Opaque
 from ..rules.local.products import MatrixProduct, Multiply
 from ..rules.local.scalar import Scalar
-from ..rules.local.sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
-from ..rules.local.windows import Largest
+from ..rules.local.windows import WindowMaximum
 
 aten = torch.ops.aten
 ULPS = 8.0
@@ -88,7 +88,7 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
     x, few = values[0], ULPS * UNIT * 2
     count = float(x.shape[-1]) if x.ndim > 1 else 1.0
     match primitive:
-        case Largest():
+        case WindowMaximum():
             return torch.zeros_like(value)
         case Multiply():
             return UNIT * 2 * value.abs() + TINY

@@ -137,7 +137,7 @@ class LipLT:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MatrixBlock:
     """A segment as one matrix, repeated over `copies` slices: activations act on every slice alike."""
 
     weight: Tensor
@@ -162,7 +162,7 @@ class Link:
         return self.state
 
 
-class Certificate:
+class ChainCertificate:
     """Carries a state along every chain of the graph (a `Chain` for `folded.propagate`)."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Certificate:
         self.start, self.method, self.device, self.budget = start, method, device, budget or Budget()
         self.terms = terms
         self.links: dict[str, Link] = {}
-        self.blocks: dict[int, Block | None] = {}
+        self.blocks: dict[int, MatrixBlock | None] = {}
         self.runs: dict[tuple[str, str, str], Multipliers] = {}
 
     def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
@@ -236,13 +236,13 @@ class Certificate:
         """Return the multipliers of every chain that was carried, for a proof; none for LipLT, which needs none."""
         return tuple(self.runs.values())
 
-    def _block(self, linear: LinearMap) -> Block | None:
+    def _block(self, linear: LinearMap) -> MatrixBlock | None:
         if id(linear) not in self.blocks:
             self.blocks[id(linear)] = self.budget.attempt(lambda: _block(linear, self.device), lambda: None)
         return self.blocks[id(linear)]
 
 
-def _block(linear: LinearMap, device: torch.device) -> Block | None:
+def _block(linear: LinearMap, device: torch.device) -> MatrixBlock | None:
     """Write a segment out as one matrix, or as one block of a block-diagonal map with equal blocks."""
     copies, inner = 1, linear
     if isinstance(linear, Repeated):
@@ -254,7 +254,7 @@ def _block(linear: LinearMap, device: torch.device) -> Block | None:
     check_time(written(inner), device)
     weight = inner.dense().to(device)
     top = float(weight.abs().amax()) if weight.numel() else 0.0
-    return Block(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
+    return MatrixBlock(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
 
 
 def _follow(weight: Tensor, path: Tensor | None) -> Tensor:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, settle
-from ..graph.export import Traces, capture
+from ..graph.capturing import Traces, capture
 from ..graph.ir import Graph, Node
 from ..graph.samples import independent
 from ..rules.arithmetic import JUMPING
-from .backward import differentiable, located, paths, substituted
+from .autograd_check import differentiable, located, paths, substituted
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
@@ -35,7 +35,7 @@ FLAT = 2.0**-26
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class BatchFunction:
     """A differentiable function of a batch: `samples` independent blocks of inputs, as rows.
 
     Attributes:
@@ -53,7 +53,7 @@ class Local:
     point: Tensor
     outputs: int
     notes: tuple[str, ...]
-    wide: Callable[[], Local] | None = None
+    wide: Callable[[], BatchFunction] | None = None
     doubted: str | None = None
     blame: Callable[[], str] = lambda: ""
     saturates: Callable[[], bool] = lambda: False
@@ -82,7 +82,7 @@ def candidates(
     output: str | int | None,
     graph: Graph | None,
     traces: Traces | None = None,
-) -> Iterator[Local]:
+) -> Iterator[BatchFunction]:
     """Yield what to differentiate, the best first: the graph of the whole batch, then the model itself.
 
     The samples of a batch go through one graph together: a graph of one sample holds the masks and other constant
@@ -125,7 +125,7 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
         yield whole
 
 
-def _untraced(model: nn.Module, call: Call, why: str) -> Local:
+def _untraced(model: nn.Module, call: Call, why: str) -> BatchFunction:
     """The model itself, differentiated by autograd."""
     if not call.variables:
         raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
@@ -143,10 +143,10 @@ def _untraced(model: nn.Module, call: Call, why: str) -> Local:
     point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
     with torch.no_grad():
         outputs = function(point).shape[1]
-    return Local(function, point, outputs, call.notes, None, why, blame)
+    return BatchFunction(function, point, outputs, call.notes, None, why, blame)
 
 
-def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
+def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunction:
     """The graph of all samples as a function of rows, and what the operators of a graph say about its derivative."""
     notes = (*notes, *whole.notes)
     jumping = dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in graph if _jumps(node))
@@ -163,7 +163,7 @@ def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) 
     return local
 
 
-def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
+def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunction:
     sizes = [item.value.numel() // samples for item in graph.inputs]
     rows = torch.cat([item.value.detach().reshape(samples, -1) for item in graph.inputs], dim=1)
 
@@ -177,7 +177,7 @@ def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> Local:
         node.dtype in (torch.float32, *HALVES) for node in graph
     )
     wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
-    return Local(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
+    return BatchFunction(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
 
 
 @torch.no_grad()
@@ -194,7 +194,7 @@ def _of(graph: Graph, call: Call) -> bool:
     return not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
 
 
-def _gives(model: nn.Module, call: Call, local: Local) -> bool:
+def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
     """Whether a graph gives what the model gives, up to rounding: at the batch, and at random inputs if it can."""
     tensors = [tensor for _, tensor in call.variables]
     trials = [(call, local.point)]

@@ -29,14 +29,14 @@ from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph, Node
 from ..linalg.absolute import absolute
-from ..linalg.convolution import Convolution
+from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from ..linalg.norms import upper
+from ..linalg.operator_norms import upper
 from ..rules.effects import UNKNOWN
-from ..rules.local.local import Affine, Step, flat, times, wide
+from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
 from ..rules.registry import effect_of
 from .balls.enclosure import applied
-from .balls.unrolled import Steps, evaluate
+from .balls.unrolled import GraphSteps, evaluate
 from .certain import SAFETY, TINY, UP, Certain, behind
 from .folded import Norm as NormOf
 
@@ -56,7 +56,7 @@ class Values:
         norm: bounds the norm of one linear map; each map is asked for once.
     """
 
-    def __init__(self, steps: Steps, norm: NormOf = upper) -> None:
+    def __init__(self, steps: GraphSteps, norm: NormOf = upper) -> None:
         self.steps, self._norm = steps, norm
         self._norms: dict[LinearMap, float] = {}
         self._constants: dict[str, Tensor] = {}
@@ -66,7 +66,7 @@ class Values:
         """Whether the last slope that was confirmed rests on estimated errors."""
 
     @classmethod
-    def of(cls, graph: Graph, norm: NormOf = upper, base: Steps | None = None) -> Values:
+    def of(cls, graph: Graph, norm: NormOf = upper, base: GraphSteps | None = None) -> Values:
         """Read the steps off a float64 graph; those of nodes that `base` holds, too, are taken over."""
         held = {} if base is None else {node.name: node for node in base.graph}
         effects = {
@@ -76,7 +76,7 @@ class Values:
             for node in graph
         }
         with torch.no_grad():
-            return cls(Steps(graph, effects, base), norm)
+            return cls(GraphSteps(graph, effects, base), norm)
 
     def opened(self, graph: Graph) -> Values:
         """Return the same for a graph that shares most of its nodes, with the norms taken so far."""
@@ -116,7 +116,7 @@ class Values:
         return known[self.steps.output]
 
     def _step(
-        self, step: Step, operands: Sequence[Certain], batch: int, norms: bool, shaken: _Shaken | None
+        self, step: UnrolledStep, operands: Sequence[Certain], batch: int, norms: bool, shaken: _Shaken | None
     ) -> Certain:
         value = evaluate(step, [operand.value for operand in operands], batch)
         if isinstance(step.operation, Affine):
@@ -132,7 +132,7 @@ class Values:
         return Certain(value, torch.minimum(error, wide(distance, error)), distance)
 
     def _affine(
-        self, step: Step, affine: Affine, operands: Sequence[Certain], value: Tensor, norms: bool
+        self, step: UnrolledStep, affine: Affine, operands: Sequence[Certain], value: Tensor, norms: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the error of the operands behind the maps, the rounding of the maps, and the l2 norm of the first."""
         own, moved = torch.zeros_like(value), torch.zeros_like(value)
@@ -161,7 +161,7 @@ class Values:
             self._norms[linear] = ceiling10(self._norm(linear).log10) * UP
         return self._norms[linear]
 
-    def _constant(self, step: Step, constant: Tensor) -> Tensor:
+    def _constant(self, step: UnrolledStep, constant: Tensor) -> Tensor:
         """Return how large the terms of a constant are; infinite masks are exact."""
         if step.name not in self._constants:
             size = torch.where(constant.isfinite(), constant.abs(), 0.0)
@@ -238,7 +238,7 @@ class _Shaken:
         self.values = {name: value.repeat(COPIES, *(1,) * (value.ndim - 1)) for name, value in inputs.items()}
         self.generator = torch.Generator().manual_seed(0)
 
-    def moved(self, step: Step, value: Tensor, own: Tensor) -> Tensor:
+    def moved(self, step: UnrolledStep, value: Tensor, own: Tensor) -> Tensor:
         """Run a step on all copies; return the largest distance of a copy's value, per unit of shaking."""
         copies = COPIES * len(value)
         found = evaluate(step, [self.values[name] for name in step.operands], copies)

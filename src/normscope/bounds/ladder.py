@@ -14,9 +14,9 @@ from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
+from .captured import Captured, LayerConstant, check_option
 from .domain.domain import Domain
-from .domain.work import DomainWork
-from .work import Layer, Work, check_option
+from .domain.domain_bounds import DomainWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Ladder(Mapping[str, Bracket]):
     """
 
     rungs: dict[str, Bracket]
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerConstant, ...]
     graph: Graph = field(repr=False)
 
     def __getitem__(self, name: str) -> Bracket:
@@ -132,7 +132,7 @@ def ladder(
         True
     """
     check_option(on_missing, effort)
-    work = Work(
+    work = Captured(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
     if domain is not None:

@@ -14,15 +14,15 @@ from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
-from ..graph.export import warmed
+from ..graph.capturing import warmed
 from .balls.ball import ball_bracket
+from .captured import Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
-from .domain.work import DomainWork
+from .domain.domain_bounds import DomainWork
 from .ellipsoids.outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
-from .work import Work, check_option
 
 
 @outside_inference_mode
@@ -134,7 +134,7 @@ def lipschitz(
     if scope is Scope.POINT:
         budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
         return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
-    work = Work(
+    work = Captured(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
     if scope is Scope.BALL:
@@ -160,7 +160,7 @@ def _scope(scope: str | Scope) -> Scope:
         raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
 
 
-def _with_proofs(work: Work, bracket: Bracket, radius: float, best: Bracket) -> Bracket:
+def _with_proofs(work: Captured, bracket: Bracket, radius: float, best: Bracket) -> Bracket:
     """Attach to every ball what a checker needs: the network, the centre, the radius, the bound over all inputs."""
     centres = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
     assert isinstance(best.proof, Proof)

@@ -23,12 +23,12 @@ from ..core.errors import JacobianError, said
 from ..core.log10 import log10
 from ..core.sizes import norm
 from ..core.untouched import mode_of, outside_inference_mode, untouched
-from ..graph.export import Traces
+from ..graph.capturing import Traces
 from ..graph.ir import Graph
 from ..linalg.lanczos import Ritz, lanczos
-from .backward import MOVED, disagrees, reach_of
-from .derivative import Local, candidates, captured
-from .products import Products
+from .autograd_check import MOVED, disagrees, reach_of
+from .derivative import BatchFunction, candidates, captured
+from .jacobian_products import Products
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
@@ -59,7 +59,7 @@ NOISES = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norms:
+class JacobianNorms:
     """Jacobian norms at the samples of a batch.
 
     Attributes:
@@ -159,7 +159,7 @@ def batch_norms(
     graph: Graph | None = None,
     traces: Traces | None = None,
     budget: Budget | None = None,
-) -> Norms:
+) -> JacobianNorms:
     """Return the Jacobian norms at the samples of a batch as tensors: what `jacobian_norms` makes brackets of."""
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
@@ -182,8 +182,8 @@ def first_samples(batch: Any, samples: int) -> Any:
 
 
 def norms_at(
-    local: Local, *, rtol: float = 1e-3, steps: int = STEPS, seed: int = 0, budget: Budget | None = None
-) -> Norms:
+    local: BatchFunction, *, rtol: float = 1e-3, steps: int = STEPS, seed: int = 0, budget: Budget | None = None
+) -> JacobianNorms:
     """Return the Jacobian norms at the rows of a function, all at once."""
     inputs = local.point.shape[1]
     few = min(local.outputs, inputs) <= FEW
@@ -200,7 +200,7 @@ def norms_at(
     return replace(found, evidence=Evidence.SAMPLED, notes=(*found.notes, note))
 
 
-def _refuse_lost(local: Local, found: Norms) -> None:
+def _refuse_lost(local: BatchFunction, found: JacobianNorms) -> None:
     """Refuse a norm so small that what rounding leaves of a saturated unit's derivative could be most of it."""
     reach = norm(reach_of(local.point).double().reshape(local.samples, -1), 1).cpu()
     tiny = (found.upper > 0) & (found.upper * reach < LOST * found.values)
@@ -208,7 +208,7 @@ def _refuse_lost(local: Local, found: Norms) -> None:
         raise JacobianError(VANISHED)
 
 
-def _compare(local: Local, largest: Tensor, seed: int) -> int:
+def _compare(local: BatchFunction, largest: Tensor, seed: int) -> int:
     """Compare products with the Jacobian, along the directions of the largest gains and others, with differences.
 
     A disagreement on a bend of the function is none: the input is moved a little before it counts. Returns the number
@@ -241,7 +241,7 @@ def _compare(local: Local, largest: Tensor, seed: int) -> int:
     return int(blurred.sum())
 
 
-def _product(local: Local, point: Tensor, direction: Tensor) -> Tensor:
+def _product(local: BatchFunction, point: Tensor, direction: Tensor) -> Tensor:
     """Return the Jacobian times one direction per sample."""
     products = Products(replace(local, point=point))
     if local.outputs <= FEW:  # by backward passes alone
@@ -249,7 +249,7 @@ def _product(local: Local, point: Tensor, direction: Tensor) -> Tensor:
     return products.push(direction)
 
 
-def _whole(local: Local) -> Norms:
+def _whole(local: BatchFunction) -> JacobianNorms:
     """Take the whole Jacobian of each sample, by its rows or its columns; the norm of a few is exact up to rounding."""
     local = local if local.wide is None else local.wide()
     products = Products(local)
@@ -270,7 +270,7 @@ def _whole(local: Local) -> Norms:
         directions = (jacobian.mT @ directions[:, :, None])[:, :, 0]
         directions = directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300)
     room, noise = _room(products.dtype), NOISES * off.cpu()
-    return Norms(
+    return JacobianNorms(
         lower=_checked((size - noise).clamp(min=0.0) / (1 + room)),
         upper=_checked((size + noise) * (1 + room)),
         settled=torch.ones(local.samples, dtype=torch.bool),
@@ -283,7 +283,7 @@ def _whole(local: Local) -> Norms:
     )
 
 
-def _iterated(local: Local, rtol: float, steps: int, seed: int, budget: Budget) -> Norms:
+def _iterated(local: BatchFunction, rtol: float, steps: int, seed: int, budget: Budget) -> JacobianNorms:
     """Lanczos on J^T J of all samples at once, in the model's own precision if that is enough.
 
     A product along the random start, in float64 and lifted, says how far other products are off:
@@ -320,7 +320,7 @@ def _iterated(local: Local, rtol: float, steps: int, seed: int, budget: Budget) 
     settled = upper <= lower * (1 + rtol)
     method = "Lanczos on the Jacobian"
     taken = own.taken if exact is own else own.taken + exact.taken
-    return Norms(
+    return JacobianNorms(
         lower=_checked(lower / (1 + room)),
         upper=_checked(upper * (1 + room)),
         settled=settled.cpu(),
@@ -388,7 +388,7 @@ def _checked(sides: Tensor) -> Tensor:
     return sides.cpu()
 
 
-def _notes(local: Local, exact: Products) -> tuple[str, ...]:
+def _notes(local: BatchFunction, exact: Products) -> tuple[str, ...]:
     """Return what the reader must know, without repetitions."""
     name = str(exact.dtype).removeprefix("torch.")
     rounded = f"measured in {name}: both sides are widened by {_room(exact.dtype):.1g} of them for its rounding"

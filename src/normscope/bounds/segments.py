@@ -14,7 +14,7 @@ from ..core.budget import in_time
 from ..graph.ir import Graph, Node
 from ..linalg.folding import add, compose
 from ..linalg.linear_map import Centering, Identity, LinearMap
-from ..linalg.norms import upper
+from ..linalg.operator_norms import upper
 from ..rules import ranges
 from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range
 from ..rules.registry import effect_of

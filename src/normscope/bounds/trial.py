@@ -15,8 +15,8 @@ from ..core.errors import NormscopeError, SoundnessError
 from ..graph.ir import Unit
 from ..rules.effects import Unbounded
 from ..rules.registry import FAILED, Example
-from .attack import lower_bound
-from .work import Work
+from .captured import Captured
+from .global_attack import lower_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
     generator = torch.Generator().manual_seed(seed)
     model = shaken(function, generator) if isinstance(function, nn.Module) else _Function(function)
     inputs = tuple(torch.randn(shape, generator=generator) for shape in shapes)
-    work = Work(model, inputs)
+    work = Captured(model, inputs)
     for node in work.double:
         effect = work.segments.effects[node.name]
         if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
-from ..core.plain import plain
+from ..core.json_values import plain
 from ..experiments.statistics import half_width
 from ..report.shown import Shown
-from .outcome import WENT, Outcome
+from .run_outcome import WENT, RunOutcome
 
 SCHEMA_VERSION = 1
 
@@ -34,8 +34,8 @@ class Cell:
     normalizer: str
     batch_size: int
     lr: float | None
-    outcomes: tuple[Outcome, ...]
-    others: tuple[Outcome, ...] = ()
+    outcomes: tuple[RunOutcome, ...]
+    others: tuple[RunOutcome, ...] = ()
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -89,14 +89,14 @@ class Choice(Shown):
     """
 
     name: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RunOutcome, ...]
     settings: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         """One per batch size and normalizer, the best losses of each batch size first."""
-        groups: dict[tuple[int, str], list[Outcome]] = {}
+        groups: dict[tuple[int, str], list[RunOutcome]] = {}
         for outcome in self.outcomes:
             groups.setdefault((outcome.run.batch_size, outcome.run.normalizer), []).append(outcome)
         found = [_cell(normalizer, size, outcomes) for (size, normalizer), outcomes in groups.items()]
@@ -122,7 +122,7 @@ class Choice(Shown):
     @property
     def recommendation(self) -> str:
         """What to use, with its figures, and how sure that is."""
-        from .words import recommended
+        from .recommendation import recommended
 
         return recommended(self)
 
@@ -168,7 +168,7 @@ class Choice(Shown):
         ):
             raise InputError("that holds no choice of this version: write one with choice.to_json(path)")
         try:
-            outcomes = tuple(map(Outcome.from_json, data["outcomes"]))
+            outcomes = tuple(map(RunOutcome.from_json, data["outcomes"]))
             return cls(
                 name=data["name"], outcomes=outcomes, settings=dict(data["settings"]), notes=tuple(data["notes"])
             )
@@ -182,8 +182,8 @@ class Choice(Shown):
         return choice_document(self, brief=brief)
 
 
-def _cell(normalizer: str, size: int, outcomes: Sequence[Outcome]) -> Cell:
-    rates: dict[float, list[Outcome]] = {}
+def _cell(normalizer: str, size: int, outcomes: Sequence[RunOutcome]) -> Cell:
+    rates: dict[float, list[RunOutcome]] = {}
     for outcome in outcomes:
         if outcome.status in WENT:
             rates.setdefault(outcome.run.lr, []).append(outcome)

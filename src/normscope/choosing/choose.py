@@ -16,10 +16,10 @@ from ..experiments.ledger import Ledger
 from ..geometry.batches import LossFunction, loss_function
 from ..theory.losses import Loss
 from .choice import Choice
-from .outcome import Outcome
-from .task import Task, TrainingRun, built_model, gather
-from .training import Job, Training
-from .words import NAMES
+from .recommendation import NAMES
+from .run_outcome import RunOutcome
+from .run_training import Job, Training
+from .task import TrainingRun, TrainingTask, built_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)
 LEARNING_RATES = (0.001, 0.01, 0.1)
@@ -100,14 +100,14 @@ def choose(
             f"there are {held.count - held.held_out} samples to train on, too few for batches of {max(batch_sizes)}: "
             "pass a loader with more, or smaller batch_sizes"
         )
-    task = Task(
+    task = TrainingTask(
         model=inner, samples=held, loss=loss_fn, steps=steps, momentum=momentum, groups=groups, capacity=capacity
     )
     notes: list[str] = []
     if isinstance(inner, nn.Module) and seeds > 1:
         notes.append("all seeds start from the weights of the model: pass a function that builds it to vary them too")
     settings = task.settings()
-    ledger = Ledger(Outcome, folder, settings)
+    ledger = Ledger(RunOutcome, folder, settings)
     jobs: list[Job] = [(run, run.lr == min(learning_rates) and run.seed == 0) for run in runs]
     left = [job for job in jobs if job[0].key not in ledger.done]
     if left:

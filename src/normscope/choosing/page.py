@@ -7,8 +7,8 @@ import math
 from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
 from ..report.words import counted
 from .choice import Cell, Choice
-from .outcome import WENT
-from .words import NAMES, by_batch_size, figured, recommended
+from .recommendation import NAMES, by_batch_size, figured, recommended
+from .run_outcome import WENT
 
 CAPTION = (
     "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the "

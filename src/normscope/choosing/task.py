@@ -1,4 +1,4 @@
-"""`Task`: everything that a run needs and that all runs share: the model, the samples, the loss, the settings."""
+"""`TrainingTask`: what all runs share: the model, the samples, the loss, the settings."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrainingTask:
     """What all runs share.
 
     Attributes:

@@ -29,7 +29,7 @@ from . import (
     symmetries,
     verify,
 )
-from .lines import fail, print_anything, readers_may_leave
+from .messages import fail, print_anything, readers_may_leave
 
 app = typer.Typer(
     name="normscope",

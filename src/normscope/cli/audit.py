@@ -12,15 +12,15 @@ import typer
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
 from ..core.progress import Parts
+from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import PARTS, THOROUGH
 from ..diagnosis.auditing import audit as audit_model
+from ..diagnosis.bare_weights import audit_weights
 from ..diagnosis.page import audit_document
-from ..diagnosis.result import Audit
-from ..diagnosis.weights import audit_weights
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model, placed
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
 from .options import Device, Html, Seed, Trust
 from .targets import check_targets, read_from
@@ -132,7 +132,7 @@ def audit(
 
 
 def _found(
-    given: Given,
+    given: GivenModel,
     *,
     data: str | None,
     mode: Literal["train", "eval"] | None,
@@ -164,7 +164,7 @@ def _found(
     return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
 
 
-def _weights(given: Given, options: Mapping[str, object], max_seconds: float | None) -> Audit:
+def _weights(given: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
     """Audit weights alone, for which most options mean nothing."""
     for option, value in options.items():
         if value is not None:

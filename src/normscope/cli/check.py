@@ -13,7 +13,7 @@ from ..diagnosis.checking import check as check_model
 from ..report.terminal import print_document
 from .audit import judge
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
-from .lines import say_written
+from .messages import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, Seed, Trust

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
 from ..choosing.choose import choose as run_choice
+from ..choosing.recommendation import NAMES
 from ..choosing.task import MOST_SAMPLES
-from ..choosing.words import NAMES
 from ..core.errors import InputError
 from ..experiments import data as data_sets
 from ..report.terminal import print_document
 from ..theory.losses import LOSSES
 from .data_forms import converted, dtype_of, folder_split
 from .labelled import open_labelled
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model
 from .objects import load_object, staying
 from .options import Html, Json, Seed, Trust
 from .targets import check_targets, read_from
@@ -128,7 +128,7 @@ def choose(
     say_written(html, json)
 
 
-def _source(text: str, given: Given) -> nn.Module | Callable[[], nn.Module]:
+def _source(text: str, given: GivenModel) -> nn.Module | Callable[[], nn.Module]:
     """Return a builder where the command line names one, so that seeds differ in their weights; else the model."""
     place, colon, _ = text.rpartition(":")
     builds = colon and place and not isinstance(load_object(text), nn.Module)
@@ -143,7 +143,7 @@ def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
         raise InputError(f"{option} are numbers with commas between them, not {text!r}") from error
 
 
-def _pairs(text: str, given: Given, samples: int, seed: int) -> list[tuple[Any, Tensor]]:
+def _pairs(text: str, given: GivenModel, samples: int, seed: int) -> list[tuple[Any, Tensor]]:
     """Return batches of inputs and labels: the training part of named data sets, else what the user's data hold."""
     name, colon, place = text.partition(":")
     if text == "digits" or (name in ("mnist", "cifar10") and colon and place):

@@ -9,7 +9,7 @@ import typer
 
 from ..experiments.claims import claims as judge
 from ..report.terminal import print_document
-from .lines import say_written
+from .messages import say_written
 from .options import Html
 from .targets import check_targets
 

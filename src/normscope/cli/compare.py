@@ -10,14 +10,14 @@ import typer
 
 from ..core.errors import InputError
 from ..core.files import write_text
-from ..diagnosis.comparing import compare_document
-from ..diagnosis.result import Audit
-from ..monitor.comparing import compare_runs_document
+from ..diagnosis.audit_comparing import compare_document
+from ..diagnosis.audit_result import Audit
 from ..monitor.run import Run
+from ..monitor.run_comparing import compare_runs_document
 from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document
-from .lines import say_written
+from .messages import say_written
 from .saved import is_run, open_audit, run_names
 from .targets import check_targets
 

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from ..bounds.weights.weights import weight_sensitivity
+from ..bounds.weights.weight_constants import weight_sensitivity
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..diagnosis.auditing import audit
 from ..diagnosis.training_cost import training_cost
 from ..report.terminal import print_document
 from .data_forms import open_data
-from .lines import say_written
+from .messages import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust

@@ -18,7 +18,7 @@ from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
 from ..report.terminal import print_document
 from .labelled import Labelled, open_labelled
-from .lines import say_written
+from .messages import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import load_object, staying
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust

@@ -11,7 +11,7 @@ from ..bounds.curve.curve import curve as measured
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
-from .lines import say_written
+from .messages import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError, said
 from ..experiments import data as data_sets
 from ..report.words import counted
-from .model_forms import Given
+from .model_forms import GivenModel
 from .objects import call_object, load_object
 
 BATCH_SIZE = 32
@@ -47,7 +47,7 @@ class Batches:
     notes: tuple[str, ...] = ()
 
 
-def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: int) -> Batches:
+def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
     """Turn `--data` into batches for a model.
 
     Args:
@@ -86,7 +86,7 @@ def open_data(text: str | None, given: Given, *, batch_size: int | None, seed: i
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
 
-_FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.Scale]] = {
+_FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale]] = {
     "mnist": (data_sets.mnist, data_sets.MNIST_SCALE),
     "cifar10": (data_sets.cifar10, data_sets.CIFAR_SCALE),
 }
@@ -116,7 +116,7 @@ def folder_split(name: str, place: str, limit: int) -> tuple[data_sets.Split, st
     )
 
 
-def _noise(given: Given, samples: int, generator: torch.Generator) -> Batches:
+def _noise(given: GivenModel, samples: int, generator: torch.Generator) -> Batches:
     if given.noise is None:
         raise InputError(f"{given.name} does not say what it takes: give --data ({FORMS})")
     note = (

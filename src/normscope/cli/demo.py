@@ -15,16 +15,16 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..core.files import write_text
+from ..diagnosis.audit_comparing import compare_document
+from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import audit
-from ..diagnosis.comparing import compare_document
-from ..diagnosis.result import Audit
 from ..experiments import models
 from ..experiments.data import digits
 from ..experiments.train import accuracy, train
 from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document
-from .lines import one_line
+from .messages import one_line
 from .options import Seed
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
 """By the name of their file: how the report calls them, and what builds them."""
 
 
-class Measured(NamedTuple):
+class DemoNetwork(NamedTuple):
     """Test accuracy, audit and certified radii of one network."""
 
     accuracy: float
@@ -89,7 +89,7 @@ def demo(
     typer.echo(one_line(f"report: {report}"))
 
 
-def measure(*, seed: int, console: Console) -> dict[str, Measured]:
+def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
     """Train, audit and certify the demo's networks under a progress bar.
 
     Args:
@@ -101,7 +101,7 @@ def measure(*, seed: int, console: Console) -> dict[str, Measured]:
     """
     from rich.progress import Progress
 
-    measured: dict[str, Measured] = {}
+    measured: dict[str, DemoNetwork] = {}
     data = digits(generator=torch.Generator().manual_seed(seed))
     loader = data.train_images.split(BATCH_SIZE)
     with _one_thread(), Progress(console=console, transient=True) as progress:
@@ -123,12 +123,12 @@ def measure(*, seed: int, console: Console) -> dict[str, Measured]:
             progress.update(task, description=f"certifying {name}")
             few, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
             radii = certified_radius(model, few, labels, seed=seed)
-            measured[name] = Measured(accuracy(model, data.test_images, data.test_labels), found, radii)
+            measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), found, radii)
             progress.advance(task, 5)
     return measured
 
 
-def _comparison(measured: Mapping[str, Measured], *, brief: bool) -> Document:
+def _comparison(measured: Mapping[str, DemoNetwork], *, brief: bool) -> Document:
     return compare_document(
         {found.audit.name: found.audit for found in measured.values()},
         brief=brief,

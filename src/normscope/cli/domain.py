@@ -19,8 +19,8 @@ from ..report.brackets import bracket_table
 from ..report.document import Document, Text
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model, placed
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
 from .options import Device, Mode, Trust
 from .targets import check_targets, read_from
@@ -110,7 +110,7 @@ def domain(
         say_written(json)
 
 
-def _model(given: Given) -> Given:
+def _model(given: GivenModel) -> GivenModel:
     if given.model is None:
         raise InputError(
             f"{given.name} holds weights and no model to run: name a function that builds the model "

@@ -15,8 +15,8 @@ from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
 from .data_forms import UNIT, converted, dtype_of, folder_split
 from .labelled import open_labelled
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model, placed
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, MaxSeconds, Seed, Trust
 from .targets import check_targets, read_from
@@ -130,7 +130,7 @@ def generalization(
     say_written(html, json)
 
 
-def _parts(text: str, given: Given, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
+def _parts(text: str, given: GivenModel, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
     """Return what the model was trained on and, for named data sets, the part kept for testing."""
     name, colon, place = text.partition(":")
     if text == "digits":
@@ -147,7 +147,7 @@ def _parts(text: str, given: Given, samples: int, seed: int) -> tuple[Any, Any, 
     return parts[0], parts[1], (f"data: {name}, {values}, training and test part",)
 
 
-def _labelled(text: str, given: Given, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
+def _labelled(text: str, given: GivenModel, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
     """Return batches with labels; refuse those without."""
     found = open_labelled(text, given, samples=samples, seed=seed)
     batches = list(found.batches)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..experiments import data as data_sets
 from .data_forms import UNIT, at_home, converted, dtype_of, folder_split, npz_array, npz_inputs, open_data
-from .model_forms import Given
+from .model_forms import GivenModel
 
 LABELS = ("y", "labels", "targets")
 """What the classes may be called in an npz file."""
@@ -28,7 +28,7 @@ class Labelled:
     notes: tuple[str, ...] = ()
 
 
-def open_labelled(text: str | None, given: Given, *, samples: int, seed: int) -> Labelled:
+def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: int) -> Labelled:
     """Turn `--data` into samples with classes: the test part of named data sets, else what the user's data hold.
 
     Args:
@@ -54,13 +54,13 @@ def open_labelled(text: str | None, given: Given, *, samples: int, seed: int) ->
     return Labelled(batches=_first(batches, samples), notes=found.notes)
 
 
-def _of_split(split: data_sets.Split, given: Given, samples: int, source: str) -> Labelled:
+def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: str) -> Labelled:
     images = converted(split.test_images[:samples], dtype_of(given.model), source)
     note = f"data: {source}, {len(images):,} samples"
     return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
 
 
-def _npz(path: Path, given: Given, samples: int) -> Labelled:
+def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
     inputs = npz_inputs(path)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")

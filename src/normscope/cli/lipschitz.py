@@ -21,8 +21,8 @@ from ..report.document import Document
 from ..report.terminal import print_document
 from .data_forms import open_data
 from .labelled import open_labelled
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model, placed
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
 from .options import Device, Json, MaxSeconds, Seed, Trust
 from .targets import check_targets, read_from
@@ -131,7 +131,7 @@ def lipschitz(
 
 
 def _batches(
-    given: Given, data: str | None, scope: str, size: int, seed: int, *, labels: bool
+    given: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool
 ) -> tuple[Any, tuple[str, ...], list[int] | None]:
     """Return the first batch, or for `--scope data` batches; notes for the report; where drawn samples stand."""
     size = given.batch_size or size

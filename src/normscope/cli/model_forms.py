@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..core.errors import InputError, said
-from ..diagnosis.weights import Stored
+from ..diagnosis.bare_weights import Stored
 from ..graph.exported import load_program
 from .huggingface import load_folder, load_id, looks_like_an_id, noise
 from .objects import call_object, load_object
@@ -25,7 +25,7 @@ FORMS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenModel:
     """What MODEL turned out to be: a model to run, or weights alone.
 
     Attributes:
@@ -53,7 +53,7 @@ class Given:
         return self.model
 
 
-def open_model(text: str, *, trust: bool) -> Given:
+def open_model(text: str, *, trust: bool) -> GivenModel:
     """Open MODEL, whatever its form.
 
     Args:
@@ -67,7 +67,7 @@ def open_model(text: str, *, trust: bool) -> Given:
     if text.endswith(".pt2"):
         return _program(path, trust)
     if text.endswith((".safetensors", INDEX, *PICKLES)):
-        return Given(name=path.name, weights=stored_weights(path))
+        return GivenModel(name=path.name, weights=stored_weights(path))
     if os.path.isdir(path):
         return _hugging_face(path.resolve().name, *load_folder(path))
     if ":" in text and not os.path.exists(path):
@@ -78,7 +78,7 @@ def open_model(text: str, *, trust: bool) -> Given:
     return _hugging_face(text, *load_id(text))
 
 
-def placed(given: Given, device: str | None, mode: str | None) -> Given:
+def placed(given: GivenModel, device: str | None, mode: str | None) -> GivenModel:
     """Move the model to the device asked for, if it can run in the mode asked for."""
     has = "train" if given.module.training else "eval"
     if given.fixed_mode and mode not in (None, has):
@@ -91,7 +91,7 @@ def placed(given: Given, device: str | None, mode: str | None) -> Given:
     return given
 
 
-def _built(text: str) -> Given:
+def _built(text: str) -> GivenModel:
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise InputError(f"{text!r} is not package.module:function: something is missing beside the colon")
@@ -104,16 +104,16 @@ def _built(text: str) -> Given:
         found = call_object(found, text)
     if not isinstance(found, nn.Module):
         raise InputError(f"{text}() returns an object of type {type(found).__name__}, not a torch.nn.Module")
-    return Given(name=text, model=found)
+    return GivenModel(name=text, model=found)
 
 
-def _program(path: Path, trust: bool) -> Given:
+def _program(path: Path, trust: bool) -> GivenModel:
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if not trust:
         raise InputError(f"loading {path} can run code that it holds: add --trust if you know where it comes from")
     program = load_program(path)
-    return Given(
+    return GivenModel(
         name=path.name,
         model=program.model,
         batch_size=program.batch_size,
@@ -122,8 +122,8 @@ def _program(path: Path, trust: bool) -> Given:
     )
 
 
-def _hugging_face(name: str, model: nn.Module, notes: tuple[str, ...]) -> Given:
+def _hugging_face(name: str, model: nn.Module, notes: tuple[str, ...]) -> GivenModel:
     def make(samples: int, generator: torch.Generator) -> Any:
         return noise(model, samples, generator=generator)
 
-    return Given(name=name, model=model, noise=make, notes=notes)
+    return GivenModel(name=name, model=model, noise=make, notes=notes)

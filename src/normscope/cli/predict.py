@@ -15,7 +15,7 @@ from ..experiments.population.recipes import NORMALIZERS, RecipeGrid
 from ..report.terminal import print_document
 from .choose import numbers
 from .data_forms import RAW, folder_split
-from .lines import say_written
+from .messages import say_written
 from .options import Html, Json, Seed
 from .targets import check_targets, read_from
 

@@ -13,8 +13,8 @@ from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from .labelled import open_labelled
-from .lines import say_written
-from .model_forms import FORMS, Given, open_model, placed
+from .messages import say_written
+from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, Seed, Trust
 from .targets import check_targets, read_from
@@ -103,7 +103,7 @@ def radius(
 
 
 def _found(
-    given: Given,
+    given: GivenModel,
     *,
     data: str | None,
     samples: int,

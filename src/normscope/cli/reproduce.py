@@ -11,7 +11,7 @@ from ..experiments.registry import registered
 from ..experiments.reproducing import reproduce as run
 from ..report.document import Column, Document, Table
 from ..report.terminal import print_document
-from .lines import say_written
+from .messages import say_written
 from .options import Html, Json
 from .targets import check_targets
 

@@ -12,9 +12,9 @@ from ..bounds.curve.shares import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
+from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
-from ..diagnosis.result import Audit
-from ..generalize.result import Generalization
+from ..generalize.generalization_table import Generalization
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
 from ..geometry.symmetry import Symmetries

@@ -12,7 +12,7 @@ from ..core.errors import InputError
 from ..monitor.live import Followed
 from ..monitor.serving import LiveServer
 from ..report.terminal import print_document
-from .lines import one_line, say_written
+from .messages import one_line, say_written
 from .options import Html
 from .saved import is_run, open_saved, run_names
 from .targets import check_targets

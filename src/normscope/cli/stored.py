@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
-from ..diagnosis.weights import Stored
+from ..diagnosis.bare_weights import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"

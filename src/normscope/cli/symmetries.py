@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..geometry.symmetries import symmetries as measured
 from ..report.terminal import print_document
 from .data_forms import open_data
-from .lines import say_written
+from .messages import say_written
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
 from .options import Device, Html, Json, Mode, Seed, Trust

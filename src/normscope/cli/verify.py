@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from .lines import one_line
+from .messages import one_line
 
 HELP = """Check saved brackets without trusting Normscope.
 

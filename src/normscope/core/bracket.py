@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import InputError, SoundnessError
+from .json_values import plain, revived
 from .log10 import power10
 from .markup import card
-from .plain import plain, revived
 
 
 class Evidence(enum.IntEnum):
@@ -43,7 +43,7 @@ class Scope(enum.StrEnum):
     BALL = "ball"
 
 
-class Proof(Protocol):
+class ProofWriter(Protocol):
     """What a bracket rests on: it can write itself, with the bracket's two sides, to a file that others can check."""
 
     def write(self, path: str | os.PathLike[str], bracket: Bracket) -> None:
@@ -93,7 +93,7 @@ class Bracket:
     per_output: tuple[Bracket, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     products: int | None = None
-    proof: Proof | None = field(default=None, repr=False, compare=False)
+    proof: ProofWriter | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if math.isnan(self.log10_lower) or math.isnan(self.log10_upper):

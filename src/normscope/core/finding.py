@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .json_values import plain, revived
 from .markup import card
-from .plain import plain, revived
 
 
 class Severity(enum.StrEnum):

@@ -54,7 +54,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         for buffer in module._buffers.values()
         if buffer is not None
     ]
-    weights = Weights(model)
+    weights = ProtectedParameters(model)
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), random_as_found():
@@ -91,7 +91,7 @@ def random_as_found() -> Iterator[None]:
         np.random.set_state(arrays)
 
 
-class Weights(TorchDispatchMode):
+class ProtectedParameters(TorchDispatchMode):
     """The parameters of a model: copies one before the first operator that writes into its memory."""
 
     def __init__(self, model: nn.Module) -> None:

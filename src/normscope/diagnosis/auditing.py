@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..bounds.backward import Mismatch, mismatches
+from ..bounds.autograd_check import Mismatch, mismatches
+from ..bounds.captured import OBSERVED_RTOL, OBSERVED_SAMPLES, Captured
 from ..bounds.curve.shares import ShareCurve
 from ..bounds.domain.domain import Domain
 from ..bounds.point import first_samples, jacobian_norms
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.work import OBSERVED_RTOL, OBSERVED_SAMPLES, Work
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.cost import Meter
@@ -24,19 +24,19 @@ from ..core.options import check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
-from ..graph.export import NO_TIME, capture_within, expected_seconds, warmed
-from ..graph.invariance import Feed, feeds
+from ..graph.capturing import NO_TIME, capture_within, expected_seconds, warmed
+from ..graph.invariance import FeedingLayer, feeds
 from ..graph.ir import Unit
-from ..linalg.norms import BOUNDING, bracket
+from ..linalg.operator_norms import BOUNDING, bracket
+from .audit_result import Audit
+from .data_pass import first_names, watch_data
 from .examined import DataSeen, Examined
 from .findings import look
-from .result import Audit
 from .rows import from_data, from_graph, weight_norms
+from .scope_shares import WHAT, audited_curve, worth_it
 from .sensitivities import sensitivities
-from .shares import WHAT, audited_curve, worth_it
 from .signal import Signal
 from .signal_pass import watch_signal
-from .streaming import first_names, watch_data
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
@@ -140,7 +140,7 @@ def audit(
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
     skipped: list[tuple[str, str]] = []
     broken = broken_tensors(model)
-    work: Work | None = None
+    work: Captured | None = None
     in_time = not budget.limited or _time_to_capture(model, batch, asked, budget)
     if broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
@@ -181,7 +181,7 @@ def audit(
         with meter.part("Jacobians"):
             observed = _observed(work, model, batch, options, skipped)
     rungs = {} if observed is None else {"observed": observed}
-    fed: tuple[Feed, ...] = ()
+    fed: tuple[FeedingLayer, ...] = ()
     radii: Radii | None = None
     curve: ShareCurve | None = None
     if domain is not None and work is not None:
@@ -261,11 +261,11 @@ def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Bud
     return budget.share(CAPTURE_SHARE).time_for(expected_seconds(model, batch, mode), 1.0)
 
 
-def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Work | None:
+def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Captured | None:
     """Capture the model and fold its segments, or say why not."""
     try:
         graph = capture_within(options["budget"], model, batch, mode=options["mode"], output=options["output"])
-        return Work(model, batch, on_missing="inf", captured=graph, **options)
+        return Captured(model, batch, on_missing="inf", captured=graph, **options)
     except CaptureError as error:
         skipped.append((TRACED, str(error)))
     except NotFiniteError as error:
@@ -293,7 +293,7 @@ def _signal(
 
 
 def _observed(
-    work: Work | None, model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]
+    work: Captured | None, model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]
 ) -> Bracket | None:
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
     budget = options["budget"]
@@ -316,7 +316,7 @@ def _observed(
 
 
 def _curve(
-    work: Work,
+    work: Captured,
     loader: Iterable[Any] | None,
     everywhere: Bracket,
     options: dict[str, Any],
@@ -330,7 +330,7 @@ def _curve(
     return found[0] if found else None
 
 
-def _radii(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> Radii | None:
+def _radii(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> Radii | None:
     """Return the certified radii, or say that there was no time for them."""
     searching = budget.share(SEARCHES_SHARE)
     work.limit(searching)
@@ -339,7 +339,7 @@ def _radii(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]
     return found[0] if found else None
 
 
-def _sensitivity(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+def _sensitivity(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
     """Return the sensitivities to the weights, or say that there was no time for them."""
     searching = budget.share(SEARCHES_SHARE)
     work.limit(searching)
@@ -349,7 +349,7 @@ def _sensitivity(work: Work, budget: Budget, seed: int, skipped: list[tuple[str,
 
 
 def _mismatches(
-    work: Work | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None, budget: Budget
+    work: Captured | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None, budget: Budget
 ) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
     try:
@@ -359,7 +359,7 @@ def _mismatches(
         return ()
 
 
-def _written(work: Work | None) -> dict[str, float]:
+def _written(work: Captured | None) -> dict[str, float]:
     """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
     if work is None:
         return {}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph.ir import Graph, Node
-from .result import Row
+from .audit_result import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BranchPosition:
     """Where one of several chosen nodes stands among the others.
 
     Attributes:
@@ -25,7 +25,7 @@ class Standing:
     begins: bool
 
 
-def standings(graph: Graph, nodes: Sequence[Node]) -> list[Standing]:
+def standings(graph: Graph, nodes: Sequence[Node]) -> list[BranchPosition]:
     """Return where some nodes of a graph stand, as if the graph had no others.
 
     Args:
@@ -54,7 +54,7 @@ def standings(graph: Graph, nodes: Sequence[Node]) -> list[Standing]:
             always[node.name] |= 1 << number[node.name]
     trunk = always.get(graph.output, 0)
     return [
-        Standing(
+        BranchPosition(
             follows=direct,
             bypassed=not trunk >> index & 1,
             begins=not trunk >> index & 1 and not gates & ~trunk,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..core.finding import Finding, Severity
 from ..report.document import Notice, Steps
 from ..report.words import counted, listed
-from .result import Row
+from .audit_result import Row
 from .verdict import clause, groups, place, places, sentence
 
 SHOWN = 3

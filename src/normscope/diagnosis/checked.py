@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.finding import Finding
-from ..core.plain import plain
+from ..core.json_values import plain
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
 from ..report.words import counted

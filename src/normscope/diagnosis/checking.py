@@ -15,12 +15,12 @@ from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
 from .checked import Check, Passes
+from .data_pass import watch_data
 from .examined import Examined
 from .findings import look
 from .rows import from_data
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
-from .streaming import watch_data
 
 BATCHES = 8
 """Of a loader: enough for dead units and stale statistics of batches of usual size, and a few forward passes."""

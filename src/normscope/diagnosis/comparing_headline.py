@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..report.document import Cell, Column, Table
+from .audit_result import Audit
 from .page_words import tally, why_useless
-from .result import Audit
-from .shares import SHARE
+from .scope_shares import SHARE
 
 INSIDE = "in the data's ranges"
 """The column of bounds over domains."""

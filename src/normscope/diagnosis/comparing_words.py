@@ -8,9 +8,9 @@ from dataclasses import replace
 from ..core.finding import Finding, Severity
 from ..report.document import Block, Text
 from ..report.words import factor, listed
+from .audit_result import Audit
 from .cards import NAMED, next_steps, notices
 from .page_words import to_see_more
-from .result import Audit
 from .verdict import groups, places, sentence
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ..bounds.backward import Mismatch
+from ..bounds.autograd_check import Mismatch
 from ..core.bracket import Bracket
 from ..core.log10 import log10
-from ..graph.invariance import Feed
+from ..graph.invariance import FeedingLayer
 from ..graph.ir import Graph, Node
 from ..rules.effects import Effect
-from .result import Row, Variance
+from .audit_result import Row, Variance
 from .signal import Signal
 
 Site = tuple[str, str, int]
@@ -21,7 +21,7 @@ Site = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizerSeen:
+class NormalizerOverData:
     """A normalizer over the data.
 
     Attributes:
@@ -83,7 +83,7 @@ class NormalizerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSeen:
+class WeightOverData:
     """A weight layer over the data.
 
     Attributes:
@@ -122,22 +122,22 @@ class DataSeen:
     samples: int
     batches: int
     order: tuple[Site, ...] = ()
-    normalizers: Mapping[Site, NormalizerSeen] = field(default_factory=dict)
-    weights: Mapping[Site, WeightSeen] = field(default_factory=dict)
+    normalizers: Mapping[Site, NormalizerOverData] = field(default_factory=dict)
+    weights: Mapping[Site, WeightOverData] = field(default_factory=dict)
     units: Mapping[Site, UnitsSeen] = field(default_factory=dict)
     not_finite: tuple[str, str] | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ExaminedRow:
     """One row of the audit with what stands behind it; `node` and `effect` are None where the model was not traced."""
 
     row: Row
     node: Node | None = None
     effect: Effect | None = None
-    normalizer: NormalizerSeen | None = None
-    weight: WeightSeen | None = None
+    normalizer: NormalizerOverData | None = None
+    weight: WeightOverData | None = None
 
     @property
     def path(self) -> str:
@@ -164,16 +164,16 @@ class Examined:
 
     model: nn.Module
     mode: str
-    places: tuple[Place, ...]
+    places: tuple[ExaminedRow, ...]
     data: DataSeen
-    feeds: tuple[Feed, ...] = ()
+    feeds: tuple[FeedingLayer, ...] = ()
     graph: Graph | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
     bounds: Mapping[str, Bracket] = field(default_factory=dict)
 
-    def normalizers(self) -> Iterator[tuple[Place, NormalizerSeen]]:
+    def normalizers(self) -> Iterator[tuple[ExaminedRow, NormalizerOverData]]:
         """Yield the normalizers that saw data."""
         for place in self.places:
             if place.normalizer is not None:

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from ..core.plain import INFINITIES
+from ..core.json_values import INFINITIES
 
 CHOICES: dict[str, tuple[str | None, ...]] = {"role": ("weight", "normalizer"), "mode": ("train", "eval", None)}
 """Fields of which only these values mean something."""

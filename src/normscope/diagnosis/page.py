@@ -12,6 +12,7 @@ from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figures, Notice, Series, Table, Text
 from ..report.glossary import glossary
 from ..report.words import listed
+from .audit_result import Audit, Row
 from .branches import branch_lines, main_line
 from .cards import notices, steps
 from .findings.loose import useful
@@ -40,7 +41,6 @@ from .page_words import (
     to_do,
     why_useless,
 )
-from .result import Audit, Row
 from .signal_page import signal_chart, signal_table
 
 READING_THE_LADDER = (

@@ -9,7 +9,7 @@ from ..bounds.curve.page import curve_blocks, statements
 from ..bounds.curve.shares import ShareCurve
 from ..report.document import Block, Figure, Text
 from ..report.words import counted, factor
-from .shares import SHARE
+from .scope_shares import SHARE
 
 
 def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:

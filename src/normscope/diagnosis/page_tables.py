@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ..core.cost import Cost
 from ..report.document import Cell, Column, Kind, Table
 from ..report.words import shape
-from .result import Row, Variance
+from .audit_result import Row, Variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class RowColumn:
     """A column over rows: its heading, what it holds, what it means, and how its cell is read from a row."""
 
     title: str
@@ -22,7 +22,7 @@ class Field:
     help: str = ""
 
 
-def row_table(rows: Sequence[Row], columns: Sequence[Field], *, title: str = "", caption: str = "") -> Table | None:
+def row_table(rows: Sequence[Row], columns: Sequence[RowColumn], *, title: str = "", caption: str = "") -> Table | None:
     """Return a table over rows, without the columns in which nothing was measured.
 
     Args:
@@ -116,120 +116,122 @@ def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
     return lambda row: None if row.variance is None else read(row.variance)
 
 
-PATH = Field(title="layer", kind="name", value=lambda row: row.path or "(model)")
-KIND = Field(title="kind", kind="name", value=lambda row: row.kind, help="The module's class.")
-GAIN = Field(
+PATH = RowColumn(title="layer", kind="name", value=lambda row: row.path or "(model)")
+KIND = RowColumn(title="kind", kind="name", value=lambda row: row.kind, help="The module's class.")
+GAIN = RowColumn(
     title="gain",
     value=own_gain,
     help="log10 of the layer's own constant: the operator norm of a weight layer (upper side), the constant of a "
     "normalizer over all inputs.",
 )
-LOWER = Field(
+LOWER = RowColumn(
     title="norm, lower", value=norm_lower, help="log10 of a weight layer's operator norm: the side that is attained."
 )
-UPPER = Field(
+UPPER = RowColumn(
     title="norm, upper", value=norm_upper, help="log10 of a weight layer's operator norm: the side that bounds it."
 )
-EVIDENCE = Field(
+EVIDENCE = RowColumn(
     title="evidence",
     kind="name",
     value=lambda row: None if row.norm is None else row.norm.evidence.name,
     help="How the upper side of the norm is known: PROVEN includes rounding, NUMERICAL does not, SAMPLED is no bound.",
 )
-PRINTED = Field(
+PRINTED = RowColumn(
     title="printed", value=lambda row: row.log10_printed, help="log10 of the normalizer's constant as papers print it."
 )
-EXACT = Field(
+EXACT = RowColumn(
     title="exact", value=lambda row: row.log10_exact, help="log10 of the normalizer's exact constant over all inputs."
 )
-AT_DATA = Field(
+AT_DATA = RowColumn(
     title="at data",
     value=lambda row: row.log10_at_data,
     help="log10 of the normalizer's largest constant at the data seen.",
 )
-FOLDED = Field(
+FOLDED = RowColumn(
     title="folded",
     value=lambda row: row.log10_folded,
     help="log10 of the gain of the normalizer and the linear map before it as one map, with the variance seen in the "
     "data: an estimate from below. Rescaling those weights does not move it.",
 )
-FOLDED_WITH = Field(
+FOLDED_WITH = RowColumn(
     title="folded with", kind="name", value=lambda row: row.folded_with, help="The linear map before the normalizer."
 )
-CUMULATIVE = Field(
+CUMULATIVE = RowColumn(
     title="from input",
     value=lambda row: row.log10_cumulative,
     help="log10 of the bound on the map from the input to here.",
 )
-OBSERVED = Field(
+OBSERVED = RowColumn(
     title="observed",
     value=lambda row: row.log10_observed,
     help="log10 of the gain from the input to here at the data, along the direction the network stretches most.",
 )
-SENSITIVITY = Field(
+SENSITIVITY = RowColumn(
     title="sensitivity",
     value=lambda row: sensitivity_lower(row),
     help="log10 of how far the output moves per unit of change of the layer's weight, at the batch: the side that is "
     "attained.",
 )
-SENSITIVITY_LOWER = Field(
+SENSITIVITY_LOWER = RowColumn(
     title="sensitivity, lower",
     value=lambda row: sensitivity_lower(row),
     help="log10 of how far the output moves per unit (Frobenius) of change of the layer's weight, at the first samples "
     "of the batch: the side that is attained.",
 )
-SENSITIVITY_UPPER = Field(
+SENSITIVITY_UPPER = RowColumn(
     title="sensitivity, upper",
     value=lambda row: sensitivity_upper(row),
     help="log10 of the same for every value of the weight, all others as they are: norm(H) of what the layer reads "
     "times the constant of the network behind it.",
 )
-MINIMUM = Field(
+MINIMUM = RowColumn(
     title="var, min",
     value=of_variance(lambda seen: seen.log10_min),
     help="log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
 )
-MEDIAN = Field(
+MEDIAN = RowColumn(
     title="var, median",
     value=of_variance(lambda seen: seen.log10_median),
     help="log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
 )
-MAXIMUM = Field(
+MAXIMUM = RowColumn(
     title="var, max",
     value=of_variance(lambda seen: seen.log10_max),
     help="log10 of the largest variance among the sets the normalizer saw.",
 )
-BELOW_ONE = Field(
+BELOW_ONE = RowColumn(
     title="below 1",
     kind="percent",
     value=of_variance(lambda seen: seen.share_below_one),
     help="Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
 )
-NEAR_EPS = Field(
+NEAR_EPS = RowColumn(
     title="near eps",
     kind="percent",
     value=of_variance(lambda seen: seen.share_eps),
     help="Share of the sets with a variance below 10 eps, where eps decides the result.",
 )
-EPS = Field(title="eps", value=log10_eps, help="log10 of the stabiliser.")
-SETS = Field(
+EPS = RowColumn(title="eps", value=log10_eps, help="log10 of the stabiliser.")
+SETS = RowColumn(
     title="sets", kind="count", value=of_variance(lambda seen: seen.sets), help="How many sets were normalized."
 )
-ENTRIES = Field(
+ENTRIES = RowColumn(
     title="entries", kind="count", value=of_variance(lambda seen: seen.entries), help="How many values one set holds."
 )
-DEAD = Field(
+DEAD = RowColumn(
     title="dead",
     kind="count",
     value=lambda row: row.dead_channels,
     help="Output channels that carry nothing: their scale or filter is zero, or their input constant.",
 )
-CHANNELS = Field(title="channels", kind="count", value=lambda row: row.channels, help="Output channels.")
-PARAMETERS = Field(title="parameters", kind="count", value=lambda row: row.parameters, help="How many the layer holds.")
-INPUT = Field(title="input", kind="name", value=lambda row: shape(row.input_shape), help="Shape of the input.")
-OUTPUT = Field(title="output", kind="name", value=lambda row: shape(row.output_shape), help="Shape of the output.")
-OPERATOR = Field(title="operator", kind="name", value=lambda row: row.operator, help="What the layer runs.")
-NOTES = Field(
+CHANNELS = RowColumn(title="channels", kind="count", value=lambda row: row.channels, help="Output channels.")
+PARAMETERS = RowColumn(
+    title="parameters", kind="count", value=lambda row: row.parameters, help="How many the layer holds."
+)
+INPUT = RowColumn(title="input", kind="name", value=lambda row: shape(row.input_shape), help="Shape of the input.")
+OUTPUT = RowColumn(title="output", kind="name", value=lambda row: shape(row.output_shape), help="Shape of the output.")
+OPERATOR = RowColumn(title="operator", kind="name", value=lambda row: row.operator, help="What the layer runs.")
+NOTES = RowColumn(
     title="notes",
     kind="text",
     value=lambda row: "; ".join(row.notes) or None,

@@ -9,11 +9,11 @@ from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..report.document import Figure
 from ..report.words import LEVELS, counted, factor, shape
+from .audit_result import Audit
 from .cards import next_steps
 from .findings.loose import BECAUSE, loose
 from .findings.loose import CODE as LOOSE
 from .page_curve import curve_figures, curve_sentences
-from .result import Audit
 from .verdict import clause, groups
 
 EVIDENCE = {

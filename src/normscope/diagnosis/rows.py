@@ -11,26 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bounds.captured import Captured
 from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
-from ..bounds.work import Work
 from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.progress import Progress
-from ..graph.invariance import Feed
+from ..graph.invariance import FeedingLayer
 from ..graph.ir import Node, Unit, leaves
-from ..linalg.layers import linear_map
+from ..linalg.layer_norms import linear_map
 from ..linalg.linear_map import LinearMap, Matrix
-from ..linalg.norms import BOUNDING, bracket
+from ..linalg.operator_norms import BOUNDING, bracket
 from ..report.words import factor
 from ..rules.effects import Effect, Gain, Linear, Unbounded
-from .branches import Standing, standings
-from .channels import constant_inputs, dead_filters, dead_scales
-from .examined import DataSeen, NormalizerSeen, Place, Site
-from .gains import alone_gain, at_data, folded_gain
+from .audit_result import Row
+from .branches import BranchPosition, standings
+from .data_pass import family, first_names, once, set_count, set_positions, sites
+from .empty_channels import constant_inputs, dead_filters, dead_scales
+from .examined import DataSeen, ExaminedRow, NormalizerOverData, Site
 from .projections import projection_names
-from .result import Row
-from .streaming import family, first_names, once, set_count, set_positions, sites
+from .row_gains import alone_gain, at_data, folded_gain
 from .tallies import SetTally
 
 Norm = Callable[[LinearMap], Bracket]
@@ -52,7 +52,7 @@ BATCH_SAMPLES = 16
 
 
 @torch.no_grad()
-def weight_norms(work: Work) -> dict[str, Bracket]:
+def weight_norms(work: Captured) -> dict[str, Bracket]:
     """Return the operator norm of every weight layer by node name; the ladder reuses the upper sides."""
     effects = {node.name: work.segments.effects[node.name] for node in work.double if is_weight(node)}
     maps = {name: effect.maps[0] for name, effect in effects.items() if isinstance(effect, Linear)}
@@ -66,13 +66,13 @@ def weight_norms(work: Work) -> dict[str, Bracket]:
 
 @torch.no_grad()
 def from_graph(
-    work: Work,
+    work: Captured,
     data: DataSeen,
-    fed: Sequence[Feed],
+    fed: Sequence[FeedingLayer],
     norms: Mapping[str, Bracket],
     observed: Bracket | None,
     sensitivity: Mapping[str, Bracket],
-) -> tuple[Place, ...]:
+) -> tuple[ExaminedRow, ...]:
     """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
     nodes = [node for node in once(work.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
     where = sites(work.model, work.double, data.order)
@@ -84,7 +84,7 @@ def from_graph(
     stands = standings(work.double, nodes)
     cumulative = {name: size.log10 for name, size in work.values.items()}
     measured: set[str] = set()  # recurrent modules whose matrices have rows
-    places: list[Place] = []
+    places: list[ExaminedRow] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
@@ -102,36 +102,36 @@ def from_graph(
                 seen = seen or stand_ins.get(node.name)
                 found = {"notes": tuple(notes), **_normalizer(work, node, seen, feeding.get(node.name))}
                 row = Row(role="normalizer", **common, **found)
-                places.append(Place(row=row, node=node, effect=effect, normalizer=seen))
+                places.append(ExaminedRow(row=row, node=node, effect=effect, normalizer=seen))
             elif _is_recurrent(node):
                 module = work.model.get_submodule(node.path)
                 common["parameters"] = sum(p.numel() for p in module.parameters(recurse=False))
                 row = Row(role="weight", **common, notes=(_over_steps(effect),))
-                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
+                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
                 places += [] if node.path in measured else _matrices(module, node.path, _within(work))
                 measured.add(node.path)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
-                places.append(Place(row=row, node=node, effect=effect, weight=data.weights.get(site)))
+                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
     named = projection_names(work.model, work.graph, nodes)
     folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
     return tuple(_called(place, named, folded) for place in _placed(nodes, _with_beside(work, data, places, where)))
 
 
-def _called(place: Place, names: Mapping[str, str], folded: Mapping[str, str]) -> Place:
+def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:
     """Return a place whose row names its own weight, and the one before it, where their modules run several."""
     row, node = place.row, "" if place.node is None else place.node.name
     before = None if row.folded_with is None else folded.get(node, row.folded_with)
     return replace(place, row=replace(row, path=names.get(node, row.path), folded_with=before))
 
 
-def _within(work: Work) -> Norm:
+def _within(work: Captured) -> Norm:
     """Return how norms are bracketed within the tolerance and the budget of an audit."""
     return lambda linear: bracket(linear, rtol=work.rtol, budget=work.budget.search(BOUNDING))
 
 
-def _placed(nodes: Sequence[Node], places: Sequence[Place]) -> tuple[Place, ...]:
+def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[ExaminedRow, ...]:
     """Say which rows a row follows by their places among all rows, not among the nodes that were measured."""
     order = {place.node.name: number for number, place in enumerate(places) if place.node is not None}
     found = []
@@ -144,13 +144,15 @@ def _placed(nodes: Sequence[Node], places: Sequence[Place]) -> tuple[Place, ...]
     return tuple(found)
 
 
-def _with_beside(work: Work, data: DataSeen, places: Sequence[Place], where: Mapping[str, Site]) -> tuple[Place, ...]:
+def _with_beside(
+    work: Captured, data: DataSeen, places: Sequence[ExaminedRow], where: Mapping[str, Site]
+) -> tuple[ExaminedRow, ...]:
     """Add rows for layers that ran but do not depend on the measured input (time embeddings), in the order they ran."""
     if any(not place.row.path for place in places):  # torch.export lost a name: which layer is which cannot be told
         return tuple(places)
     known, order = first_names(work.model), {site: number for number, site in enumerate(data.order)}
     rows = {known.get(place.row.path, place.row.path) for place in places}
-    keyed: list[tuple[int, Place]] = []
+    keyed: list[tuple[int, ExaminedRow]] = []
     for place in places:  # what cannot be told apart stays behind the row before it
         last = keyed[-1][0] if keyed else -1
         keyed.append((last if place.node is None else order.get(where.get(place.node.name, NOWHERE), last), place))
@@ -160,7 +162,9 @@ def _with_beside(work: Work, data: DataSeen, places: Sequence[Place], where: Map
     return tuple(place for _, place in sorted(keyed, key=lambda pair: pair[0]))
 
 
-def _stands(node: Node, stand: Standing, certified: Mapping[str, float], gains: Mapping[str, float]) -> dict[str, Any]:
+def _stands(
+    node: Node, stand: BranchPosition, certified: Mapping[str, float], gains: Mapping[str, float]
+) -> dict[str, Any]:
     """What a row follows, and what reaches it where its branch leaves the main line."""
     known: dict[str, Any] = {"follows": stand.follows, "bypassed": stand.bypassed}
     if stand.begins and node.refs:
@@ -171,12 +175,12 @@ def _stands(node: Node, stand: Standing, certified: Mapping[str, float], gains: 
 
 
 @torch.no_grad()
-def from_data(model: nn.Module, data: DataSeen, norm: Norm | None = None) -> tuple[Place, ...]:
+def from_data(model: nn.Module, data: DataSeen, norm: Norm | None = None) -> tuple[ExaminedRow, ...]:
     """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides, if any."""
     return tuple(place for site in data.order for place in _seen_alone(model, data, site, norm, NOT_TRACED))
 
 
-def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None, note: str) -> list[Place]:
+def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None, note: str) -> list[ExaminedRow]:
     """Return the row of a layer that only the data tell about, with a note that says why; those of its matrices."""
     path, operator, run = site
     module = model.get_submodule(path)
@@ -200,7 +204,7 @@ def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None,
     )
     opened = norm is not None and operator == "recurrent" and run == 0
     matrices = _matrices(module, path, norm) if opened and norm is not None else []
-    return [Place(row=row, weight=weight, normalizer=normalizer), *matrices]
+    return [ExaminedRow(row=row, weight=weight, normalizer=normalizer), *matrices]
 
 
 def _is_recurrent(node: Node) -> bool:
@@ -216,7 +220,7 @@ def _over_steps(effect: Effect) -> str:
     return f"no bound: {effect.reason}" if isinstance(effect, Unbounded) else ""
 
 
-def _matrices(module: nn.Module, path: str, norm: Norm) -> list[Place]:
+def _matrices(module: nn.Module, path: str, norm: Norm) -> list[ExaminedRow]:
     """Return one row for each matrix of a recurrent module: its norm, whatever the number of steps."""
     places = []
     for name, weight in module.named_parameters(recurse=False):
@@ -231,7 +235,7 @@ def _matrices(module: nn.Module, path: str, norm: Norm) -> list[Place]:
                 output_shape=(weight.shape[0],),
                 norm=norm(Matrix(weight)),
             )
-            places.append(Place(row=row))
+            places.append(ExaminedRow(row=row))
     return places
 
 
@@ -260,7 +264,9 @@ def _described(model: nn.Module, node: Node) -> dict[str, Any]:
     }
 
 
-def _normalizer(work: Work, node: Node, seen: NormalizerSeen | None, feed: Feed | None) -> dict[str, Any]:
+def _normalizer(
+    work: Captured, node: Node, seen: NormalizerOverData | None, feed: FeedingLayer | None
+) -> dict[str, Any]:
     """The constants of a normalizer, over all inputs and at the data, alone and folded."""
     effect = work.segments.effects[node.name]
     found: dict[str, Any] = {
@@ -289,7 +295,7 @@ def _at_most(value: float | None, most: float) -> float | None:
     return None if value is None else min(value, most)
 
 
-def _channels(seen: NormalizerSeen) -> dict[str, Any]:
+def _channels(seen: NormalizerOverData) -> dict[str, Any]:
     """How many channels a normalizer has, and how many carry nothing: negligible scale, or constant input."""
     return _counted([mask for mask in (dead_scales(seen), constant_inputs(seen)) if mask is not None])
 
@@ -307,7 +313,7 @@ def _counted(masks: Sequence[Tensor]) -> dict[str, Any]:
     return {"channels": masks[0].numel(), "dead_channels": int(torch.stack(list(masks)).any(0).sum())}
 
 
-def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
+def _gains_along(work: Captured, observed: Bracket | None) -> dict[str, float]:
     """Return log10 of the gain from the input to every node, along the direction the network stretches most.
 
     A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian.
@@ -329,7 +335,7 @@ def _gains_along(work: Work, observed: Bracket | None) -> dict[str, float]:
     return {name: log10(gain) for name, gain in gains.items() if math.isfinite(gain)}
 
 
-def _at_the_batch(work: Work, nodes: Sequence[Node]) -> dict[str, NormalizerSeen]:
+def _at_the_batch(work: Captured, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
     """Return what normalizers see at the batch, by node name, from the graph itself."""
     tallies = {node.name: _tally(node) for node in nodes if family(node) != "batch_norm"}
     if not tallies:

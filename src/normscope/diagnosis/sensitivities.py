@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..bounds.captured import Captured
 from ..bounds.passes import multiplications, passes
-from ..bounds.weights.figures import Plan
-from ..bounds.weights.jacobian import LOWER_SIDES, Search
-from ..bounds.weights.weights import measure
-from ..bounds.work import Work
+from ..bounds.weights.figures import WeightPlan
+from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
+from ..bounds.weights.weight_constants import measure
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget
 from ..core.errors import InputError, JacobianError, said
-from ..linalg.norms import BOUNDING
+from ..linalg.operator_norms import BOUNDING
 
 SAMPLES = 2
 """Samples of the batch that are measured."""
@@ -29,7 +29,7 @@ SIDE = 128
 WHAT = "sensitivity to the weights"
 
 
-def sensitivities(work: Work, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+def sensitivities(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
     """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
 
     To be called when the audit has bounded the network, whose norms are used again.
@@ -40,9 +40,9 @@ def sensitivities(work: Work, budget: Budget, seed: int, skipped: list[tuple[str
             (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
         )
     steps = 0 if large else passes(work.double, SEARCH_STEPS, work=SEARCH_WORK)
-    search = Search(rtol=work.rtol, steps=STEPS, seed=seed, budget=budget.search(LOWER_SIDES, steps))
+    search = JacobianSearch(rtol=work.rtol, steps=STEPS, seed=seed, budget=budget.search(LOWER_SIDES, steps))
     norms = NORM_WORK * (GPU if work.double.inputs[0].value.device.type == "cuda" else 1.0)
-    plan = Plan(
+    plan = WeightPlan(
         search=search,
         samples=1 if large else SAMPLES,
         chain_cost=-1.0,

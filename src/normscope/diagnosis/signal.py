@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..core.plain import plain, revived
+from ..core.json_values import plain, revived
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import log10
-from .examined import NormalizerSeen, Site, UnitsSeen, WeightSeen
-from .result import Variance
+from .audit_result import Variance
+from .examined import NormalizerOverData, Site, UnitsSeen, WeightOverData
 
 DECADES = 40
 """Variances are counted in a histogram of log10 from -40 to 40; the extremes are exact whatever they are."""
@@ -50,7 +50,7 @@ class SetTally:
         self._least = torch.minimum(self._least, variances.reshape(-1, self.positions).amin(0))
         self._most = torch.maximum(self._most, variances.max())
 
-    def seen(self) -> NormalizerSeen | None:
+    def seen(self) -> NormalizerOverData | None:
         """Return the summary, or None if nothing was counted or the values were not finite."""
         if self._counts is None or not bool(torch.isfinite(self._most)):
             return None
@@ -69,7 +69,7 @@ class SetTally:
             entries=self.entries,
             eps=self.eps,
         )
-        return NormalizerSeen(
+        return NormalizerOverData(
             site=self.site,
             kind=self.kind,
             eps=self.eps,
@@ -120,7 +120,7 @@ class ChannelTally:
         self._batch_least = torch.minimum(self._batch_least, variance)
         self._batch_squares = self._batch_squares + step * (variance - self._batch_mean)
 
-    def seen(self) -> NormalizerSeen | None:
+    def seen(self) -> NormalizerOverData | None:
         """Return the summary, or None if nothing was counted, the width changed or the values were not finite."""
         if not self.batches or not self.entries or not bool(torch.isfinite(self._squares).all()):
             return None
@@ -142,7 +142,7 @@ class ChannelTally:
             entries=self.entries,
             eps=self.eps,
         )
-        return NormalizerSeen(
+        return NormalizerOverData(
             site=self.site,
             kind="batch",
             eps=self.eps,
@@ -174,10 +174,10 @@ class WeightTally:
         self._sums += torch.stack(norms).square()
         self._counts = [self._counts[0] + given.numel(), self._counts[1] + made.numel()]
 
-    def seen(self) -> WeightSeen:
+    def seen(self) -> WeightOverData:
         """Return the summary."""
         squares = [value / max(count, 1) for value, count in zip(self._sums.tolist(), self._counts, strict=True)]
-        return WeightSeen(
+        return WeightOverData(
             site=self.site,
             input_shape=self.shapes[0],
             output_shape=self.shapes[1],

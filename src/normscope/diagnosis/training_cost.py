@@ -8,11 +8,11 @@ from typing import Any
 
 from ..bounds.weights.sensitivity import WeightSensitivity
 from ..core.errors import InputError
-from ..core.plain import plain
+from ..core.json_values import plain
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
 from ..theory.complexity import GAUGE, RATES, LayerCost, corollaries
-from .result import Audit, Row
+from .audit_result import Audit, Row
 
 SCHEMA_VERSION = 1
 LOGARITHMS = "Figures are exponents of ten of orders without constants: compare them, do not count with them."

@@ -10,7 +10,7 @@ from ..core.finding import Finding, Severity
 from ..report.words import counted, listed
 
 if TYPE_CHECKING:
-    from .result import Row
+    from .audit_result import Row
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""

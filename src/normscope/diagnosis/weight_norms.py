@@ -17,7 +17,7 @@ from ..linalg.certify import certify
 from ..linalg.gram import NARROW_RTOL, PIECE, gram_of_rows, narrow_share
 from ..linalg.lanczos import largest_singular_vector
 from ..linalg.linear_map import Matrix
-from ..linalg.norms import BOUNDING, bracket, upper
+from ..linalg.operator_norms import BOUNDING, bracket, upper
 
 KERNEL_NOTE = (
     "the file does not say how a kernel is run: the bracket holds for every zero-padded convolution with it, plain or "

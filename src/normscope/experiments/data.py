@@ -53,15 +53,15 @@ def digits(*, generator: torch.Generator, test_share: float = 0.2) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ChannelScale:
     """Mean and deviation of each channel of a data set, of values from 0 to 1."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
 
-MNIST_SCALE = Scale((0.1307,), (0.3081,))
-CIFAR_SCALE = Scale((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+MNIST_SCALE = ChannelScale((0.1307,), (0.3081,))
+CIFAR_SCALE = ChannelScale((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR_RECORD = 1 + 3 * 32 * 32
 """Bytes of a record of the binary version: the label, then the image."""
 
@@ -121,7 +121,7 @@ def cifar10(folder: str | Path, *, limit: int | None = None, standardise: bool =
     return Split(train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels)
 
 
-def _floats(images: np.ndarray, scale: Scale | None) -> Tensor:
+def _floats(images: np.ndarray, scale: ChannelScale | None) -> Tensor:
     """Return uint8 images `[n, c, h, w]` in units of each channel's deviation, or from 0 to 1 without a scale."""
     values = torch.from_numpy(np.array(images)).float() / 255.0
     if scale is None:
@@ -149,7 +149,9 @@ def _idx(path: Path, *, axes: int) -> np.ndarray:
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(sizes)
 
 
-def _cifar_part(root: Path, names: Sequence[str], limit: int | None, scale: Scale | None) -> tuple[Tensor, Tensor]:
+def _cifar_part(
+    root: Path, names: Sequence[str], limit: int | None, scale: ChannelScale | None
+) -> tuple[Tensor, Tensor]:
     images: list[np.ndarray] = []
     labels: list[np.ndarray] = []
     for name in names:

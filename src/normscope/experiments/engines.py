@@ -27,7 +27,7 @@ AResult = TypeVar("AResult", covariant=True)
 DIED = "the process of this job died (out of memory, or a crash)"
 
 
-class Work(Protocol[AJob, AResult]):
+class SharedWork(Protocol[AJob, AResult]):
     """What jobs share, and how one of them is done. It must be possible to pickle it for other processes."""
 
     @property
@@ -44,13 +44,13 @@ class Work(Protocol[AJob, AResult]):
         ...
 
 
-def here(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
+def here(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
     """Yield the results of jobs in this process, one after the other."""
     for job in jobs:
         yield work.do(job)
 
 
-def processes(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
+def processes(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
     """Yield the results of jobs in processes of this machine, as they end.
 
     Where a process dies, the jobs that were under way are repeated one by one, and one that dies again is a failure.
@@ -74,7 +74,7 @@ def processes(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Ite
                 yield work.failed(job, DIED)
 
 
-def _pooled(work: Work[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+def _pooled(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch in mid-step
     given_up = context.Event()
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work), given_up)) as pool:
@@ -148,7 +148,7 @@ def _do(job: Any) -> Any:
     return _work if isinstance(_work, _NotLoaded) else _work.do(job)
 
 
-def on_ray(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
+def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
     """Yield the results of jobs on a Ray cluster, as they end: the one that is connected, or one on this machine.
 
     Raises:
@@ -185,7 +185,7 @@ def on_ray(work: Work[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
 
 
 def runner(
-    name: str, work: Work[Job, Result], workers: int | None, notes: list[str]
+    name: str, work: SharedWork[Job, Result], workers: int | None, notes: list[str]
 ) -> Callable[[Sequence[Job]], Iterator[Result]]:
     """Return what does jobs.
 

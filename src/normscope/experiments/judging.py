@@ -39,7 +39,7 @@ Judge = Callable[[Figures], Judgement]
 """What a claim is judged by."""
 
 
-class Spread(NamedTuple):
+class SeedSpread(NamedTuple):
     """A median over seeds with its interval."""
 
     median: float
@@ -101,7 +101,7 @@ def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.CORRECTED if len(found) > 1 else found.pop()
 
 
-def decided(found: Spread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
+def decided(found: SeedSpread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
     """Judge whether a median over seeds lies above, or below, a value; `not testable` where its interval covers it.
 
     Args:
@@ -124,7 +124,7 @@ def decided(found: Spread, *, above: float | None = None, below: float | None = 
     )
 
 
-def readings(found: Sequence[Sequence[Spread]], *, above: float, evidence: str) -> Judgement:
+def readings(found: Sequence[Sequence[SeedSpread]], *, above: float, evidence: str) -> Judgement:
     """Judge whether medians over seeds lie above a value, in every reading of a claim and for all that it speaks of.
 
     Args:
@@ -164,10 +164,10 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def read(figures: Figures, name: str) -> Spread:
+def read(figures: Figures, name: str) -> SeedSpread:
     """Return the median and interval that `spread` left under a name."""
     median, low, high, seeds = (figures[name + ending] for ending in (MEDIAN, LOW, HIGH, COUNT))
-    return Spread(median, low, high, int(seeds))
+    return SeedSpread(median, low, high, int(seeds))
 
 
 def flat(measured: Mapping[str, float]) -> dict[str, float]:

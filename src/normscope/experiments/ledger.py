@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
-from ..core.plain import plain
+from ..core.json_values import plain
 
 RUNS, SETTINGS = "runs.jsonl", "settings.json"
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..networks.normalizers import SampleRMSNorm
+from ..networks.normalizer_modules import SampleRMSNorm
 
 Normalizer = Literal["none", "batch", "layer", "group", "rms"]
 GROUPS = 8

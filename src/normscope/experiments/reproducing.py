@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..core.errors import InputError, said
-from ..core.plain import plain, revived
+from ..core.json_values import plain, revived
 from ..core.progress import Progress
 from .base import Experiment, Job, Measured, Settings
 from .engines import runner
@@ -25,7 +25,7 @@ DATA = "data_folder"
 """The setting with the folder of data sets; it is no part of a result."""
 
 
-class Task(NamedTuple):
+class ExperimentTask(NamedTuple):
     """One job of one experiment."""
 
     experiment: str
@@ -68,7 +68,7 @@ class Measuring:
     folder: Path | None
     local: bool = False
 
-    def do(self, task: Task) -> Finished:
+    def do(self, task: ExperimentTask) -> Finished:
         """Measure one job."""
         experiment = registered()[task.experiment]
         try:
@@ -82,12 +82,12 @@ class Measuring:
             return self.failed(task, said(error))
         return Finished(experiment=task.experiment, job=task.job, measured=held)
 
-    def failed(self, task: Task, reason: str) -> Finished:
+    def failed(self, task: ExperimentTask, reason: str) -> Finished:
         """Return what stands for a job that could not be done."""
         return Finished(experiment=task.experiment, job=task.job, measured=None, reason=reason)
 
 
-def job_folder(folder: Path, task: Task) -> Path:
+def job_folder(folder: Path, task: ExperimentTask) -> Path:
     """Return the folder that a job has for its own."""
     return folder / task.experiment / "jobs" / re.sub(r"[^\w.=-]+", "_", task.job.key)
 
@@ -127,7 +127,7 @@ def reproduce(
     settings = {name: _settings(one, full) for name, one in sources.items()}
     ledgers = {name: _ledger(_inside(root, name), name, settings[name]) for name in sources}
     kept = {name for name, ledger in ledgers.items() if ledger.done}
-    tasks = [Task(name, job) for name, one in sources.items() for job in one.jobs(settings[name])]
+    tasks = [ExperimentTask(name, job) for name, one in sources.items() for job in one.jobs(settings[name])]
     left = [task for task in tasks if task.job.key not in ledgers[task.experiment].done]
     failed: dict[str, dict[str, str]] = {name: {} for name in sources}
     notes: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
-from ..core.plain import plain, revived
+from ..core.json_values import plain, revived
 from ..report.document import Block
 from ..report.shown import Shown
 from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict

@@ -1,4 +1,4 @@
-"""`Bound`: the value of a generalization bound, its terms, its conditions, and the evidence that follows from them."""
+"""`BoundRow`: the value of a generalization bound, its terms, its conditions, and the evidence that follows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class BoundTerm:
     """One summand of a bound, as log10."""
 
     name: str
@@ -44,7 +44,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundRow:
     """One row of the table.
 
     Attributes:
@@ -69,7 +69,7 @@ class Bound:
     speaks_of: str
     log10_value: float
     most: float
-    terms: tuple[Term, ...]
+    terms: tuple[BoundTerm, ...]
     conditions: tuple[Condition, ...]
     evidence: str
     vacuous: bool
@@ -99,9 +99,9 @@ class Bound:
         return next(term.value for term in self.terms if term.name == name)
 
 
-def term(name: str, value: float) -> Term:
+def term(name: str, value: float) -> BoundTerm:
     """Return a summand from its plain value."""
-    return Term(name=name, log10=log10(value))
+    return BoundTerm(name=name, log10=log10(value))
 
 
 def row(
@@ -110,17 +110,17 @@ def row(
     source: str,
     speaks_of: str,
     most: float,
-    terms: Sequence[Term],
+    terms: Sequence[BoundTerm],
     conditions: Sequence[Condition],
     rate: bool = False,
     log10_value: float | None = None,
     log10_as_printed: float | None = None,
     note: str = "",
-) -> Bound:
+) -> BoundRow:
     """Return a row whose evidence and vacuity follow from its conditions and its value.
 
     Args:
-        name: as in `Bound`, and so are the others that are not explained here.
+        name: as in `BoundRow`, and so are the others that are not explained here.
         source: where it is stated.
         speaks_of: what the value bounds.
         most: the largest value of that.
@@ -139,7 +139,7 @@ def row(
     """
     value = log10_sum(one.log10 for one in terms) if log10_value is None else log10_value
     met = all(condition.status == MET for condition in conditions)
-    return Bound(
+    return BoundRow(
         name=name,
         source=source,
         speaks_of=speaks_of,

@@ -16,18 +16,18 @@ from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..theory.losses import Loss, named
 from . import families, weight_rows
-from .bound import CERTIFIED, Bound, condition
+from .bound import CERTIFIED, BoundRow, condition
 from .constants import CONVEX, Constants, over_all_inputs, over_balls, over_domain
+from .data_reading import CellPlan, DataReading, read, repeated
 from .families import LocalRow, Setting
-from .layers import read_network
-from .pac_bayes import Weights
+from .generalization_table import Generalization, PartitionCourse
+from .pac_bayes import WeightVector
 from .partition import KINDS
-from .reading import Plan, Reading, read, repeated
-from .result import Course, Generalization
 from .slides import decomposition
-from .stochastic import Search, pac_bayes_row
+from .stochastic import PosteriorSearch, pac_bayes_row
 from .stream import pieces
 from .than2025 import sizes_of
+from .weight_layers import read_network
 
 CELLS = (1, 4, 16, 64)
 """The declared grid of N: regions of the input space, for each label."""
@@ -111,7 +111,7 @@ def generalization(
     if radius == 0:
         raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
     bounded = _bounded(loss)
-    plan = Plan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
+    plan = CellPlan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
     if partition not in KINDS:
         raise InputError(f"partition is one of {', '.join(KINDS)}, not {partition!r}")
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):
@@ -122,7 +122,7 @@ def generalization(
     mode_of(model, "eval")
     model = unwrapped(model)
     if steps and prior is not None:
-        Weights.of(model).vector(dict(prior))  # a prior that cannot be one is refused before the data are read
+        WeightVector.of(model).vector(dict(prior))  # a prior that cannot be one is refused before the data are read
     reading = read(
         model, train, test, held_out, plan=plan, loss=bounded, output=output, duplicates=duplicates, seed=seed
     )
@@ -133,7 +133,7 @@ def generalization(
     except NormscopeError as error:
         notes.append(f"no bound over all inputs: {said(error)}")
     setting = _setting(reading, bounded, delta, known)
-    rows: list[Bound] = []
+    rows: list[BoundRow] = []
     if reading.test is not None:
         rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", reading.unseen))
     local = _local_rows(model, setting, known, domain, plan, held_out, notes)
@@ -200,7 +200,7 @@ def _risk(loss: Loss) -> str:
     return f"the {loss.name} of the model on fresh data"
 
 
-def _setting(reading: Reading, loss: Loss, delta: float, known: Constants | None) -> Setting:
+def _setting(reading: DataReading, loss: Loss, delta: float, known: Constants | None) -> Setting:
     alone = condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
     limits = reading.limits
     return Setting(
@@ -222,7 +222,7 @@ def _local_rows(
     setting: Setting,
     known: Constants | None,
     domain: Domain | None,
-    plan: Plan,
+    plan: CellPlan,
     held_out: Any,
     notes: list[str],
 ) -> list[LocalRow]:
@@ -260,7 +260,7 @@ def _local_rows(
     return rows
 
 
-def _corollaries(setting: Setting, known: Constants | None, local: list[LocalRow]) -> list[Bound]:
+def _corollaries(setting: Setting, known: Constants | None, local: list[LocalRow]) -> list[BoundRow]:
     """Return Corollaries 21 and 22, and HKK."""
     rows = []
     sampled = local[-1]
@@ -279,7 +279,7 @@ def _corollaries(setting: Setting, known: Constants | None, local: list[LocalRow
 
 
 def _with_sharpness(
-    rows: list[Bound],
+    rows: list[BoundRow],
     setting: Setting,
     model: nn.Module,
     train: Any,
@@ -306,13 +306,13 @@ def _with_sharpness(
 
 def _by_architecture(
     model: nn.Module,
-    reading: Reading,
+    reading: DataReading,
     delta: float,
-    plan: Plan,
+    plan: CellPlan,
     output: str | int | None,
     max_seconds: float | None,
     notes: list[str],
-) -> list[Bound]:
+) -> list[BoundRow]:
     """Return the bounds by the number of weights and by their norms."""
     try:
         network = read_network(model, reading.example, reading.seen.classes, output, max_seconds)
@@ -339,13 +339,13 @@ def _posterior(
     output: str | int | None,
     seed: int,
     notes: list[str],
-) -> list[Bound]:
+) -> list[BoundRow]:
     """Return the PAC-Bayes row, or say why there is none."""
     try:
         found, _ = pac_bayes_row(
             model,
             repeated(model, train, held_out),
-            search=Search(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
+            search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
             samples=setting.seen.samples,
             classes=setting.seen.classes,
             delta=setting.delta,
@@ -359,9 +359,9 @@ def _posterior(
     return [found]
 
 
-def _course(one: LocalRow) -> Course:
+def _course(one: LocalRow) -> PartitionCourse:
     best = one.over[one.chosen]
-    return Course(
+    return PartitionCourse(
         name=one.bound.name,
         sizes=tuple(local.size for local in one.over),
         gaps=tuple(local.gap for local in one.over),

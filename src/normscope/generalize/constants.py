@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.balls.ball import Balls
+from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.work import DomainWork
+from ..bounds.domain.domain_bounds import DomainWork
 from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
-from ..bounds.work import Work
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
 from ..rules.effects import Linear
@@ -48,7 +48,7 @@ class Constants:
     log10_product: float
     normalizers: tuple[tuple[str, float], ...]
     chain: Condition
-    work: Work
+    work: Captured
 
 
 def over_all_inputs(
@@ -59,7 +59,7 @@ def over_all_inputs(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    work = Work(model, example, mode="eval", output=output, max_seconds=max_seconds)
+    work = Captured(model, example, mode="eval", output=output, max_seconds=max_seconds)
     best = work.rungs("fast")["best"]
     formula = printed(work.segments, work.norm, exact=False)
     product, found = 0.0, []

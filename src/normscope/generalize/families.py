@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core.log10 import log10, log10_sum
-from .bound import Bound, Condition, Term, condition, row, term
+from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .partition import Partition
 from .slides import diameters
-from .stream import Seen, Tally
-from .than2025 import Local, corollary22, hkk, limited_distances, lla, mean_distances, over_grid, theorem20
+from .stream import DataSeen, Tally
+from .than2025 import Theorem20, corollary22, hkk, limited_distances, lla, mean_distances, over_grid, theorem20
 
 THAN = "Than 2025"
 IID = condition(
@@ -43,7 +43,7 @@ class Setting:
         alone: whether the loss of a sample depends on that sample alone.
     """
 
-    seen: Seen
+    seen: DataSeen
     held: tuple[Tally, ...]
     reaches: tuple[Tensor, ...]
     loss_name: str
@@ -81,8 +81,8 @@ class LocalRow:
         delta: the probability of failure that each of them has.
     """
 
-    bound: Bound
-    over: tuple[Local, ...]
+    bound: BoundRow
+    over: tuple[Theorem20, ...]
     chosen: int
     delta: float
 
@@ -171,7 +171,7 @@ def theorem20_row(
     )
 
 
-def corollary21_row(like: Bound, continuous: bool | None) -> Bound:
+def corollary21_row(like: BoundRow, continuous: bool | None) -> BoundRow:
     """Return Corollary 21: the same figure, and what it asks for beside Theorem 20."""
     why = {
         True: "the model is continuous, so that the set is empty, and the corollary is Theorem 20",
@@ -199,7 +199,7 @@ def corollary22_rows(
     normalizers: Sequence[tuple[str, float]],
     chain: Condition,
     with_local: LocalRow,
-) -> list[Bound]:
+) -> list[BoundRow]:
     """Return Corollary 22: the twin without normalizers, and the BN or LN form for the model.
 
     Args:
@@ -238,7 +238,7 @@ def corollary22_rows(
     for name, exponent, what in [*forms, (twin, 0.0, "omega alone")]:
         omega, gap = corollary22(log10_product, setting.log10_loss, mean, local.slack, exponent)
         model = bool(exponent) or not normalizers
-        terms = [Term(name="omega and normalizers", log10=omega), term("confidence", local.slack)]
+        terms = [BoundTerm(name="omega and normalizers", log10=omega), term("confidence", local.slack)]
         own = "the model" if model else "its twin without normalizers"
         rows.append(
             row(
@@ -255,7 +255,7 @@ def corollary22_rows(
     return rows
 
 
-def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: LocalRow) -> Bound:
+def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: LocalRow) -> BoundRow:
     """Return the bound of Hou et al. as Than quotes it."""
     place = with_local.chosen
     train = setting.seen.tallies[place]
@@ -263,9 +263,9 @@ def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: L
     mean, worst, size = hkk(train.counts, spread, constants[place], delta=setting.delta)
     terms = [
         term("loss on D", setting.seen.loss),
-        Term(name="cells", log10=mean),
-        Term(name="steepest cell", log10=worst),
-        Term(name="sqrt(N/m)", log10=size),
+        BoundTerm(name="cells", log10=mean),
+        BoundTerm(name="steepest cell", log10=worst),
+        BoundTerm(name="sqrt(N/m)", log10=size),
     ]
     everywhere = condition(
         "the loss is Lipschitz over all inputs", None, "the constants here are those at the samples of each cell"
@@ -282,7 +282,7 @@ def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: L
     )
 
 
-def lla_row(setting: Setting, sharpness: float) -> Bound:
+def lla_row(setting: Setting, sharpness: float) -> BoundRow:
     """Return the bound of Lyu et al. as Than quotes it."""
     first, second, mu = lla(sharpness, setting.seen.samples)
     smoothed = condition(
@@ -300,7 +300,7 @@ def lla_row(setting: Setting, sharpness: float) -> Bound:
     )
 
 
-def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> Bound:
+def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> BoundRow:
     """Return what fresh samples alone say (Hoeffding): the yardstick for every bound from D."""
     return row(
         f"{what} {ALONE}",

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..graph.call import select
-from .stream import Piece
+from .stream import SampleBatch
 
 LARGEST, PRECISION = 0.1, 100.0
 """c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
@@ -136,7 +136,7 @@ class Posterior:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightVector:
     """The parameters of a model as one vector, and the model as a function of it."""
 
     model: nn.Module
@@ -145,7 +145,7 @@ class Weights:
     output: str | int | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, output: str | int | None = None) -> Weights:
+    def of(cls, model: nn.Module, output: str | int | None = None) -> WeightVector:
         """Return the weights of a model."""
         named = dict(model.named_parameters())
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output)
@@ -175,8 +175,8 @@ class Weights:
 
 
 def optimise(
-    weights: Weights,
-    source: Iterator[Piece],
+    weights: WeightVector,
+    source: Iterator[SampleBatch],
     *,
     start: Tensor,
     samples: int,
@@ -237,9 +237,9 @@ def optimise(
 
 
 def averaged_error(
-    weights: Weights,
+    weights: WeightVector,
     posterior: Posterior,
-    read: Callable[[], Iterator[Piece]],
+    read: Callable[[], Iterator[SampleBatch]],
     *,
     samples: int,
     draws: int,

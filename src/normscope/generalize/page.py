@@ -9,10 +9,10 @@ from ..core.log10 import log10_sum
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
 from ..theory.complexity import generalization_slack
-from .bound import CERTIFIED, RATE, Bound
+from .bound import CERTIFIED, RATE, BoundRow
 
 if TYPE_CHECKING:
-    from .result import Generalization
+    from .generalization_table import Generalization
 
 SHOWN = 6.0
 """Exponents that charts go up to: a bound above a million times the largest loss is drawn at the edge."""
@@ -89,7 +89,7 @@ def _table(found: Generalization, *, brief: bool) -> Table:
     return Table(title="Bounds", columns=tuple(columns), rows=tuple(rows), caption=caption)
 
 
-def _says(one: Bound) -> str:
+def _says(one: BoundRow) -> str:
     if one.evidence == RATE:
         return "an order"
     return "vacuous" if one.vacuous else "not vacuous"
@@ -138,7 +138,7 @@ def _terms(found: Generalization) -> Chart:
     """Return what is seen, the complexity and the confidence of every bound, and their sum, as log10."""
     shown = [one for one in found.rows if one.terms and math.isfinite(one.log10_value)]
 
-    def part(one: Bound, kind: str) -> float | None:
+    def part(one: BoundRow, kind: str) -> float | None:
         terms = [each.log10 for each in one.terms if _kind(each.name) == kind]
         return max(-SHOWN, log10_sum(terms)) if terms else None  # a term of 0 is drawn at the edge
 

@@ -14,7 +14,7 @@ def diameters(reach: Tensor, classes: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ErrorPart:
     """One part of the error of a trained model: its name, the range it is known to lie in, and why."""
 
     name: str
@@ -23,7 +23,9 @@ class Part:
     why: str
 
 
-def decomposition(train_loss: float, test_loss: float | None, bound: float | None, most: float) -> tuple[Part, ...]:
+def decomposition(
+    train_loss: float, test_loss: float | None, bound: float | None, most: float
+) -> tuple[ErrorPart, ...]:
     """Return what is known of optimization, generalization and approximation error.
 
     `F(P, h) - F(P, y*) = [F(D, h) - F(D, h_D)] + [F(P, h) - F(D, h)] + rest`, for a loss from 0 to `most`; h_D is the
@@ -43,19 +45,19 @@ def decomposition(train_loss: float, test_loss: float | None, bound: float | Non
     limit = most if bound is None else min(most, bound)
     seen = "measured on the test samples" if gap is not None else "between what the smallest certified bound allows"
     return (
-        Part(
+        ErrorPart(
             name="optimization error",
             low=0.0,
             high=train_loss,
             why="the loss on D less the smallest of the family there, which is not known and not below 0",
         ),
-        Part(
+        ErrorPart(
             name="generalization error",
             low=-train_loss if gap is None else gap,
             high=limit - train_loss if gap is None else gap,
             why=f"the loss on fresh data less the loss on D: {seen}",
         ),
-        Part(
+        ErrorPart(
             name="approximation error",
             low=0.0,
             high=limit if test_loss is None else test_loss,

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ..core.reached import KNOWN
 from ..core.untouched import untouched
 from ..graph.ir import leaves
-from .bound import Bound, Condition, condition, row, term
+from .bound import BoundRow, Condition, condition, row, term
+from .data_reading import endless
 from .families import IID
-from .pac_bayes import LARGEST, PRECISION, Weights, averaged_error, certified_error, kl_inverse, optimise
-from .reading import endless
-from .stream import Piece
+from .pac_bayes import LARGEST, PRECISION, WeightVector, averaged_error, certified_error, kl_inverse, optimise
+from .stream import SampleBatch
 
 COUNTER = "num_batches_tracked"
 """The buffer of BatchNorms that their output does not depend on in eval mode."""
@@ -26,7 +26,7 @@ BATCH = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class PosteriorSearch:
     """How the posterior is searched for.
 
     Attributes:
@@ -46,16 +46,16 @@ class Search:
 
 def pac_bayes_row(
     model: nn.Module,
-    read_again: Callable[[], Iterator[Piece]],
+    read_again: Callable[[], Iterator[SampleBatch]],
     *,
-    search: Search,
+    search: PosteriorSearch,
     samples: int,
     classes: int,
     delta: float,
     output: str | int | None,
     alone: Condition,
     seed: int,
-) -> tuple[Bound, dict[str, Any]]:
+) -> tuple[BoundRow, dict[str, Any]]:
     """Optimise a Gaussian around the weights and return what PAC-Bayes says of it, and the figures behind it.
 
     Args:
@@ -72,7 +72,7 @@ def pac_bayes_row(
     Raises:
         InputError: the weights or the prior are none, or the search fails.
     """
-    weights = Weights.of(model, output)
+    weights = WeightVector.of(model, output)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
     with untouched(model, "eval", traced=True):  # other weights go through the model, its own are not written

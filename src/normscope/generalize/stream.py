@@ -29,14 +29,14 @@ VECTORS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SampleBatch:
     """Some samples: inputs as the model takes them, and their labels."""
 
     inputs: Tensor
     labels: Tensor
 
 
-def pieces(model: nn.Module, loader: Any) -> Iterator[Piece]:
+def pieces(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
@@ -45,7 +45,7 @@ def pieces(model: nn.Module, loader: Any) -> Iterator[Piece]:
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
         for some in zip(inputs.split(CHUNK), labels.split(CHUNK)):
-            yield Piece(*some)
+            yield SampleBatch(*some)
 
 
 def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
     return inputs, labels.long()
 
 
-def parted(source: Iterable[Piece], every: int) -> Iterator[tuple[Piece | None, Piece | None]]:
+def parted(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[SampleBatch | None, SampleBatch | None]]:
     """Yield each piece as (samples of D, samples set aside): every so many-th is set aside, by its place."""
     place = 0
     for piece in source:
@@ -74,7 +74,7 @@ def parted(source: Iterable[Piece], every: int) -> Iterator[tuple[Piece | None, 
         kept = torch.ones(count, dtype=torch.bool).index_fill(0, aside, False).nonzero()[:, 0]
         place += count
         yield tuple(  # type: ignore[misc]
-            Piece(piece.inputs[index.to(piece.inputs.device)], piece.labels[index.to(piece.labels.device)])
+            SampleBatch(piece.inputs[index.to(piece.inputs.device)], piece.labels[index.to(piece.labels.device)])
             if len(index)
             else None
             for index in (kept, aside)
@@ -133,7 +133,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Seen:
+class DataSeen:
     """What a pass saw of a part of the data.
 
     Attributes:
@@ -184,7 +184,7 @@ class Collector:
         self.keys = self.keys.to(device)
         self.tallies = [Tally.empty(one, classes, features, device) for one in self.partitions]
 
-    def samples_of(self, piece: Piece, *, slopes: bool) -> None:
+    def samples_of(self, piece: SampleBatch, *, slopes: bool) -> None:
         """Run the model on some samples and add what is seen."""
         inputs = piece.inputs.detach().requires_grad_(slopes)
         with torch.set_grad_enabled(slopes):
@@ -221,7 +221,7 @@ class Collector:
         self.sums = sums if self.sums is None else self.sums + sums
         self.ends = ends if self.ends is None else torch.maximum(self.ends, ends)
 
-    def finish(self, what: str) -> Seen:
+    def finish(self, what: str) -> DataSeen:
         """Read the sums back.
 
         Raises:
@@ -239,7 +239,7 @@ class Collector:
                 f"the {self.loss.name} is said to lie between 0 and {self.loss.most:g}, but on {what} it goes from "
                 f"{-cheapest:g} to {dearest:g}"
             )
-        return Seen(
+        return DataSeen(
             samples=self.samples,
             loss=loss / self.samples,
             error=wrong / self.samples,
@@ -273,7 +273,7 @@ class Aside:
     ends: Tensor | None = None
     entries: tuple[float, float] = (0.0, 0.0)
 
-    def samples_of(self, piece: Piece) -> None:
+    def samples_of(self, piece: SampleBatch) -> None:
         """Count some samples."""
         points, labels = piece.inputs.flatten(1), piece.labels
         ends = torch.stack([v.double() for v in (labels.max(), -labels.min(), points.max(), -points.min())])

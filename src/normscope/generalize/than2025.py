@@ -21,7 +21,7 @@ from .stream import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class Theorem20:
     """Theorem 20 for one partition.
 
     Attributes:
@@ -46,7 +46,7 @@ class Local:
 
 def theorem20(
     counts: Tensor, distances: Tensor, log10_constants: Tensor | float, *, delta: float, most: float
-) -> Local:
+) -> Theorem20:
     """Return the terms of Theorem 20 beside the loss on D.
 
     Args:
@@ -79,7 +79,7 @@ def theorem20(
     top = float(spread.max())
     printed = top if math.isinf(top) else top + math.log10(float((share * 10.0 ** (spread - top)).sum()))
     cells = int(held.sum())
-    return Local(
+    return Theorem20(
         size=len(counts),
         cells=cells,
         local=float((share * capped).sum()),
@@ -88,7 +88,9 @@ def theorem20(
     )
 
 
-def over_grid(settings: int, found: Callable[[int, float], Local], delta: float) -> tuple[int, tuple[Local, ...]]:
+def over_grid(
+    settings: int, found: Callable[[int, float], Theorem20], delta: float
+) -> tuple[int, tuple[Theorem20, ...]]:
     """Return which of the declared partitions has the smallest gap, and all of them, each at `delta/settings`.
 
     A union bound: all hold together with probability 1 - delta, so that the smallest may be taken after the fact.

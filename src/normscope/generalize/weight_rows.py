@@ -9,11 +9,11 @@ import torch
 
 from ..core.log10 import log10, log10_sum
 from . import bartlett2017, cisneros2025, golowich2020, neyshabur2018, vc
-from .bound import Bound, Condition, Term, condition, row, term
+from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .families import IID, THAN
-from .layers import Network
 from .stratum import quantiles
-from .stream import Seen
+from .stream import DataSeen
+from .weight_layers import NetworkNorms
 
 ARCHITECTURE = condition(
     "the architecture was fixed before D was seen", True, "declared; a bound over all its weights asks for nothing else"
@@ -21,7 +21,7 @@ ARCHITECTURE = condition(
 ERROR = "the error of the model on fresh data"
 
 
-def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
+def growth_row(network: NetworkNorms, seen: DataSeen, delta: float) -> BoundRow:
     """Return the bound by the number of ways in which the architecture can classify m samples."""
     conditions = (IID, ARCHITECTURE, network.alone, network.piecewise)
     if not network.units:
@@ -42,7 +42,7 @@ def growth_row(network: Network, seen: Seen, delta: float) -> Bound:
     )
 
 
-def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float | None) -> list[Bound]:
+def margin_rows(network: NetworkNorms, seen: DataSeen, delta: float, input_radius: float | None) -> list[BoundRow]:
     """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
     asked = (IID, ARCHITECTURE, network.alone, network.chain, network.homogeneous, network.matrices)
     names = {
@@ -67,12 +67,12 @@ def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float 
     radius = math.hypot(input_radius if input_radius is not None else seen.largest_norm, extra)
     margins = seen.margins.tolist()
 
-    def terms(name: str, margin: float) -> list[Term]:
+    def terms(name: str, margin: float) -> list[BoundTerm]:
         if name == "Neyshabur 2018":
             _, main = neyshabur2018.margin_bound(
                 spectral, frobenius, radius=radius, width=network.width, samples=m, margin=margin, delta=delta
             )
-            return [Term(name="complexity", log10=main)]
+            return [BoundTerm(name="complexity", log10=main)]
         if name == "Bartlett 2017":
             rows = [layer.log10_rows for layer in network.layers]
             main, sure = bartlett2017.margin_bound(
@@ -88,7 +88,7 @@ def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float 
                 margin=margin,
                 delta=delta,
             )
-        return [Term(name="complexity", log10=main), term("confidence", sure)]
+        return [BoundTerm(name="complexity", log10=main), term("confidence", sure)]
 
     found = []
     for name, source in names.items():
@@ -112,7 +112,7 @@ def margin_rows(network: Network, seen: Seen, delta: float, input_radius: float 
     return found
 
 
-def weight_norm_row(network: Network, seen: Seen) -> Bound:
+def weight_norm_row(network: NetworkNorms, seen: DataSeen) -> BoundRow:
     """Return the rate of Cisneros-Velarde et al. for weight normalization."""
     source = f"Cisneros-Velarde et al. 2025, as {THAN} quotes it"
     norms = network.weight_frobenius
@@ -128,13 +128,13 @@ def weight_norm_row(network: Network, seen: Seen) -> Bound:
         source=source,
         speaks_of="the gap between the losses on D and on fresh data",
         most=1.0,
-        terms=[Term(name="rho^2/sqrt(m)", log10=cisneros2025.rate(norms[-1], seen.samples))],
+        terms=[BoundTerm(name="rho^2/sqrt(m)", log10=cisneros2025.rate(norms[-1], seen.samples))],
         conditions=(IID, unit),
         rate=True,
     )
 
 
-def _without_figure(name: str, source: str, conditions: Sequence[Condition], *, rate: bool = False) -> Bound:
+def _without_figure(name: str, source: str, conditions: Sequence[Condition], *, rate: bool = False) -> BoundRow:
     return row(
         name,
         source=source,

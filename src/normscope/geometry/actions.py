@@ -21,7 +21,7 @@ SPREAD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ParameterPart:
     """The part of a parameter that an operator reads: its name, and how the part lies in its memory."""
 
     name: str
@@ -35,7 +35,7 @@ class Piece:
         return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
 
 
-def piece_of(model: nn.Module, tensor: Tensor | None) -> Piece | None:
+def piece_of(model: nn.Module, tensor: Tensor | None) -> ParameterPart | None:
     """Return where a tensor lies in the parameters of a model; None if it is no part of one."""
     if tensor is None:
         return None
@@ -45,7 +45,7 @@ def piece_of(model: nn.Module, tensor: Tensor | None) -> Piece | None:
             last = offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
             dense = parameter.numel() == 1 + sum((n - 1) * s for n, s in zip(parameter.shape, parameter.stride()))
             if dense and offset >= 0 and last < parameter.numel():
-                return Piece(name=name, size=tuple(tensor.shape), stride=tensor.stride(), offset=offset)
+                return ParameterPart(name=name, size=tuple(tensor.shape), stride=tensor.stride(), offset=offset)
     return None
 
 
@@ -61,10 +61,10 @@ def blank(state: State, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Term:
+class UnitEntries:
     """A part of a parameter, and which unit each of its entries belongs to (numbers that broadcast to its shape)."""
 
-    piece: Piece
+    piece: ParameterPart
     units: Tensor
     power: int = 1
 
@@ -84,7 +84,7 @@ class Term:
 class Scaling:
     """w -> c^power w, one factor c > 0 per unit."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[UnitEntries, ...]
     units: int
 
     @property
@@ -128,10 +128,10 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shift:
+class ShiftAction:
     """w -> w + u, one number u per unit; `size` is the scale of the weights it is drawn at."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[UnitEntries, ...]
     units: int
     size: float = 1.0
 
@@ -173,7 +173,7 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class RowMixing:
     """Rows of a part of a parameter that are mixed: `channels[g, r]` are the d rows of the r-th block of group g.
 
     Attributes:
@@ -183,7 +183,7 @@ class Rows:
         inverse: whether the block is multiplied by A^-T instead of A.
     """
 
-    piece: Piece
+    piece: ParameterPart
     axis: int
     channels: Tensor
     inverse: bool
@@ -210,7 +210,7 @@ class Mixing:
             embeddings leave of the symmetry (a scaling and a rotation of each plane).
     """
 
-    rows: tuple[Rows, ...]
+    rows: tuple[RowMixing, ...]
     groups: int
     width: int
     turn: Tensor | None = field(default=None)
@@ -277,7 +277,7 @@ class Mixing:
         return made
 
 
-Action = Scaling | Shift | Mixing
+Action = Scaling | ShiftAction | Mixing
 
 
 def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], generator: torch.Generator) -> Tensor:

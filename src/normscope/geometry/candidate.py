@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..graph.invariance import CONVOLUTIONS, PRODUCTS, Feed, WeightLayer, weight_layer
+from ..graph.invariance import CONVOLUTIONS, PRODUCTS, FeedingLayer, WeightLayer, weight_layer
 from ..graph.ir import Graph, Node, Ref, leaves
 from ..graph.memory import overlap
-from .actions import Action, Piece, piece_of
+from .actions import Action, ParameterPart, piece_of
 
 aten = torch.ops.aten
 
@@ -44,8 +44,8 @@ class Candidate:
     normalizer: str = ""
     form: str
     action: Action
-    feeds: tuple[Feed, ...] = ()
-    weights: tuple[Piece, ...]
+    feeds: tuple[FeedingLayer, ...] = ()
+    weights: tuple[ParameterPart, ...]
 
     @property
     def exact(self) -> bool:
@@ -54,7 +54,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layer:
+class ParametrisedLayer:
     """A weight layer with its parameters: the channel of each entry of the weight, on both sides.
 
     Attributes:
@@ -66,8 +66,8 @@ class Layer:
     """
 
     node: Node
-    weight: Piece
-    bias: Piece | None
+    weight: ParameterPart
+    bias: ParameterPart | None
     made: Tensor
     axis: int
     rows: int | None
@@ -77,7 +77,7 @@ class Layer:
         """How many output channels there are."""
         return self.node.shape[self.axis]
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[ParameterPart]:
         """Return the weight, and the bias if there is one."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
@@ -92,9 +92,9 @@ class Layers:
         ]
         self._tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         found = ((node.name, self._layer(node)) for node in graph)
-        self.by_name: dict[str, Layer] = {name: layer for name, layer in found if layer is not None}
+        self.by_name: dict[str, ParametrisedLayer] = {name: layer for name, layer in found if layer is not None}
 
-    def piece(self, tensor: Tensor | None) -> Piece | None:
+    def piece(self, tensor: Tensor | None) -> ParameterPart | None:
         """Return where a tensor lies among the parameters."""
         return piece_of(self.model, tensor)
 
@@ -107,12 +107,12 @@ class Layers:
             name != node.name and overlap(tensor, other) for tensor in given for name, other in self._constants
         )
 
-    def only_here(self, layer: Layer) -> bool:
+    def only_here(self, layer: ParametrisedLayer) -> bool:
         """Whether no other operator reads the tensors of a layer."""
         own = weight_layer(layer.node)
         return own is not None and self.alone(layer.node, own.weight, own.bias)
 
-    def _layer(self, node: Node) -> Layer | None:
+    def _layer(self, node: Node) -> ParametrisedLayer | None:
         own = weight_layer(node)
         weight = None if own is None else self.piece(own.weight)
         if own is None or weight is None:
@@ -121,7 +121,7 @@ class Layers:
         if own.bias is not None and bias is None:
             return None
         made, rows = made_channels(node, own)
-        return Layer(node=node, weight=weight, bias=bias, made=made, axis=own.axis, rows=rows)
+        return ParametrisedLayer(node=node, weight=weight, bias=bias, made=made, axis=own.axis, rows=rows)
 
 
 def made_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int | None]:

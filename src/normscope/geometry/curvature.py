@@ -12,14 +12,14 @@ from ..core.errors import InputError
 from ..core.files import read_json, write_text
 from ..report.document import Document
 from ..report.shown import Shown
+from .figure_result import SCHEMA_VERSION, FigureResult, joined
 from .flatness import Flatness
 from .flow import Flow
 from .margins import Margins
-from .result import SCHEMA_VERSION, Measured, joined
 from .smoothness import Smoothness
 from .spectrum import Spectrum
 
-KINDS: dict[str, type[Measured]] = {
+KINDS: dict[str, type[FigureResult]] = {
     kind.__name__.lower(): kind for kind in (Spectrum, Smoothness, Flow, Flatness, Margins)
 }
 """What can be measured of a model and a loss, by the `type` of its file."""
@@ -29,7 +29,7 @@ KINDS: dict[str, type[Measured]] = {
 class Curvature(Shown):
     """What `normscope curvature` measures: a spectrum, and others beside it."""
 
-    results: tuple[Measured, ...]
+    results: tuple[FigureResult, ...]
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, one entry per result, and write it to a file if a path is given.

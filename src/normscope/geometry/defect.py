@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..graph.channels import channel_numbers
-from ..graph.invariance import MOVES, Feed, weight_layer
+from ..graph.invariance import MOVES, FeedingLayer, weight_layer
 from ..graph.ir import Graph, Node, Unit
 from ..graph.regions import SAME
 from .candidate import Candidate
@@ -54,7 +54,7 @@ def _summed(graph: Graph, one: Candidate, values: dict[str, Tensor], behind: dic
     return total
 
 
-def _numbers(feed: Feed) -> Tensor:
+def _numbers(feed: FeedingLayer) -> Tensor:
     """Return the output channel of the layer that each entry of the normalizer's input comes from."""
     layer = weight_layer(feed.weight)
     assert layer is not None

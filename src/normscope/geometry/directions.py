@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import NormscopeError, said
-from ..graph.export import capture
-from ..graph.invariance import Feed, feeds, parameter_names, weight_layer
+from ..graph.capturing import capture
+from ..graph.invariance import FeedingLayer, feeds, parameter_names, weight_layer
 from ..graph.ir import Unit
 from ..graph.memory import overlap
 from .moves import with_moves
@@ -280,7 +280,7 @@ def _shift_defect(found: Directions, gradient: Tensor) -> float:
     return float((gradient - found._shifted(gradient)).double().norm()) / size if size else 0.0
 
 
-def _entries(objective: Objective, feed: Feed) -> tuple[str, Tensor, Tensor | None] | None:
+def _entries(objective: Objective, feed: FeedingLayer) -> tuple[str, Tensor, Tensor | None] | None:
     """Return a parameter's name and where the entries of each output channel of a layer lie in the flat vector.
 
     `[channels, entries]` for the weight, `[channels]` for the bias; None where they are no entries of parameters.
@@ -330,7 +330,7 @@ def _positions(objective: Objective, name: str, tensor: Tensor) -> Tensor | None
     return places.as_strided(tensor.shape, tensor.stride(), offset)
 
 
-def _sets(feed: Feed, channels: int) -> list[Tensor]:
+def _sets(feed: FeedingLayer, channels: int) -> list[Tensor]:
     """Return which output channels can be scaled together, one index per set."""
     if feed.unit == "channel":
         return list(torch.arange(channels)[:, None])
@@ -340,7 +340,7 @@ def _sets(feed: Feed, channels: int) -> list[Tensor]:
     return [torch.arange(channels)]
 
 
-def _entries_in_set(feed: Feed) -> int:
+def _entries_in_set(feed: FeedingLayer) -> int:
     """Return how many entries are normalized together."""
     node = feed.normalizer
     if feed.unit == "group":

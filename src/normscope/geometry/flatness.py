@@ -20,9 +20,9 @@ from ..report.document import Block, Column, Curve, Curves, Document, Figure, Fi
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
 from .directions import directions
+from .figure_result import FigureResult
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
-from .result import Measured
 from .spectrum import Estimate
 
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -52,7 +52,7 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flatness(Measured):
+class Flatness(FigureResult):
     """How flat a loss is around the weights. Prints as a table; in a notebook as HTML.
 
     Attributes:

@@ -19,8 +19,8 @@ from ..report.document import Block, Circle, Column, Curve, Curves, Document, Fi
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, directions, verified
+from .figure_result import FigureResult
 from .objective import Objective
-from .result import Measured
 from .runge_kutta import integrate
 
 SLICE = 21
@@ -60,7 +60,7 @@ class PathPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow(Measured):
+class Flow(FigureResult):
     """Gradient flow and gradient descent from the same weights. Prints as a table; in a notebook as HTML.
 
     Attributes:

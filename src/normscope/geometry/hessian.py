@@ -22,7 +22,7 @@ from .batches import LossFunction
 from .density import spread
 from .directions import Directions, directions, no_directions, verified
 from .objective import Objective
-from .spectrum import Block, Spectrum
+from .spectrum import ParameterBlock, Spectrum
 
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")
@@ -171,7 +171,7 @@ def spectrum_of(
     """Return the spectrum of an objective, with the directions of its graph projected out as far as they hold."""
     budget = Budget(max_seconds=max_seconds, what="the search for eigenvalues")
     with objective.measuring(), Progress("curvature") as progress:
-        return _Search(objective, found, matrix, metric, budget, progress, seed).spectrum(wanted)
+        return _SpectrumSearch(objective, found, matrix, metric, budget, progress, seed).spectrum(wanted)
 
 
 def _check(**numbers: Any) -> None:
@@ -181,7 +181,7 @@ def _check(**numbers: Any) -> None:
             raise InputError(f"{name} is a whole number from {least} on, not {value!r}")
 
 
-class _Search:
+class _SpectrumSearch:
     """One measurement: the operator in the subspace, and what is asked of it."""
 
     def __init__(
@@ -312,7 +312,7 @@ class _Search:
             generator=self.generator,
         )
 
-    def _blocks(self, rtol: float, products: int) -> tuple[Block, ...]:
+    def _blocks(self, rtol: float, products: int) -> tuple[ParameterBlock, ...]:
         """Return the largest eigenvalue of every parameter's own block."""
         rows = []
         for name, parameter in self.objective.parameters.items():
@@ -320,7 +320,7 @@ class _Search:
             ends = self._ends(self.objective.block(name), lambda v: v, drawn, 1, 0, rtol, products)
             known = bool(ends.top)
             rows.append(
-                Block(
+                ParameterBlock(
                     name=name,
                     size=parameter.numel(),
                     eigenvalue=ends.top[0] if known else math.nan,

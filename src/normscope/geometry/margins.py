@@ -21,7 +21,7 @@ from ..report.document import Block, Chart, Column, Document, Figure, Figures, S
 from ..report.words import counted
 from ..theory.losses import margins as logit_margins
 from .batches import kept_batches
-from .result import Measured
+from .figure_result import FigureResult
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Of the samples whose margin lies below the quantile."""
@@ -39,7 +39,7 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Margins(Measured):
+class Margins(FigureResult):
     """Margins of samples. Prints as a table; in a notebook as HTML.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..graph.invariance import Feed, feeds, weight_layer
+from ..graph.invariance import FeedingLayer, feeds, weight_layer
 from ..graph.memory import overlap
-from .actions import Piece, Scaling, Shift, Term
-from .candidate import Candidate, Kind, Layer, Layers, conv_groups
+from .actions import ParameterPart, Scaling, ShiftAction, UnitEntries
+from .candidate import Candidate, Kind, Layers, ParametrisedLayer, conv_groups
 from .reparametrised import gains
 
 SCALES: dict[str, Kind] = {"channel": "channel scale", "group": "group scale", "layer": "layer scale"}
@@ -25,7 +25,7 @@ def normalized(layers: Layers) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Return the symmetries in front of the normalizers of a graph, and what was withheld with the reason."""
     found: list[Candidate] = []
     withheld: dict[str, str] = {}
-    together: list[list[Feed]] = []
+    together: list[list[FeedingLayer]] = []
     for feed in feeds(layers.graph):
         if not feed.scale_invariant:
             withheld[feed.weight.path] = _why(feed)
@@ -44,27 +44,27 @@ def normalized(layers: Layers) -> tuple[list[Candidate], list[tuple[str, str]]]:
     return found, list(withheld.items())
 
 
-def _why(feed: Feed) -> str:
+def _why(feed: FeedingLayer) -> str:
     if not feed.exclusive:
         return READ
     return SHARED if feed.bias_redundant == "no" else EVAL
 
 
-def _same_weight(first: Feed, second: Feed) -> bool:
+def _same_weight(first: FeedingLayer, second: FeedingLayer) -> bool:
     """Whether two layers apply the same weight: the same memory, or made anew by the same module from the same."""
     one, other = (weight_of(feed) for feed in (first, second))
     made = first.weight.path == second.weight.path and one.shape == other.shape and torch.equal(one, other)
     return made or overlap(one, other)
 
 
-def weight_of(feed: Feed) -> Tensor:
+def weight_of(feed: FeedingLayer) -> Tensor:
     """Return the weight as the layer applies it."""
     layer = weight_layer(feed.weight)
     assert layer is not None
     return layer.weight
 
 
-def joined(many: list[Feed]) -> Tensor:
+def joined(many: list[FeedingLayer]) -> Tensor:
     """Return for every channel its part, such that no normalizer's set leaves a part."""
     part = torch.tensor(many[0].sets)
     for feed in many[1:]:
@@ -78,16 +78,16 @@ def joined(many: list[Feed]) -> Tensor:
     return part.unique(return_inverse=True)[1]
 
 
-def _scale(layers: Layers, many: list[Feed]) -> Candidate | None:
+def _scale(layers: Layers, many: list[FeedingLayer]) -> Candidate | None:
     """Return the scaling of the least parts of a layer that its normalizers undo."""
     parts = joined(many)
     count = int(parts.amax()) + 1
     layer = layers.by_name.get(many[0].weight.name)
     if layer is not None:
-        terms = [Term(piece=layer.weight, units=parts[layer.made])]
+        terms = [UnitEntries(piece=layer.weight, units=parts[layer.made])]
         if layer.bias is not None:
-            terms.append(Term(piece=layer.bias, units=parts))
-        weights: tuple[Piece, ...] = (layer.weight,)
+            terms.append(UnitEntries(piece=layer.bias, units=parts))
+        weights: tuple[ParameterPart, ...] = (layer.weight,)
     else:
         made = gains(layers.model, many[0].weight, parts)
         if made is None:
@@ -106,7 +106,7 @@ def _scale(layers: Layers, many: list[Feed]) -> Candidate | None:
     )
 
 
-def _shifts(model: nn.Module, layer: Layer, many: list[Feed]) -> list[Candidate]:
+def _shifts(model: nn.Module, layer: ParametrisedLayer, many: list[FeedingLayer]) -> list[Candidate]:
     """Return the shifts that the centring of the normalizers undoes."""
     found = []
     parts, feed = joined(many), many[0]
@@ -120,8 +120,10 @@ def _shifts(model: nn.Module, layer: Layer, many: list[Feed]) -> list[Candidate]
             Candidate(
                 kind="redundant bias",
                 form="b -> b + any vector" if whole else "b -> b + u for all channels that are normalized together",
-                action=Shift(
-                    terms=(Term(piece=layer.bias, units=units),), units=layer.channels if whole else count, size=size
+                action=ShiftAction(
+                    terms=(UnitEntries(piece=layer.bias, units=units),),
+                    units=layer.channels if whole else count,
+                    size=size,
                 ),
                 **where,  # type: ignore[arg-type]
             )
@@ -135,8 +137,8 @@ def _shifts(model: nn.Module, layer: Layer, many: list[Feed]) -> list[Candidate]
             Candidate(
                 kind="row shift",
                 form="W -> W + 1 u^T" if count == 1 else "W -> W + 1 u^T for each group",
-                action=Shift(
-                    terms=(Term(piece=layer.weight, units=parts[layer.made] * rest.numel() + rest),),
+                action=ShiftAction(
+                    terms=(UnitEntries(piece=layer.weight, units=parts[layer.made] * rest.numel() + rest),),
                     units=count * rest.numel(),
                     size=size,
                 ),

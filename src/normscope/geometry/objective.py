@@ -17,7 +17,7 @@ from ..core.cost import count
 from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
 from ..core.precision import full_precision
-from ..core.untouched import Weights, mode_of, on_copies, untouched
+from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
 
@@ -90,7 +90,7 @@ class Objective:
         self._kept: _Traced | None = None
         self._moved = False
         self._custom: str | None = None  # the functions of the user's own that the loss is made by
-        self._weights = Weights(model)
+        self._weights = ProtectedParameters(model)
 
     @contextmanager
     def measuring(self) -> Iterator[Objective]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..graph.invariance import weight_layer
 from ..graph.ir import Node, Ref
-from .actions import Piece, Scaling, Term
+from .actions import ParameterPart, Scaling, UnitEntries
 from .candidate import Candidate, Layers, read_channels
 from .streams import End, along, by_axis, follow
 
@@ -50,15 +50,15 @@ def pairs(layers: Layers) -> list[Candidate]:
     return found
 
 
-def _maker(layers: Layers, node: Node) -> tuple[list[Term], Tensor] | None:
+def _maker(layers: Layers, node: Node) -> tuple[list[UnitEntries], Tensor] | None:
     """Return the parameters that scale the channels of a node's output, and the channel of each entry of it."""
     layer = layers.by_name.get(node.name)
     if layer is not None:
         if not layers.only_here(layer):
             return None
-        terms = [Term(piece=layer.weight, units=layer.made)]
+        terms = [UnitEntries(piece=layer.weight, units=layer.made)]
         if layer.bias is not None:
-            terms.append(Term(piece=layer.bias, units=torch.arange(layer.channels)))
+            terms.append(UnitEntries(piece=layer.bias, units=torch.arange(layer.channels)))
         return terms, along(node.shape, layer.axis)
     if weight_layer(node) is not None or len(node.refs) != 1:
         return None
@@ -69,7 +69,7 @@ def _maker(layers: Layers, node: Node) -> tuple[list[Term], Tensor] | None:
     if any(piece is None for piece in pieces):
         return None
     units = torch.arange(scale.numel()).reshape(scale.shape)
-    return [Term(piece=piece, units=units) for piece in pieces if piece is not None], numbers
+    return [UnitEntries(piece=piece, units=units) for piece in pieces if piece is not None], numbers
 
 
 def _affine(node: Node) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -92,7 +92,7 @@ def _affine(node: Node) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     return None, None, None
 
 
-def _reader(layers: Layers, end: End) -> Term | None:
+def _reader(layers: Layers, end: End) -> UnitEntries | None:
     """Return the weights that read channels, which must be divided; None if the reader is no layer of one input."""
     node = end.node
     layer, own = layers.by_name.get(node.name), weight_layer(node)
@@ -101,16 +101,16 @@ def _reader(layers: Layers, end: End) -> Term | None:
         channel = by_axis(end.numbers, axis)
         if channel is None or bool((channel < 0).any()):
             return None
-        return Term(piece=layer.weight, units=channel[read], power=-1)
+        return UnitEntries(piece=layer.weight, units=channel[read], power=-1)
     if own is None and node.op is aten.mul.Tensor and len(node.refs) == 1:
         scale, _, _ = _affine(node)
         return None if scale is None else _factor(layers, node, scale, end.numbers)
     return None
 
 
-def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> Term | None:
+def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> UnitEntries | None:
     """Return a factor per channel as a reader: every entry of it meets one channel."""
-    piece: Piece | None = layers.piece(scale)
+    piece: ParameterPart | None = layers.piece(scale)
     if piece is None or not layers.alone(node, scale) or tuple(numbers.shape) != node.shape:
         return None
     sizes = (1,) * (len(node.shape) - scale.ndim) + tuple(scale.shape)
@@ -118,4 +118,4 @@ def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> Term 
     low, high = (numbers.amin(inner, keepdim=True), numbers.amax(inner, keepdim=True)) if inner else (numbers, numbers)
     if not torch.equal(low, high) or bool((low < 0).any()):
         return None
-    return Term(piece=piece, units=low.reshape(scale.shape).long(), power=-1)
+    return UnitEntries(piece=piece, units=low.reshape(scale.shape).long(), power=-1)

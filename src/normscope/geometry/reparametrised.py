@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from ..graph.ir import Node
-from .actions import Piece, Scaling, Term, piece_of
+from .actions import ParameterPart, Scaling, UnitEntries, piece_of
 from .candidate import Candidate
 
 
@@ -39,14 +39,14 @@ def reparametrised(model: nn.Module) -> list[Candidate]:
                 kind="spectral norm" if normed.g is None else "weight norm",
                 path=normed.path,
                 form="W -> a W" if normed.g is None else "v -> a v, g fixed",
-                action=Scaling(terms=(Term(piece=piece, units=units),), units=units.numel()),
+                action=Scaling(terms=(UnitEntries(piece=piece, units=units),), units=units.numel()),
                 weights=(piece,),
             )
         )
     return found
 
 
-def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[Term], tuple[Piece, ...]] | None:
+def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[UnitEntries], tuple[ParameterPart, ...]] | None:
     """Return how the output channels of a layer with `weight_norm` are scaled: by g, and the bias along.
 
     Args:
@@ -60,13 +60,13 @@ def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[Term], tupl
     piece, direction = piece_of(model, normed.g), piece_of(model, normed.direction)
     if piece is None or direction is None:
         return None
-    terms = [Term(piece=piece, units=parts.reshape(normed.g.shape))]
+    terms = [UnitEntries(piece=piece, units=parts.reshape(normed.g.shape))]
     bias = getattr(model.get_submodule(node.path), "bias", None)
     if bias is not None:
         held = piece_of(model, bias)
         if held is None:
             return None
-        terms.append(Term(piece=held, units=parts))
+        terms.append(UnitEntries(piece=held, units=parts))
     return terms, (direction,)
 
 

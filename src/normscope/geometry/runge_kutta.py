@@ -24,7 +24,7 @@ SAFETY, LEAST, MOST = 0.9, 0.2, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SolutionPoint:
     """Where the solution is: the time, the values, and the slope there."""
 
     time: float
@@ -34,7 +34,7 @@ class Place:
 
 def integrate(
     slope: Callable[[Tensor], Tensor], start: Tensor, *, end: float, first: float, rtol: float
-) -> Iterator[Place]:
+) -> Iterator[SolutionPoint]:
     """Yield the solution of dw/dt = slope(w) after each accepted step, the start first, until the end time.
 
     Args:
@@ -46,7 +46,7 @@ def integrate(
     """
     time, value, step = 0.0, start, min(first, end)
     known = slope(value)
-    yield Place(time=0.0, value=value, slope=known)
+    yield SolutionPoint(time=0.0, value=value, slope=known)
     while time < end * (1 - 1e-12):
         step = min(step, end - time)
         stages = [known]
@@ -64,7 +64,7 @@ def integrate(
             step *= LEAST
         elif error <= 1.0:
             time, value, known = time + step, moved, stages[-1]
-            yield Place(time=time, value=value, slope=known)
+            yield SolutionPoint(time=time, value=value, slope=known)
             step *= MOST if error == 0 else min(MOST, max(LEAST, SAFETY * error**-0.2))
         else:
             step *= max(LEAST, SAFETY * error**-0.2)

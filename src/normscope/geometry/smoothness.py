@@ -17,8 +17,8 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
+from .figure_result import FigureResult
 from .objective import Objective
-from .result import Measured
 
 REACH = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate at which the loss is looked at along a step (Santurkar et al. take 1/2 to 4)."""
@@ -53,7 +53,7 @@ class SmoothStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Smoothness(Measured):
+class Smoothness(FigureResult):
     """How smooth a loss is along gradient descent. Prints as a table; in a notebook as HTML.
 
     Attributes:

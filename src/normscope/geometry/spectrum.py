@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..report.document import Document
 from .directions import Invariant
-from .result import Measured
+from .figure_result import FigureResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Density:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class ParameterBlock:
     """The largest eigenvalue of the diagonal block of one parameter."""
 
     name: str
@@ -53,7 +53,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spectrum(Measured):
+class Spectrum(FigureResult):
     """The curvature of a loss at a model's parameters. Prints as a table; in a notebook as HTML.
 
     Attributes:
@@ -112,7 +112,7 @@ class Spectrum(Measured):
     undeflated: tuple[float, ...] = ()
     trace: Estimate | None = None
     density: Density | None = None
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[ParameterBlock, ...] = ()
     condition_number: float | None = None
     zero_modes: int | None = None
     norms: Mapping[str, float] = field(default_factory=dict)

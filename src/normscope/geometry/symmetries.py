@@ -11,15 +11,15 @@ from ..core.dropout import dropping_nothing
 from ..core.errors import InputError
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
-from ..graph.export import capture_batch
-from .attention import attention
+from ..graph.capturing import capture_batch
+from .attention_symmetries import attention
 from .candidate import KINDS, SPHERICAL, Candidate, Layers
 from .canonical import canonical_copy
 from .normalized import normalized
 from .pairs import pairs
 from .reparametrised import reparametrised
 from .symmetry import Symmetries, Symmetry
-from .verification import Evidence, verify
+from .verification import SymmetryEvidence, verify
 from .wide import Function
 
 
@@ -94,7 +94,7 @@ def symmetries(
     )
 
 
-def _row(one: Candidate, evidence: Evidence) -> Symmetry:
+def _row(one: Candidate, evidence: SymmetryEvidence) -> Symmetry:
     fault = evidence.fault() or ""
     return Symmetry(
         kind=one.kind,

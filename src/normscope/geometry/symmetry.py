@@ -12,11 +12,11 @@ from torch import nn
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
-from ..core.plain import plain, revived
+from ..core.json_values import plain, revived
 from ..core.untouched import unwrapped
 from ..report.shown import Shown
 from .candidate import KINDS, SPHERICAL, Kind
-from .verification import Evidence
+from .verification import SymmetryEvidence
 
 if TYPE_CHECKING:
     import pandas
@@ -60,7 +60,7 @@ class Symmetry:
     exact: bool
     status: Status
     fault: str
-    evidence: Evidence
+    evidence: SymmetryEvidence
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Symmetry:
@@ -68,8 +68,8 @@ class Symmetry:
         given = {item.name: data[item.name] for item in fields(cls)}
         if given["kind"] not in KINDS or given["status"] not in ("verified", "failed", "unseen"):
             raise ValueError(f"no symmetry is called {given['kind']!r}, {given['status']!r}")
-        numbers = {item.name: given["evidence"][item.name] for item in fields(Evidence)}
-        given |= {"parameters": tuple(map(str, given["parameters"])), "evidence": Evidence(**numbers)}
+        numbers = {item.name: given["evidence"][item.name] for item in fields(SymmetryEvidence)}
+        given |= {"parameters": tuple(map(str, given["parameters"])), "evidence": SymmetryEvidence(**numbers)}
         return cls(**given)
 
 

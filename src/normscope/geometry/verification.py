@@ -32,7 +32,7 @@ SEEN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class SymmetryEvidence:
     """What the numbers say of one symmetry; every figure is relative, `None` was not measured.
 
     Attributes:
@@ -74,7 +74,9 @@ class Evidence:
         return None
 
 
-def verify(function: Function, graph: Graph, candidates: list[Candidate], generator: torch.Generator) -> list[Evidence]:
+def verify(
+    function: Function, graph: Graph, candidates: list[Candidate], generator: torch.Generator
+) -> list[SymmetryEvidence]:
     """Measure what the numbers say of every candidate.
 
     Args:
@@ -104,7 +106,7 @@ def verify(function: Function, graph: Graph, candidates: list[Candidate], genera
 
 def _evidence(
     one: Candidate, expected: Tensor | None, found: _Point, free: _Point, generator: torch.Generator
-) -> Evidence:
+) -> SymmetryEvidence:
     action = one.action
     element = action.draw(found.state, generator)
     chance = _by_chance(one, free.state, generator)
@@ -116,7 +118,7 @@ def _evidence(
     residual = {name: value + action.adjoint(free.gradient, element).get(name, 0.0) for name, value in curved.items()}
     base = _weighted(free.state, other) + _weighted(free.state, action.adjoint(free.gradient, element))
     as_found, by_chance = found.moved(action.direction(found.state, element)), found.moved(chance, relative_to=free)
-    return Evidence(
+    return SymmetryEvidence(
         output_change=found.change(action.apply(found.state, element)),
         output_change_no_eps=free.change(action.apply(free.state, element)),
         output_change_chance=free.change({name: value + chance.get(name, 0.0) for name, value in free.state.items()}),

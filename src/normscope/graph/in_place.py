@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from .plain import operators
+from .direct_trace import operators
 
 IN_PLACE = dict(
     zip(

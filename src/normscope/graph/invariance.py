@@ -39,7 +39,7 @@ Redundancy = Literal["whole", "common", "no"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class FeedingLayer:
     """A weight layer whose output goes into a normalizer with nothing but moves of entries in between.
 
     The claims speak of the graph, a function of its inputs, and of the tensors that stand at the node: for a
@@ -115,12 +115,12 @@ class _Normalizer:
 class _Pair:
     """A feed before it is known who else uses its tensors."""
 
-    feed: Feed
+    feed: FeedingLayer
     layer: WeightLayer
     groups: int | None
 
 
-def feeds(graph: Graph) -> tuple[Feed, ...]:
+def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
     """Return every pair of a weight layer and the normalizer it feeds, in the order of the normalizers.
 
     Args:
@@ -196,7 +196,7 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
     exclusive = _exclusive(graph, (weight, *between), (*between, node))
     unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
     redundancy: Redundancy = "no" if not (normalizer.centred and exclusive) else "whole" if single else "common"
-    feed = Feed(
+    feed = FeedingLayer(
         weight=weight,
         normalizer=node,
         between=between,
@@ -227,7 +227,7 @@ class _Users:
         return found | {node.name for node, other in remade if _equal(tensor, other)}
 
 
-def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> Feed:
+def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> FeedingLayer:
     """Return the feed with its claims withdrawn where its tensors also serve another purpose."""
     feed, layer = pair.feed, pair.layer
 

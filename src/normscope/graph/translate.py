@@ -14,11 +14,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..theory.normalizers import rms_epsilon
 from .call import Call
+from .direct_trace import BATCH_NORM, simpler
 from .ir import Graph, Input, Node, Ref, leaves
-from .lines import source_of
 from .memory import AS_STRIDED, entries_read, overlap
-from .plain import BATCH_NORM, simpler
-from .precision import rounded
+from .narrow_floats import rounded
 from .state import (
     batch_norm_output,
     refuse_hidden_reads,
@@ -26,6 +25,7 @@ from .state import (
     state_notes,
     without_unread_statistics,
 )
+from .user_lines import source_of
 
 aten = torch.ops.aten
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from ..core.log10 import SMALLEST, ceiling10, product_above
 from ..core.sizes import norm as l2
 from .cancelling import lost
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .entries import absolute_entries, of_each
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from .norms import upper
+from .operator_norms import upper
 from .writing import in_range, writable, write_out
 
 WRITTEN = 4_000_000

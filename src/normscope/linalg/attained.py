@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.rounding import UNIT, gamma, inward
 from ..core.sizes import norm as l2
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .entries import absolute_entries
 from .linear_map import Composite, LinearMap, Matrix, Repeated, Sum
 

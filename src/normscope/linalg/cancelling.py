@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..core.bracket import Evidence
 from ..core.rounding import ONE, ZERO, Upper, gamma, total
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .linear_map import (
     Averaging,
     Bounded,

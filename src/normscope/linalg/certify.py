@@ -24,7 +24,7 @@ _ROUNDS = 40
 
 
 @dataclass(slots=True)
-class Certificate:
+class EigenvalueCertificate:
     """What is known of the largest eigenvalue of a family of Hermitian matrices.
 
     Attributes:
@@ -40,7 +40,9 @@ class Certificate:
     vector: Tensor | None = None
 
 
-def certify(chunks: Iterable[Tensor], *, delta: float, generator: torch.Generator | None = None) -> Certificate:
+def certify(
+    chunks: Iterable[Tensor], *, delta: float, generator: torch.Generator | None = None
+) -> EigenvalueCertificate:
     """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
 
     Args:
@@ -48,7 +50,7 @@ def certify(chunks: Iterable[Tensor], *, delta: float, generator: torch.Generato
         delta: how far above the largest estimate the first threshold is set, relatively.
         generator: for the Lanczos starts.
     """
-    found = Certificate()
+    found = EigenvalueCertificate()
     for number, gram in enumerate(chunks):
         if gram.shape[0] and gram.shape[-1]:
             _certify_chunk(found, number, gram, delta, generator)
@@ -56,7 +58,7 @@ def certify(chunks: Iterable[Tensor], *, delta: float, generator: torch.Generato
 
 
 def _certify_chunk(
-    found: Certificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
+    found: EigenvalueCertificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
 ) -> None:
     size = gram.shape[-1]
     if size == 1:
@@ -102,7 +104,7 @@ def cheap_bounds(gram: Tensor) -> Tensor:
     return (trace / size + (spread * (1.0 - 1.0 / size)).sqrt()) * (1.0 + gamma(size + 32.0))
 
 
-def _record(found: Certificate, number: int, index: int, value: float, vector: Tensor, above: float) -> None:
+def _record(found: EigenvalueCertificate, number: int, index: int, value: float, vector: Tensor, above: float) -> None:
     if value > found.estimate or found.vector is None:
         found.estimate, found.label, found.vector = value, (number, index), vector
     found.bound = max(found.bound, value * (1.0 + above))

@@ -14,8 +14,8 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import Certificate, below, certify
-from .convolution import Convolution
+from .certify import EigenvalueCertificate, below, certify
+from .convolution_map import Convolution
 from .gram import NARROW_RTOL
 from .kernel import Kernel
 from .lanczos import lanczos
@@ -281,7 +281,7 @@ def _cheap(conv: Convolution) -> Upper:
     return Upper.of(value, Evidence.PROVEN, "row and column sums", allowance=gamma(size.numel() + 16.0))
 
 
-def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]:
+def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, EigenvalueCertificate, Tensor]:
     """Return the certified bound of a symbol, and the frequency that has the largest singular value."""
     grids: list[Tensor] = []
 
@@ -300,7 +300,7 @@ def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, Certificate, Tensor]
     return bound, certificate, grids[chunk][index // symbol.kernel.groups]
 
 
-def _promised(other: Symbol, turns: Tensor, certificate: Certificate) -> float:
+def _promised(other: Symbol, turns: Tensor, certificate: EigenvalueCertificate) -> float:
     """Return log10 of a value that another torus' bound is not below: a few Lanczos steps next to a known peak."""
     assert certificate.vector is not None
     assert certificate.label is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.budget import in_time
 from ..core.rounding import gamma
 from ..core.sizes import norm as l2
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .entries import cancels
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .slices import repeated, slice_map

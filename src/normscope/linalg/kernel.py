@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import check_time
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .gram import narrow_products
 
 _WORTH_IT = 96

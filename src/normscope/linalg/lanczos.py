@@ -203,7 +203,7 @@ def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
 
 
 @dataclass(slots=True)
-class Search:
+class SingularSearch:
     """The outcome of a search for the largest singular value: its vector and what was spent.
 
     Attributes:
@@ -229,7 +229,7 @@ def largest_singular_vector(
     budget: Budget | None = None,
     memory: float = 4e8,
     scale: float = 1.0,
-) -> Search:
+) -> SingularSearch:
     """Search for the unit vector that a map stretches most: thick-restart Lanczos on the transpose times the map.
 
     Args:
@@ -250,7 +250,7 @@ def largest_singular_vector(
     vector = start.reshape(-1)
     norm = float(vector.norm())
     if norm == 0.0 or size == 0:
-        return Search(start, 0.0, 0, True)
+        return SingularSearch(start, 0.0, 0, True)
     vector = vector / norm
     filled, taken, settled = 0, 0, False
     while True:
@@ -258,7 +258,7 @@ def largest_singular_vector(
         count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
         if not bool(image.isfinite().all()):  # the map overflows on the way: what was found so far has to do
-            return Search(start, 0.0, taken, False)
+            return SingularSearch(start, 0.0, taken, False)
         known = basis[: filled + 1]
         inner = known @ image
         image = image - known.T @ inner
@@ -279,7 +279,7 @@ def largest_singular_vector(
             settled = error <= rtol or ended or filled >= size
             if settled or late or taken >= steps or math.sqrt(top) * scale >= enough:
                 best = (vectors[:, -1].to(known) @ known).reshape(linear.in_shape)
-                return Search(best / best.norm(), math.sqrt(top) * scale, taken, settled)
+                return SingularSearch(best / best.norm(), math.sqrt(top) * scale, taken, settled)
             if full:
                 basis[:keep] = vectors[:, -keep:].to(known).T @ known
                 small.zero_()

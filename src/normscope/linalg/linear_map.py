@@ -1,7 +1,7 @@
 """Linear maps that can be applied, transposed, folded into one another and written out.
 
 Every map acts on a leading batch dimension: `apply` takes `[b, *in_shape]` to `[b, *out_shape]`. Numbers are kept in
-the dtype they came in (float16 and bfloat16 weights become float32); norms are taken in float64 (`norms.py`).
+the dtype they came in (float16 and bfloat16 weights become float32); norms are taken in float64 (`operator_norms.py`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.archive import Archive
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .writing import write_out
 

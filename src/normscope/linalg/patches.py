@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..core.budget import Budget
 from ..core.rounding import ZERO, Upper, largest, numerical
-from .convolution import Axis, Convolution
+from .convolution_map import Axis, Convolution
 from .linear_map import Matrix
-from .norms import upper
+from .operator_norms import upper
 
 SIDE = 1024
 """Gram matrices up to this order are diagonalized; larger ones are bounded by a Cholesky certificate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..core.rounding import gamma
-from .convolution import Convolution
+from .convolution_map import Convolution
 
 
 def written_axis(conv: Convolution, which: int) -> Convolution:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..core.budget import check_time
 from ..core.rounding import gram_allowance, narrow_underflow
-from .convolution import Axis
+from .convolution_map import Axis
 from .gram import gram_matrix, narrow_share
 from .kernel import Kernel
 

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from .certify import Certificate
-from .convolution import Axis, Convolution
+from .certify import EigenvalueCertificate
+from .convolution_map import Axis, Convolution
 from .symbol import Ring, Symbol
 
 
-def plane_wave(conv: Convolution, symbol: Symbol, certificate: Certificate, grid: Tensor) -> Tensor:
+def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertificate, grid: Tensor) -> Tensor:
     """Return the leading singular vector at a frequency as a tapered wave.
 
     Args:

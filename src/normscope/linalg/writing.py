@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import check_time
-from .convolution import Convolution
+from .convolution_map import Convolution
 from .entries import cancels
 from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 

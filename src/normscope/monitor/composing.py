@@ -11,18 +11,18 @@ from torch import Tensor
 
 from ..diagnosis.examined import Site
 from .norm_figures import READABLE, NormFigure, WeightNorms
-from .norms import Norms, Turns
+from .norm_tracking import NormTracker, Turns
 from .observed import Taken, summary
-from .probes import normalizers, updates
-from .probes.normalizers import Sets
+from .probes import normalizer_probe, updates
+from .probes.normalizer_probe import Sets
 from .probes.running import BatchNorms
 from .record import Numbers, Record, summed
 from .schedule import Tier
-from .subject import UNCHAINED, Subject
+from .watched_layers import UNCHAINED, Subject
 
 Key = Hashable
 Found = Mapping[Key, np.ndarray]
-OPTIONAL = (*normalizers.OPTIONAL, *updates.OPTIONAL)
+OPTIONAL = (*normalizer_probe.OPTIONAL, *updates.OPTIONAL)
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Known:
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
-    norms: Norms = field(default_factory=Norms)
+    norms: NormTracker = field(default_factory=NormTracker)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
     count: int = 0
@@ -112,7 +112,7 @@ def compose(sent: Sent, found: Found) -> Record:
             "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
             **_columns(_updates(sent, found), updates.QUANTITIES),
         },
-        "normalizer": _columns(normal, normalizers.QUANTITIES),
+        "normalizer": _columns(normal, normalizer_probe.QUANTITIES),
     }
     if sent.tier is not Tier.ECONOMY:
         values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
@@ -156,7 +156,7 @@ def _normalizers(sent: Sent, found: Found) -> list[np.ndarray | None]:
         )
         for site, sets in sent.sets.items()
     ]
-    rows = dict(zip(sent.sets, normalizers.measure_all(arrived), strict=True))
+    rows = dict(zip(sent.sets, normalizer_probe.measure_all(arrived), strict=True))
     if sent.batch_norms is not None:
         sites, batch_norms, momenta = sent.batch_norms
         measured = zip(sites, batch_norms.rows(found, momenta), found["calls"], strict=True)

@@ -11,10 +11,10 @@ from ..core.finding import Finding, Severity
 from .alarms import ALARMS, URGENT, looked_for
 from .courses import FIRST, Course
 from .locating import Broken
-from .reading import Reading
-from .record import KINDS, Kind, Layer, Record
+from .log_reading import LogReading
+from .parameter_follower import ParameterFollower
+from .record import KINDS, Kind, LayerRecord, Record
 from .spikes import Spikes
-from .standing import Standing
 
 MOST, RECENT = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
@@ -42,13 +42,13 @@ class History:
     """
 
     def __init__(self) -> None:
-        self.layers: tuple[Layer, ...] = ()
+        self.layers: tuple[LayerRecord, ...] = ()
         self.records: list[Record] = []
         self.findings: list[Finding] = []
         self.broken: Broken | None = None
-        self.standing = Standing()
+        self.standing = ParameterFollower()
         self._ended = 0
-        self._kinds: dict[Kind, tuple[Layer, ...]] = {}
+        self._kinds: dict[Kind, tuple[LayerRecord, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()
         self._courses: dict[tuple[str, str], dict[int, Course]] = {}
         self._raised: dict[tuple[str, str], Severity] = {}
@@ -58,7 +58,7 @@ class History:
         """The step a resumed run goes on from."""
         return max(self._ended, self.records[-1].step + 1 if self.records else 0)
 
-    def of(self, kind: Kind) -> tuple[Layer, ...]:
+    def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
         return self._kinds.get(kind, ())
 
@@ -74,7 +74,7 @@ class History:
         """Return those of the whole network: `loss`, `lr` (the largest), as `Record.total` or `metrics` names it."""
         return self._courses.get(("total", quantity), {}).get(0, NONE)
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[LayerRecord]) -> bool:
         """Take note of what is watched; say whether records so far are of the same layers.
 
         Records of other layers, of a model that was changed before the run went on, keep their loss and sums alone:
@@ -99,7 +99,7 @@ class History:
         Raises:
             InputError: the log is damaged or of another version.
         """
-        reading = Reading.of(folder)
+        reading = LogReading.of(folder)
         self.begin(reading.layers)
         for record in reading.records():
             self.keep(record)

@@ -75,7 +75,7 @@ def _leave_out_ears(copied: nn.Module) -> None:
     copied.__dict__["__setstate__"] = finish
 
 
-class Around:
+class CompiledCallback:
     """Calls back around a module that was compiled in place: its hooks are compiled too, and would not do."""
 
     def __init__(self, module: nn.Module, before: Before, after: After) -> None:
@@ -100,7 +100,7 @@ class Around:
 def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]:
     """Return hooks, each with `remove`, around a module's forward."""
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return [Around(module, before, after)]
+        return [CompiledCallback(module, before, after)]
     return [
         module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
         module.register_forward_hook(after, always_call=True),

@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from .forward_record import ForwardRecord
+from .function_mode import Tap
 from .hooking import aside
-from .light import Light
+from .module_hooks import Light
 from .naming import Names
 from .schedule import Tier
-from .seen import Seen
-from .subject import blocks as blocks_of
-from .subject import compiled_functions, is_delicate
-from .tap import Tap
+from .watched_layers import blocks as blocks_of
+from .watched_layers import compiled_functions, is_delicate
 
 
 class Listener:
@@ -34,7 +34,7 @@ class Listener:
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
         self._stack: ExitStack | None = None
-        self._hearing: Seen | None = None
+        self._hearing: ForwardRecord | None = None
 
     @property
     def listens(self) -> bool:
@@ -50,7 +50,7 @@ class Listener:
         """Return the parameters that the model has now; each keeps the name that it had at the first forward."""
         return (self._names or Names(self._model)).parameters(self._model)
 
-    def begin(self, tier: Tier, args: Any, kwargs: Any, *, first: bool) -> Seen | None:
+    def begin(self, tier: Tier, args: Any, kwargs: Any, *, first: bool) -> ForwardRecord | None:
         """Listen to the forward that begins; return what was seen if it was run aside instead.
 
         Args:
@@ -77,7 +77,7 @@ class Listener:
         self._hearing = self._stack.enter_context(listening)
         return None
 
-    def end(self) -> Seen | None:
+    def end(self) -> ForwardRecord | None:
         """Stop listening, and return what was seen."""
         heard, self._hearing = self._hearing, None
         stack, self._stack = self._stack, None
@@ -85,7 +85,7 @@ class Listener:
             stack.close()
         return heard
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: ForwardRecord) -> None:
         """Listen to later forwards as cheaply as the first one allows."""
         self._light = Light(self._model, seen) if Light.fits(self._model, seen) else None
 

@@ -12,6 +12,7 @@ from ..core.errors import InputError
 from ..report.cells import visible
 from ..report.document import Curve, Curves
 from .log import FILE, read_line
+from .log_reading import LogReading
 from .page import (
     PRODUCTS,
     READING_THE_PRODUCTS,
@@ -24,8 +25,7 @@ from .page import (
     verdict_of,
     view_curves,
 )
-from .page_views import PARTS, View
-from .reading import Reading
+from .page_views import PARTS, LayerPicture
 from .run import Run
 
 HISTOGRAMS = "Histograms"
@@ -65,7 +65,7 @@ class Followed:
         path = Path(folder)
         self.run = Run(path)
         self._folder, self._file = self.run.path, path / FILE if path.is_dir() else path
-        self._reading, self._read, self._inode = Reading(), 0, -1
+        self._reading, self._read, self._inode = LogReading(), 0, -1
         self.broken: str | None = None
         self.version = 0
         self.refresh()
@@ -76,7 +76,7 @@ class Followed:
             with self._file.open("rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != self._inode or found.st_size < self._read:
-                    self._reading, self._read, self._inode, self.broken = Reading(), 0, found.st_ino, None
+                    self._reading, self._read, self._inode, self.broken = LogReading(), 0, found.st_ino, None
                 if self.broken is not None or found.st_size == self._read:
                     return
                 file.seek(self._read)
@@ -135,7 +135,7 @@ def _state(run: Run) -> str:
     return " ".join([where, *said[1:]]).strip()
 
 
-def _any(runs: Sequence[Followed], views: Sequence[View]) -> bool:
+def _any(runs: Sequence[Followed], views: Sequence[LayerPicture]) -> bool:
     """Whether any of these quantities was measured in any run, as far as its last records tell."""
     return any(f.run.records and any(r.of(v.kind, v.quantity) for r in f.run.records) for f in runs for v in views)
 

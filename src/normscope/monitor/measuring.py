@@ -13,20 +13,20 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..diagnosis.examined import Site
-from .budget import Budget
 from .composing import Key, Known, Sent, compose
 from .distributed import l2_norms, whole
+from .forward_record import ForwardRecord
 from .observed import Taken
-from .parcel import Parcel
-from .probes import normalizers, updates
+from .parameter_follower import Clearing
+from .probes import normalizer_probe, updates
 from .probes.histograms import histogram
-from .probes.normalizers import Sets
-from .probes.weights import Geometry
+from .probes.normalizer_probe import Sets
+from .probes.weight_probe import Geometry
 from .record import Record
 from .schedule import Tier
-from .seen import Seen
-from .standing import Clearing
-from .subject import Subject, effective_power
+from .time_share import TimeShare
+from .transfer import Parcel
+from .watched_layers import Subject, effective_power
 
 BEGINNING = (6, 60)
 """Measured steps, and steps, at the start: all norms are measured in them, for weights move most at first."""
@@ -48,7 +48,7 @@ class Measurement:
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.sent = Sent(step=step, tier=tier, subject=subject)
-        self.seen: Seen | None = None
+        self.seen: ForwardRecord | None = None
         self.clearing: Clearing | None = None
         self.losses: list[Tensor] = []
         self._used: set[int] = set()
@@ -56,7 +56,7 @@ class Measurement:
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._rows: dict[Site, Tensor] = {}
         self._copies: dict[str, Tensor] = {}
-        self._budget = Budget(None)
+        self._budget = TimeShare(None)
         self._parcel: Parcel | None = None
 
     @property
@@ -78,7 +78,7 @@ class Measurement:
             used.add(index)
 
     @torch.no_grad()
-    def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: Budget) -> None:
+    def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: TimeShare) -> None:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
@@ -124,7 +124,7 @@ class Measurement:
         names, groups, axis = self.subject.rows[site]
         return updates.grouped([whole(self._parameters[name]) for name in names], groups, axis)
 
-    def _weights(self, seen: Seen) -> None:
+    def _weights(self, seen: ForwardRecord) -> None:
         """Measure operator norms."""
 
         def layer(site: Site) -> tuple[Geometry, Tensor, Sets | None]:
@@ -178,8 +178,8 @@ class Measurement:
                 self.sent.batch_norms = (sites, moved.norms, moved.momenta)
             for site, normalizer in self.seen.normalizers.items():
                 sets = normalizer.sets
-                if sets.variance.numel() > normalizers.MOST:
-                    contents[("normalizer", site)] = normalizers.measure(_detached(sets))
+                if sets.variance.numel() > normalizer_probe.MOST:
+                    contents[("normalizer", site)] = normalizer_probe.measure(_detached(sets))
                     continue
                 self.sent.sets[site], self.sent.widths[site] = sets, sets.variance.shape[-1]
                 for name in ("variance", "gamma", "running"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from .parcel import Parcel
+from .transfer import Parcel
 
 ROOM = 64
 """Figures that wait on a device together, before they are sent to the host."""

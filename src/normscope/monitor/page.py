@@ -18,7 +18,7 @@ from ..report.glossary import glossary
 from ..report.words import counted
 from .observed import OF_LOSSES
 from .page_tables import layer_tables
-from .page_views import NORM, PARTS, VARIANCE, View
+from .page_views import NORM, PARTS, VARIANCE, LayerPicture
 from .run import Run
 
 Points = Sequence[tuple[float, float]]
@@ -165,7 +165,7 @@ def marks(run: Run) -> tuple[Mark, ...]:
     return (*raised, *(Mark(x=step, name="gone on with", kind="gone on with") for step in run.resumed))
 
 
-def view_curves(run: Run, view: View, *, span: tuple[float, float] | None = None) -> Curves | None:
+def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | None = None) -> Curves | None:
     """Return one quantity as a picture with a curve per layer, or None where it was not measured.
 
     Args:

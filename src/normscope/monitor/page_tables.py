@@ -10,7 +10,7 @@ from ..report.curves import sparkline
 from ..report.document import Cell, Column, Kind, Table
 from .probes.histograms import BINS
 from .record import Kind as LayerKind
-from .record import Layer
+from .record import LayerRecord
 from .run import Run
 
 Course = Sequence[tuple[int, float]]
@@ -62,14 +62,14 @@ COURSE = (
 
 def layer_tables(run: Run) -> list[Table | None]:
     """Return the weights by operator norm, the normalizers by input variance, and the histograms of the full tier."""
-    weights: list[tuple[Column, Callable[[Layer], Cell]]] = [
+    weights: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
         (Column(title="feeds", kind="name", help="The normalizer behind it."), lambda layer: layer.normalizer),
         (
             Column(title="invariant", kind="name", help="What can be rescaled without changing the output."),
             lambda layer: layer.invariant,
         ),
     ]
-    normalizers: list[tuple[Column, Callable[[Layer], Cell]]] = [
+    normalizers: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
         (Column(title="eps", kind="number"), lambda layer: layer.eps)
     ]
     return [
@@ -111,7 +111,7 @@ def _table(
     kind: LayerKind,
     quantity: str,
     title: str,
-    known: list[tuple[Column, Callable[[Layer], Cell]]],
+    known: list[tuple[Column, Callable[[LayerRecord], Cell]]],
     lasts: Sequence[Last],
 ) -> Table | None:
     layers = run.of(kind)

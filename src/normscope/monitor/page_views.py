@@ -8,7 +8,7 @@ from .record import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LayerPicture:
     """A picture with one curve per layer of a kind: which quantity, and how to read it."""
 
     kind: Kind
@@ -23,7 +23,7 @@ class View:
     """What papers call it."""
 
 
-VARIANCE = View(
+VARIANCE = LayerPicture(
     kind="normalizer",
     quantity="log10_variance",
     title="How much the input of each normalizer varies",
@@ -34,7 +34,7 @@ VARIANCE = View(
     "in front of it back.",
     rules=(("variance 1", 0.0),),
 )
-NORM = View(
+NORM = LayerPicture(
     kind="weight",
     quantity="log10_norm",
     title="How much each weight can stretch what it is given",
@@ -44,7 +44,7 @@ NORM = View(
     "below. Where it may be off by more than 0.02 there is no point.",
     rules=(("norm 1", 0.0),),
 )
-FOLDED = View(
+FOLDED = LayerPicture(
     kind="weight",
     quantity="log10_folded",
     title="The same with the normalizer behind it",
@@ -53,7 +53,7 @@ FOLDED = View(
     caption="The norm of the weight and its normalizer together, with the variance of the batch: rescaling the weight "
     "does not move it.",
 )
-EFFECTIVE_LR = View(
+EFFECTIVE_LR = LayerPicture(
     kind="weight",
     quantity="log10_effective_lr",
     title="How fast weights whose scale has no effect are trained",
@@ -62,7 +62,7 @@ EFFECTIVE_LR = View(
     caption="lr/norm² for SGD, lr/norm for optimizers that rescale gradients, with the norm of the weight's invariant "
     "parts: the rate at which the function is really trained.",
 )
-ROTATION = View(
+ROTATION = LayerPicture(
     kind="weight",
     quantity="rotation",
     title="How far one step turns each of these weights",
@@ -70,29 +70,31 @@ ROTATION = View(
     caption="Of weights whose length says nothing.",
     log10=True,
 )
-GRADIENT = View(
+GRADIENT = LayerPicture(
     kind="weight",
     quantity="log10_gradient",
     title="Size of the gradient of each weight",
     axis="log10 of the norm",
     caption="As the optimizer gets it, after clipping.",
 )
-ACTIVATION = View(
+ACTIVATION = LayerPicture(
     kind="block",
     quantity="log10_activation",
     title="How much the signal grows through each block",
     axis="log10 of the gain",
     rules=(("gain 1", 0.0),),
 )
-BACKWARD = View(
+BACKWARD = LayerPicture(
     kind="block",
     quantity="log10_backward",
     title="How much the gradient grows on its way back through each block",
     axis="log10 of the gain",
     rules=(("gain 1", 0.0),),
 )
-DEAD = View(kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share")
-EXCESS = View(
+DEAD = LayerPicture(
+    kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share"
+)
+EXCESS = LayerPicture(
     kind="operator",
     quantity="excess",
     title="How far the worst sample is outside of each operator's range",
@@ -101,7 +103,7 @@ EXCESS = View(
     rules=(("edge", 0.0),),
 )
 
-PARTS: tuple[tuple[str, str, tuple[View, ...]], ...] = (
+PARTS: tuple[tuple[str, str, tuple[LayerPicture, ...]], ...] = (
     ("Normalizers", "normalized variance", (VARIANCE,)),
     ("Weights", "operator norm", (NORM, FOLDED, EFFECTIVE_LR, ROTATION)),
     ("Signal and gradients", "", (ACTIVATION, BACKWARD, GRADIENT, DEAD)),

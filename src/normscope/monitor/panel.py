@@ -14,7 +14,7 @@ from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
 from ..report.words import counted
 from .history import History
-from .norms import PATIENCE
+from .norm_tracking import PATIENCE
 from .record import Kind, Record
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..core.plain import plain, revived
+from ..core.json_values import plain, revived
 
 Kind = Literal["weight", "normalizer", "block", "units", "operator"]
 KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
@@ -18,7 +18,7 @@ NOT_FINITE = re.compile(r"-?inf|nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerRecord:
     """One thing that is watched.
 
     Attributes:
@@ -57,7 +57,7 @@ class Layer:
         return plain({key: value for key, value in asdict(self).items() if value != fields[key].default})
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Layer:
+    def from_json(cls, data: Mapping[str, Any]) -> LayerRecord:
         """Return the layer that `to_json` wrote."""
         return cls(**{**data, "parameters": tuple(data.get("parameters", ()))})
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from ..core.errors import said
 from ..core.finding import Finding
-from .budget import Budget
 from .history import History
 from .log import LogWriter
 from .measuring import Measurement
 from .observed import Taken
 from .panel import Panel
-from .record import Layer, Record
+from .record import LayerRecord, Record
+from .time_share import TimeShare
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK = 10
@@ -38,7 +38,7 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool, budget: Budget
+        self, folder: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool, budget: TimeShare
     ) -> None:
         self.history = History()
         self._sinks, self.budget = list(sinks), budget
@@ -54,7 +54,7 @@ class Recorder:
                 raise
         self._panel = Panel() if panel else None
 
-    def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
+    def begin(self, layers: Sequence[LayerRecord], metadata: Mapping[str, Any]) -> None:
         """Take note of what is watched."""
         if not self.history.begin(layers):
             self.complain(

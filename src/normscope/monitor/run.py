@@ -13,8 +13,8 @@ from ..core.finding import Finding
 from ..report.shown import Shown
 from ..report.words import counted
 from .log import FILE
-from .reading import Ended, Reading
-from .record import KINDS, Kind, Layer, Numbers, Record
+from .log_reading import Ended, LogReading
+from .record import KINDS, Kind, LayerRecord, Numbers, Record
 
 if TYPE_CHECKING:
     import pandas
@@ -62,7 +62,7 @@ class Run(Shown):
 
     path: Path
     metadata: Mapping[str, Any] = field(hash=False)
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerRecord, ...]
     records: tuple[Record, ...] = field(hash=False)
     metrics: tuple[tuple[int, Mapping[str, float]], ...] = field(hash=False)
     findings: tuple[Finding, ...]
@@ -75,9 +75,9 @@ class Run(Shown):
             inside = sorted(found.parent.name for found in path.glob(f"*/{FILE}"))
             hint = f"; there are runs in it: {', '.join(inside[:5])}" if inside else ""
             raise InputError(f"{path} is no run: it has no {FILE}{hint}")
-        self._fill(path if path.is_dir() else path.parent, Reading.of(path))
+        self._fill(path if path.is_dir() else path.parent, LogReading.of(path))
 
-    def _fill(self, path: Path, reading: Reading) -> None:
+    def _fill(self, path: Path, reading: LogReading) -> None:
         found = {
             "path": path,
             "metadata": reading.metadata,
@@ -92,7 +92,7 @@ class Run(Shown):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of_reading(cls, path: Path, reading: Reading) -> Run:
+    def of_reading(cls, path: Path, reading: LogReading) -> Run:
         """Return the run of which a log has been read so far.
 
         Args:
@@ -122,7 +122,7 @@ class Run(Shown):
         """The folder's name."""
         return self.path.name or self.path.resolve().name or str(self.path)
 
-    def of(self, kind: Kind) -> tuple[Layer, ...]:
+    def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind: `weight`, `normalizer`, `block` or `units`."""
         return tuple(layer for layer in self.layers if layer.kind == kind)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from ..core.finding import Finding, Severity
-from .subject import compiled_functions
+from .watched_layers import compiled_functions
 
 STUCK = 1000
 """Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""

@@ -17,10 +17,10 @@ from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, said
 from ..core.finding import Finding
 from ..report.words import counted
-from .budget import Budget
 from .clock import Clock
 from .composing import Known
 from .distributed import agreed, is_sharded, rank
+from .forward_record import ForwardRecord
 from .history import History
 from .hooking import Ear, after_closure, around_forward, steps_under_way
 from .listening import Listener
@@ -33,9 +33,9 @@ from .probes.sharpness import SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink
 from .schedule import Schedule, Tier
-from .seen import Seen
-from .subject import Subject, describe, metadata, trained_by, unwrapped
+from .time_share import TimeShare
 from .unseen import Sight
+from .watched_layers import Subject, describe, metadata, trained_by, unwrapped
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
@@ -147,8 +147,8 @@ class Watch:
         self._folder, self._sinks = log, sinks
         self._panel = panel if panel is not None else log is not None
         self._observed: dict[str, Observed] = {}
-        self._budget = Budget(None if self._sharded else SHARE)  # all processes have to measure the same layers
-        self._recorder = Recorder(None, (), panel=False, budget=Budget(SHARE))
+        self._budget = TimeShare(None if self._sharded else SHARE)  # all processes have to measure the same layers
+        self._recorder = Recorder(None, (), panel=False, budget=TimeShare(SHARE))
         self._subject: Subject | None = None
         self._probe = None if domain is None else DomainProbe(domain)
         self._sharpness = None if sharpness is None else SharpnessProbe(sharpness)
@@ -203,7 +203,7 @@ class Watch:
         self._ears = self._listen_to(self.outer)
         try:
             if self._writes:
-                self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=Budget(SHARE))
+                self._recorder = Recorder(self._folder, self._sinks, panel=self._panel, budget=TimeShare(SHARE))
         except BaseException:
             self._unhook()
             raise
@@ -368,7 +368,7 @@ class Watch:
                 self._recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
         self._clock.spend(0.0 if seen is None else seen.seconds)
 
-    def _heard(self, seen: Seen) -> None:
+    def _heard(self, seen: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe(self.model, seen, self.optimizer)
@@ -403,7 +403,7 @@ class Watch:
                 if self._pending is None and self._subject is not None:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is not None:
-                    budget = self._budget if tier is Tier.ECONOMY else Budget(None)
+                    budget = self._budget if tier is Tier.ECONOMY else TimeShare(None)
                     parameters = self._listener.parameters()
                     self._pending.before(parameters, self._known, budget)
                     if tier is Tier.FULL:

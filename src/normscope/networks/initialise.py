@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..core.errors import CaptureError, InputError, said
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call
-from ..graph.export import capture
+from ..graph.capturing import capture
 from ..graph.invariance import feeds
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown

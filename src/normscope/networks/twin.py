@@ -16,13 +16,24 @@ from torch.utils._pytree import tree_map
 from ..core.errors import CaptureError, InputError, said
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import Call, arguments
-from ..graph.export import capture
+from ..graph.capturing import capture
 from ..graph.ir import Graph
-from . import folding
+from . import batchnorm_folding
 from .changes import Change, Twin
 from .checked_run import calibrated, check_run, seen_shapes
 from .inserting import hidden_layers
-from .normalizers import KINDS, Absent, FeaturesLast, Kind, Normalized, Place, build, original_of, place_of, remember
+from .normalizer_modules import (
+    KINDS,
+    Absent,
+    FeaturesLast,
+    Kind,
+    Normalized,
+    NormalizerPlace,
+    build,
+    original_of,
+    place_of,
+    remember,
+)
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
@@ -118,7 +129,7 @@ class _Work:
                     f"the model calls {', '.join(outside)} as a function, which no twin can replace: use the module "
                     "(torch.nn.LayerNorm and so on) in the model, or name the places to change with where="
                 )
-        into = folding.takers(self._graph("fold", "eval"), self.model) if fold else {}
+        into = batchnorm_folding.takers(self._graph("fold", "eval"), self.model) if fold else {}
         for path, (module, place) in asked.items():
             try:
                 self._change(path, module, place, shapes.get(id(module)), fold=fold, taker=into.get(path))
@@ -156,7 +167,7 @@ class _Work:
             notes=tuple(self.notes),
         )
 
-    def _places(self) -> Iterator[tuple[str, tuple[nn.Module, Place]]]:
+    def _places(self) -> Iterator[tuple[str, tuple[nn.Module, NormalizerPlace]]]:
         """Yield every normalizer, and every place where one was taken out."""
         inside: set[str] = set()
         for path, module in self.model.named_modules(remove_duplicate=False):
@@ -182,7 +193,7 @@ class _Work:
         self,
         path: str,
         module: nn.Module,
-        place: Place,
+        place: NormalizerPlace,
         shape: tuple[int, ...] | None,
         *,
         fold: bool,
@@ -205,7 +216,7 @@ class _Work:
         else:
             self._replace(path, module, place, shape)
 
-    def _replace(self, path: str, module: nn.Module, place: Place, shape: tuple[int, ...] | None) -> None:
+    def _replace(self, path: str, module: nn.Module, place: NormalizerPlace, shape: tuple[int, ...] | None) -> None:
         assert self.normalizer is not None
         held = original_of(module)
         before = None if held is None else place_of(held)
@@ -229,11 +240,11 @@ class _Work:
 
     def _fold(self, path: str, module: nn.Module, taker: str | None) -> None:
         if taker is None:
-            new: nn.Module = folding.affine(module)
+            new: nn.Module = batchnorm_folding.affine(module)
             self._put(path, remember(new, module), module)
             self._say(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
             return
-        layer = folding.folded(self.model.get_submodule(taker), module)
+        layer = batchnorm_folding.folded(self.model.get_submodule(taker), module)
         self._put(taker, layer)
         self._put(path, remember(Absent(), module), module)
         self._say(path, module, "nothing", f"folded into `{taker}`, with its running statistics")
@@ -244,7 +255,7 @@ class _Work:
         last = isinstance(layer, nn.Linear)
         features = layer.out_features if last else layer.out_channels
         ranks = (2, 3, 4, 5) if last else (layer.weight.ndim,)
-        place = Place(kind=None, features=features, last=last, ranks=ranks)
+        place = NormalizerPlace(kind=None, features=features, last=last, ranks=ranks)
         shape = (
             None if self.call is None else seen_shapes(self.model, self.call, [layer], outputs=True)[0].get(id(layer))
         )
@@ -318,7 +329,7 @@ def _weight_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module
 
 
-def _carry(place: Place, new: nn.Module) -> None:
+def _carry(place: NormalizerPlace, new: nn.Module) -> None:
     """Give a normalizer the scale and shift of a place, where they fit and are not its own already."""
     target = new.norm if isinstance(new, FeaturesLast) else new
     own = place_of(target)

@@ -153,7 +153,7 @@ def path_ends(circle: Circle) -> Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeasuredStretch:
     """A stretch of the numeric axis with something measured in it: where it is drawn, and what it says."""
 
     start: float
@@ -161,7 +161,7 @@ class Place:
     text: str
 
 
-def places(curves: Curves) -> Iterator[Place]:
+def places(curves: Curves) -> Iterator[MeasuredStretch]:
     """Yield the stretches that a pointer can rest on: every x, or, of many, those of equal width that hold one.
 
     Args:
@@ -170,17 +170,17 @@ def places(curves: Curves) -> Iterator[Place]:
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
     groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
-    walks = [_Walk(curve) for curve in curves.curves]
+    walks = [_CurveWalk(curve) for curve in curves.curves]
     for group, start, stop in zip(groups, ends, ends[1:]):
         read = [(walk.name, walk.last(group[0], group[-1])) for walk in walks]
         happened = [mark.name for mark in curves.marks if group[0] <= mark.x <= group[-1]]
         span = " to ".join(dict.fromkeys(count_text(x) for x in (group[0], group[-1])))
         lines = [f"{curves.along} {span}", *_told([(name, value) for name, value in read if value is not None])]
         lines += happened[:3] + ([f"and {len(happened) - 3} more"] if len(happened) > 3 else [])
-        yield Place(start=start, stop=stop, text="\n".join(lines))
+        yield MeasuredStretch(start=start, stop=stop, text="\n".join(lines))
 
 
-class _Walk:
+class _CurveWalk:
     """A curve, read from left to right once."""
 
     def __init__(self, curve: Curve) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..core.plain import plain
+from ..core.json_values import plain
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
 """What a column holds; the renderers format by it, so that cells stay plain values.

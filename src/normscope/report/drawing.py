@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..core.markup import escaped
 from .cells import NOT_MEASURED
-from .scale import Scale, tick_text, ticks
+from .scale import AxisScale, tick_text, ticks
 
 LANE = 18.0
 """Pixels beyond the finite range, where infinite values are marked."""
@@ -34,7 +34,7 @@ class Frame:
     height: float
     right: float
     bottom: float
-    scale: Scale
+    scale: AxisScale
     tilt: float = 0.0
     narrow: bool = False
 

@@ -13,7 +13,7 @@ MARGIN = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class AxisScale:
     """A range of finite values, and whether infinite ones must find a place beyond its ends."""
 
     low: float
@@ -26,7 +26,7 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
 
-def scale(chart: Chart) -> Scale | None:
+def scale(chart: Chart) -> AxisScale | None:
     """Return the range that holds every value and rule of a chart, or None if no value was measured.
 
     Args:
@@ -39,7 +39,7 @@ def scale(chart: Chart) -> Scale | None:
     return scale_of(seen, also=[value for _, value in chart.rules]) if seen else None
 
 
-def scale_of(seen: Sequence[float], *, also: Sequence[float] = ()) -> Scale:
+def scale_of(seen: Sequence[float], *, also: Sequence[float] = ()) -> AxisScale:
     """Return the range that holds some values, with some margin; never empty.
 
     Args:
@@ -49,7 +49,7 @@ def scale_of(seen: Sequence[float], *, also: Sequence[float] = ()) -> Scale:
     finite = [value for value in (*seen, *also) if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     room = MARGIN * (high - low) or 0.5
-    return Scale(low=low - room, high=high + room, below=-math.inf in seen, above=math.inf in seen)
+    return AxisScale(low=low - room, high=high + room, below=-math.inf in seen, above=math.inf in seen)
 
 
 def measured(series: Series) -> Iterator[float]:

@@ -10,7 +10,7 @@ from ..core.markup import escaped
 from .cells import format_cell
 from .document import Chart, Series
 from .drawing import Frame, arrow, beginning, grid_lines, is_finite, number_text, rule_lines, shortened, tag
-from .scale import Scale, scale
+from .scale import AxisScale, scale
 
 COLOURS = 6
 """Classes `s0` to `s5` of the style sheet; a seventh series starts over, with another shape."""
@@ -97,7 +97,7 @@ def swatch(series: Series, number: int) -> str:
     )
 
 
-def _sideways(chart: Chart, extent: Scale, narrow: bool) -> Frame:
+def _sideways(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
     count, most = len(chart.labels), _longest(chart, narrow)
     left = min(max(map(len, chart.labels)), most) * CHARACTER + 18
     right = 48.0 if narrow else 62.0
@@ -115,7 +115,7 @@ def _sideways(chart: Chart, extent: Scale, narrow: bool) -> Frame:
     )
 
 
-def _upright(chart: Chart, extent: Scale, narrow: bool) -> Frame:
+def _upright(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
     count, most = len(chart.labels), _longest(chart, narrow)
     # Names of layers stand out on the left below the axis, so how much room is left follows from the room they take.
     left, right = (40.0, 10.0) if narrow else (52.0, 16.0 + _widest(chart))

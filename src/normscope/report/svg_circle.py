@@ -27,7 +27,7 @@ ARC = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PlaneView:
     """Which part of the plane is seen: turned such that the middle of all angles points up."""
 
     middle: float
@@ -81,7 +81,7 @@ def _ends(circle: Circle) -> tuple[float, float]:
     return low, min(high, low + 2 * math.pi)
 
 
-def _view(circle: Circle, low: float, high: float, width: float) -> View:
+def _view(circle: Circle, low: float, high: float, width: float) -> PlaneView:
     """Return the view that holds all paths and the circle beside them."""
     middle = (low + high) / 2
     places = [_flat(angle - middle, radius) for path in circle.paths for angle, radius in path.points]
@@ -90,7 +90,7 @@ def _view(circle: Circle, low: float, high: float, width: float) -> View:
     wide, tall = max(max(xs) - min(xs), 1e-9), max(max(ys) - min(ys), 1e-9)
     scale = min(width / wide, MOST / tall)
     height = max(tall * scale, LEAST)
-    return View(
+    return PlaneView(
         middle=middle,
         left=(min(xs) + max(xs) - width / scale) / 2,
         top=(min(ys) + max(ys) + height / scale) / 2,
@@ -104,7 +104,7 @@ def _flat(angle: float, radius: float) -> tuple[float, float]:
     return radius * math.sin(angle), radius * math.cos(angle)
 
 
-def _angles(view: View, low: float, high: float, about: int) -> Iterator[str]:
+def _angles(view: PlaneView, low: float, high: float, about: int) -> Iterator[str]:
     """Yield short lines across the circle at round angles, with their numbers inside of it."""
     for angle in ticks(low, high, about=about):
         x, y = view.point(angle, 1.0)
@@ -113,7 +113,7 @@ def _angles(view: View, low: float, high: float, about: int) -> Iterator[str]:
         yield tag("text", count_text(angle), class_="tick", x=x - 20 * dx, y=y + 20 * dy + 4, text_anchor="middle")
 
 
-def _path(path: Curve, number: int, view: View) -> str:
+def _path(path: Curve, number: int, view: PlaneView) -> str:
     """Return one group with the line of a path, and a dot at its end."""
     places = [view.point(angle, radius) for angle, radius in path.points]
     if not places:

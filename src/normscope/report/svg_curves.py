@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..core.markup import escaped
-from .curves import Place, count_text, places, thinned
+from .curves import MeasuredStretch, count_text, places, thinned
 from .document import Curve, Curves, Mark
 from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, tag
 from .scale import scale_of, ticks
@@ -226,7 +226,7 @@ def _happened(mark: Mark, plot: Plot) -> str:
     )
 
 
-def _place(place: Place, plot: Plot) -> str:
+def _place(place: MeasuredStretch, plot: Plot) -> str:
     left, right = plot.along(place.start), plot.along(place.stop)
     if right == left:  # a lone place still has a width to rest on
         left, right = left - 8, right + 8

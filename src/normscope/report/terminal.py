@@ -25,7 +25,7 @@ from .document import (
     Table,
     Text,
 )
-from .scale import Scale, scale, tick_text
+from .scale import AxisScale, scale, tick_text
 from .words import LEVELS
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _print_chart(chart: Chart, console: rich.console.Console) -> None:
         _say(console, chart.caption, "dim")
 
 
-def chart_lines(chart: Chart, extent: Scale, *, width: int) -> Iterator[str]:
+def chart_lines(chart: Chart, extent: AxisScale, *, width: int) -> Iterator[str]:
     """Yield a chart as lines of text: one per label with its values on a track, then the axis and the legend.
 
     Args:
@@ -278,7 +278,7 @@ def _legend(series: Series, number: int) -> str:
     return "━" if series.style == "spans" else GLYPHS[number % len(GLYPHS)]
 
 
-def _track(chart: Chart, index: int, extent: Scale, track: int) -> str:
+def _track(chart: Chart, index: int, extent: AxisScale, track: int) -> str:
     drawn = [" "] * track
 
     def spot(value: float) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graph.ir import Node, Ref
-from ..linalg.convolution import Convolution
+from ..linalg.convolution_map import Convolution
 from ..linalg.slices import repeated
 from .effects import Effect, Linear, Range, Unbounded
 from .registry import rule

@@ -13,7 +13,7 @@ from ..core.log10 import product_above as above
 from ..core.rounding import Upper
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
-from ..linalg.convolution import Convolution
+from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import (
     Averaging,
     Bounded,
@@ -27,7 +27,7 @@ from ..linalg.linear_map import (
     Repeated,
     Sum,
 )
-from ..linalg.norms import upper
+from ..linalg.operator_norms import upper
 from .effects import UNKNOWN, Effect, Elementwise, Linear, Range
 
 Norm = Callable[[LinearMap], Upper]

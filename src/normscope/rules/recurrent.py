@@ -22,7 +22,7 @@ from ..core.log10 import ceiling10
 from ..core.rounding import numerical
 from ..graph.ir import Node, Ref, leaves
 from ..linalg.linear_map import Matrix
-from ..linalg.norms import upper
+from ..linalg.operator_norms import upper
 from .effects import Effect, Gain, Range, Unbounded
 from .registry import rule
 

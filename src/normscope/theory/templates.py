@@ -114,24 +114,24 @@ class Comparison:
     kind: str
     difference: Polynomial
 
-    def chosen(self, first: Polynomial, second: Polynomial) -> Choice:
+    def chosen(self, first: Polynomial, second: Polynomial) -> SignChoice:
         """Return the choice between two polynomials, by the sign of x: (where x > 0, where x < 0)."""
         size = _stretch(self.difference)
         if size is None or self.kind not in ("gt", "ge", "lt", "le"):
             raise Unreadable("a choice by something else than the sign of x")
         upright = (size > 0) == (self.kind in ("gt", "ge"))
-        return Choice(*((first, second) if upright else (second, first)))
+        return SignChoice(*((first, second) if upright else (second, first)))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SignChoice:
     """One polynomial for x > 0 and another for x < 0; at 0 either of them."""
 
     right: Polynomial
     left: Polynomial
 
 
-def activation_of(expression: Polynomial | Choice) -> Activation | None:
+def activation_of(expression: Polynomial | SignChoice) -> Activation | None:
     """Return the known activation that an expression is, stretched and scaled; None if it is none.
 
     Example:
@@ -142,7 +142,7 @@ def activation_of(expression: Polynomial | Choice) -> Activation | None:
         >>> activation_of(x * x.called("sigmoid") + x.powered(3) * Polynomial.constant(Fraction(1, 10**20))) is None
         True
     """
-    if isinstance(expression, Choice):
+    if isinstance(expression, SignChoice):
         return _elu(expression)
     given = expression.coefficients
     for match in (_silu, _gelu, _mish, _tanhshrink, _softsign, _hardswish, _softplus):
@@ -232,7 +232,7 @@ def _softplus(given: Terms) -> Activation | None:
     return None if size is None or gain is None else _stretched("softplus", float(size), gain * size)
 
 
-def _elu(choice: Choice) -> Activation | None:
+def _elu(choice: SignChoice) -> Activation | None:
     """ELU: s x on the right, s alpha (exp(i x) - 1) on the left."""
     scale = _stretch(choice.right)
     atom, (size, offset) = _form(choice.left.coefficients, "exp", (0, 1), (0, 0))

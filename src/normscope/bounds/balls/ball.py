@@ -17,16 +17,16 @@ from ...core.log10 import ceiling10, log10
 from ...core.rounding import Upper
 from ...linalg.writing import moderate
 from ...rules.local.local import Affine, flat
+from ..captured import ATTACK_WORK, BELOW, Captured, cut_short
 from ..evaluation import CARRIED, ESTIMATED
 from ..folded import propagate
 from ..passes import multiplications, passes
-from ..work import ATTACK_WORK, BELOW, Work, cut_short
-from .attack import STEPS, strongest_pairs
+from .ball_attack import STEPS, strongest_pairs
+from .ball_ellipsoid_search import search
+from .ball_ellipsoid_state import Reach
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
-from .outcome import Outcome, affine_outcome
-from .reach_search import search
-from .reach_state import Reach
+from .radius_outcome import RadiusOutcome, affine_outcome
 from .relaxation import Relaxation
 from .sweep import below
 
@@ -43,7 +43,7 @@ VANISHING = 1e-150
 ATTACK_FEWEST = 4
 """Steps of the search from below, through the largest networks and most centres."""
 
-_ceilings: weakref.WeakKeyDictionary[Work, dict[str, float]] = weakref.WeakKeyDictionary()
+_ceilings: weakref.WeakKeyDictionary[Captured, dict[str, float]] = weakref.WeakKeyDictionary()
 """By captured model: the constants of its values, which no centre changes."""
 
 
@@ -64,7 +64,7 @@ class Balls:
         torch.Size([3])
     """
 
-    def __init__(self, work: Work, centres: Tensor | None = None) -> None:
+    def __init__(self, work: Captured, centres: Tensor | None = None) -> None:
         graph = work.graph
         if centres is None:
             centres = graph.samples if graph.samples is not None else graph.flat()[None]
@@ -267,7 +267,7 @@ class Over:
             margins = torch.maximum(margins, chosen - values + self._relaxed(self._apart(top)) - pad)
         return margins.scatter(1, top[:, None], 0.0)
 
-    def tested(self, top: Tensor, gaps: Tensor) -> Outcome:
+    def tested(self, top: Tensor, gaps: Tensor) -> RadiusOutcome:
         """Test whether `out[top]` stays above all others over each ball, and how far it does.
 
         Args:
@@ -278,7 +278,7 @@ class Over:
         rates = self.differences(top)
         found = affine_outcome(gaps, torch.zeros_like(gaps), rates, self.radius)
         passed = margins.amin(1) > 0
-        return Outcome(torch.maximum(margins, found.left), torch.where(passed, self.radius, found.safe))
+        return RadiusOutcome(torch.maximum(margins, found.left), torch.where(passed, self.radius, found.safe))
 
     def _apart(self, top: Tensor) -> Tensor:
         eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
@@ -311,7 +311,7 @@ class Over:
 
 
 def ball_bracket(
-    work: Work, *, radius: float, effort: str = "fast", global_upper: Upper | None = None, seed: int = 0
+    work: Captured, *, radius: float, effort: str = "fast", global_upper: Upper | None = None, seed: int = 0
 ) -> Bracket:
     """Bracket the l2 constant of a captured model over the ball around every sample of its batch.
 
@@ -343,7 +343,7 @@ def ball_bracket(
     )
 
 
-def _everywhere(work: Work, known: Upper | None) -> Bracket:
+def _everywhere(work: Captured, known: Upper | None) -> Bracket:
     """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
     samples = 1 if work.graph.samples is None else len(work.graph.samples)
     steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
@@ -363,7 +363,7 @@ def _everywhere(work: Work, known: Upper | None) -> Bracket:
     return replace(one, per_sample=(one,) * samples, notes=work.graph.notes)
 
 
-def _measured(work: Work, radius: float, effort: str, global_upper: Upper | None, seed: int) -> Bracket:
+def _measured(work: Captured, radius: float, effort: str, global_upper: Upper | None, seed: int) -> Bracket:
     balls = Balls(work)
     over = balls.over(radius, effort=effort)
     steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))

@@ -19,20 +19,20 @@ from ...core.log10 import SMALLEST, ceiling10
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute, row_norms
 from ...linalg.linear_map import LinearMap
-from ...rules.local.local import ROUNDING, Affine, Enclosure, Local, Step, flat, times, wide
+from ...rules.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
 from ..folded import Norm
 from ..segments import Form
-from .unrolled import Unrolled
+from .unrolled import UnrolledNetwork
 
 
 class Tightener(Protocol):
     """Knows more about values than the pass itself."""
 
-    def look(self, seen: Enclosures, name: str, step: Step | None) -> Enclosure | None:
+    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None) -> Enclosure | None:
         """Return a tighter enclosure of a value that a primitive `step` is about to read (None: the output)."""
         ...
 
-    def learn(self, seen: Enclosures, index: int, step: Step) -> None:
+    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
         """Hear of a primitive, whose local map and enclosure are known now."""
         ...
 
@@ -49,10 +49,10 @@ class Enclosures:
         reasons: why a value cannot be enclosed, by step.
     """
 
-    unrolled: Unrolled
+    unrolled: UnrolledNetwork
     radius: Tensor
     known: dict[str, Enclosure] = field(default_factory=dict)
-    locals: dict[str, Local] = field(default_factory=dict)
+    locals: dict[str, LocalForm] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -62,7 +62,7 @@ class Enclosures:
 
 
 def enclose(
-    unrolled: Unrolled,
+    unrolled: UnrolledNetwork,
     values: Mapping[str, Tensor],
     radius: Tensor,
     norm: Norm,
@@ -110,7 +110,7 @@ def enclose(
     return result
 
 
-def _ask(seen: Enclosures, name: str, helpers: Sequence[Tightener], step: Step | None) -> None:
+def _ask(seen: Enclosures, name: str, helpers: Sequence[Tightener], step: UnrolledStep | None) -> None:
     for helper in helpers:
         found = helper.look(seen, name, step)
         if found is not None:
@@ -137,7 +137,7 @@ def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: T
     return Enclosure(centre, low, high, constant, entries, radius)
 
 
-def _affine(step: Step, affine: Affine, seen: Enclosures, centre: Tensor, norm: Norm) -> Enclosure:
+def _affine(step: UnrolledStep, affine: Affine, seen: Enclosures, centre: Tensor, norm: Norm) -> Enclosure:
     """Enclose an affine step: one operator at a time and, where a segment ends, by folded maps of the sources."""
     by_step = _combined(list(zip(step.operands, affine.maps, strict=True)), seen, centre, norm, affine.disjoint)
     if step.name in seen.unrolled.ends:

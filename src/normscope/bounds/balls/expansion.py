@@ -23,7 +23,7 @@ from ...core.log10 import SMALLEST
 from ...core.rounding import gamma
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute_norm
-from ...rules.local.local import Affine, Part, flat, times
+from ...rules.local.local import Affine, OperandShare, flat, times
 from .enclosure import Enclosures
 
 Gradients = dict[str, Tensor]
@@ -103,7 +103,7 @@ def _known(bound: Tensor) -> Tensor:
     return bound.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def _uncertain(found: Tensor, part: Part, seen: Enclosures, name: str) -> tuple[Tensor, Tensor, Tensor]:
+def _uncertain(found: Tensor, part: OperandShare, seen: Enclosures, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Bound R dw: all rows together `[B]`, each row by its l2 norm `[B, K]`, each row entry by entry `[B, K]`."""
     operand = seen.known[name]
     weight = flat(part.weight)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.sizes import norm as l2
-from ...rules.local.local import Affine, Enclosure, Step, flat, times
+from ...rules.local.local import Affine, Enclosure, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import largest_singular
 from .sweep import Below, below
@@ -36,7 +36,7 @@ class Relaxation:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
 
-    def look(self, seen: Enclosures, name: str, step: Step | None = None) -> Enclosure | None:
+    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
             return None
@@ -70,11 +70,11 @@ class Relaxation:
         whole = sets and len(found) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
         return replace(tight, sets=x.sets, apart=_apart(found, seen.radius, x) if whole else None)
 
-    def learn(self, seen: Enclosures, index: int, step: Step) -> None:
+    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
         """Nothing is kept between primitives."""
 
 
-def _in_sets(seen: Enclosures, name: str, step: Step | None) -> bool:
+def _in_sets(seen: Enclosures, name: str, step: UnrolledStep | None) -> bool:
     """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
     if step is None or isinstance(step.operation, Affine) or seen.known[name].centre.ndim != 3:
         return False
@@ -97,7 +97,7 @@ def _apart(found: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)
 
 
-def _open(seen: Enclosures, name: str, step: Step) -> Tensor:
+def _open(seen: Enclosures, name: str, step: UnrolledStep) -> Tensor:
     """Return `[B, K]` entries of a value worth relaxing: those that the primitive is not sure of, the widest first."""
     x = seen.known[name]
     width = flat(x.high - x.low).nan_to_num(posinf=1e300)

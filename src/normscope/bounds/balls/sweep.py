@@ -1,9 +1,9 @@
 """Linear bounds over a ball, backwards: combinations of a value's entries bounded by affine functions of the input.
 
 Every primitive lies between two affine functions of its operands over the ball (`Lines`), or within a rest of a map
-(`Around`), or within a remainder of its centre map. A combination of values is bounded from below by taking the lower
-line where its weight is positive and the upper one where it is negative, back to the input, where an affine function
-of slope s is least at - radius norm(s). Everything is relative to the centre.
+(`CentredValue`), or within a remainder of its centre map. A combination of values is bounded from below by taking the
+lower line where its weight is positive and the upper one where it is negative, back to the input, where an affine
+function of slope s is least at - radius norm(s). Everything is relative to the centre.
 
 Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
 """
@@ -20,7 +20,7 @@ from ...core.budget import check_time
 from ...core.rounding import gamma
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute_norm
-from ...rules.local.local import Affine, Around, Enclosure, Lines, Local, Step, flat, times
+from ...rules.local.local import Affine, CentredValue, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures
 from .expansion import accumulate, adjoint
 
@@ -84,7 +84,12 @@ def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor
 
 
 def _through(
-    step: Step, local: Local, seen: Enclosures, found: Tensor, gradients: dict[str, Tensor], share: Tensor | None
+    step: UnrolledStep,
+    local: LocalForm,
+    seen: Enclosures,
+    found: Tensor,
+    gradients: dict[str, Tensor],
+    share: Tensor | None,
 ) -> Tensor:
     """Carry rows over a primitive to its operands; return what is lost, `[B, K]`, at most 0."""
     operands = [seen.known[operand] for operand in step.operands]
@@ -113,7 +118,7 @@ def _through(
     return lost
 
 
-def _known(around: Around) -> bool:
+def _known(around: CentredValue) -> bool:
     return bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
 
 

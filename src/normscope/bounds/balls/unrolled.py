@@ -16,7 +16,7 @@ from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import write_out
 from ...rules.effects import Effect, Linear
 from ...rules.local import choices, layers, windows  # noqa: F401  (they register rules)
-from ...rules.local.local import Affine, Builder, Primitive, Step, local_rule
+from ...rules.local.local import Affine, Builder, Primitive, UnrolledStep, local_rule
 from ...rules.local.opaque import Opaque
 from ..segments import Form, Segments
 
@@ -24,7 +24,7 @@ CLOSE = 1e-9
 """How far the steps of a node may be from the node itself, relative to its largest value."""
 
 
-class Steps:
+class GraphSteps:
     """A float64 graph as steps: affine maps and primitives.
 
     Attributes:
@@ -36,9 +36,9 @@ class Steps:
     `base` holds the steps of nodes of another graph, at the same captured input, that need not be read again.
     """
 
-    def __init__(self, graph: Graph, effects: Mapping[str, Effect], base: Steps | None = None) -> None:
+    def __init__(self, graph: Graph, effects: Mapping[str, Effect], base: GraphSteps | None = None) -> None:
         self.graph, self.output, self.effects = graph, graph.output, effects
-        self.steps: dict[str, Step] = {}
+        self.steps: dict[str, UnrolledStep] = {}
         self.shapes = {item.name: item.shape for item in self.graph.inputs}
         self.opaque: list[Node] = []
         self._dtypes = {node.name: node.dtype for node in self.graph}
@@ -55,21 +55,21 @@ class Steps:
                     operands = [sample[name] for name in step.operands]
                     sample[step.name] = evaluate(step, operands, 1) if known is None else known
 
-    def by_node(self) -> dict[int, list[Step]]:
+    def by_node(self) -> dict[int, list[UnrolledStep]]:
         """Return the steps of every node, by the node's identity."""
-        found: dict[int, list[Step]] = {}
+        found: dict[int, list[UnrolledStep]] = {}
         for name, node in self._owners.items():
             found.setdefault(id(node), []).append(self.steps[name])
         return found
 
-    def _steps(self, node: Node, sample: dict[str, Tensor]) -> list[Step]:
+    def _steps(self, node: Node, sample: dict[str, Tensor]) -> list[UnrolledStep]:
         """Return the steps of a node, checked against the node itself at the captured input."""
         check_time()
         effect = self.effects[node.name]
         if isinstance(effect, Linear):
             zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
             constant = node.evaluate(zeros).double()
-            return [Step(node.name, node.shape, Affine(effect.maps, constant, effect.disjoint), node.refs)]
+            return [UnrolledStep(node.name, node.shape, Affine(effect.maps, constant, effect.disjoint), node.refs)]
         rule = local_rule(node)
         build = Builder(node, dict(self.shapes))
         try:
@@ -79,11 +79,11 @@ class Steps:
         if name is not None and build.steps and self._agree(node, build.steps, name, sample):
             return [_renamed(step, name, node.name) for step in build.steps]
         if name is not None and not build.steps:
-            return [Step(node.name, node.shape, Affine((Identity(self.shapes[name], node.shape),)), (name,))]
+            return [UnrolledStep(node.name, node.shape, Affine((Identity(self.shapes[name], node.shape),)), (name,))]
         self.opaque.append(node)
-        return [Step(node.name, node.shape, Opaque(node, self._typed(node)), node.refs)]
+        return [UnrolledStep(node.name, node.shape, Opaque(node, self._typed(node)), node.refs)]
 
-    def _agree(self, node: Node, steps: Sequence[Step], name: str, sample: dict[str, Tensor]) -> bool:
+    def _agree(self, node: Node, steps: Sequence[UnrolledStep], name: str, sample: dict[str, Tensor]) -> bool:
         """Say whether the steps compute what the node does."""
         values = dict(sample)
         for step in steps:
@@ -114,7 +114,7 @@ class Steps:
         return values
 
 
-class Unrolled(Steps):
+class UnrolledNetwork(GraphSteps):
     """The steps of a network, with linear segments folded between the primitives.
 
     Attributes:
@@ -139,7 +139,7 @@ class Unrolled(Steps):
             if not isinstance(step.operation, Affine) or step.operation.disjoint:
                 self.ends.update(step.operands)
 
-    def _form(self, step: Step, node: Node, segments: Segments) -> Form:
+    def _form(self, step: UnrolledStep, node: Node, segments: Segments) -> Form:
         if not isinstance(step.operation, Affine):
             self._sources.add(step.name)
             return {step.name: Identity(step.shape)}
@@ -169,7 +169,7 @@ class Unrolled(Steps):
             self._composed[key] = (second, first, compose(second, first))
         return self._composed[key][2]
 
-    def before(self, name: str) -> list[Step]:
+    def before(self, name: str) -> list[UnrolledStep]:
         """Return the steps up to a value, itself included."""
         return self.order[: self._index.get(name, -1) + 1]
 
@@ -180,7 +180,7 @@ class Unrolled(Steps):
         return self._matrices[linear]
 
 
-def evaluate(step: Step, operands: Sequence[Tensor], batch: int) -> Tensor:
+def evaluate(step: UnrolledStep, operands: Sequence[Tensor], batch: int) -> Tensor:
     """Return the value of a step at a batch of centres."""
     check_time()
     if isinstance(step.operation, Primitive):
@@ -192,6 +192,6 @@ def evaluate(step: Step, operands: Sequence[Tensor], batch: int) -> Tensor:
     return sum(parts[1:], parts[0])
 
 
-def _renamed(step: Step, old: str, new: str) -> Step:
+def _renamed(step: UnrolledStep, old: str, new: str) -> UnrolledStep:
     operands = tuple(new if name == old else name for name in step.operands)
-    return Step(new if step.name == old else step.name, step.shape, step.operation, operands)
+    return UnrolledStep(new if step.name == old else step.name, step.shape, step.operation, operands)

@@ -20,17 +20,17 @@ from ...core.options import check_numbers
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import batches_of
-from ..balls.unrolled import Steps
+from ..balls.unrolled import GraphSteps
+from ..captured import Captured, check_option
 from ..data.order import draws_needed
 from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.coverage import Coverage, covered
 from ..domain.domain import RECORDS, Domain
+from ..domain.domain_bounds import DomainWork
 from ..domain.feed import Feed
-from ..domain.recording import Extremes, refuse_complex, watcher_of
-from ..domain.work import DomainWork
+from ..domain.range_recording import Extremes, refuse_complex, watcher_of
 from ..point import first_samples
-from ..work import Work, check_option
 from .shares import DomainPoint, ShareCurve
 
 QUANTILES = (0.005,)
@@ -119,7 +119,7 @@ def curve(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a curve needs data")
-    work = Work(model, first, mode=mode, output=output, known=known, rtol=rtol, max_seconds=max_seconds)
+    work = Captured(model, first, mode=mode, output=output, known=known, rtol=rtol, max_seconds=max_seconds)
     return measured_curve(
         work,
         itertools.chain([first], batches),
@@ -153,7 +153,7 @@ def checked_widths(quantiles: Sequence[float], margins: Sequence[float]) -> tupl
 
 
 def measured_curve(
-    work: Work,
+    work: Captured,
     batches: Iterable[Any],
     *,
     widths: Sequence[tuple[float, float]],
@@ -196,12 +196,12 @@ class _Pass:
     """What is kept of the samples: the extremes of most, some fresh ones, and the Jacobian norms at the first."""
 
     def __init__(
-        self, work: Work, widths: Sequence[tuple[float, float]], samples: int, norms: int, record: str, seed: int
+        self, work: Captured, widths: Sequence[tuple[float, float]], samples: int, norms: int, record: str, seed: int
     ) -> None:
         refuse_complex(work.double)
         self.work, self.widths, self.samples, self.needed, self.record = work, widths, samples, norms, record
         self.feed = Feed(work.model, work.graph, work.mode, work.output)
-        self.watcher = watcher_of(Steps(work.double, work.segments.effects), record)
+        self.watcher = watcher_of(GraphSteps(work.double, work.segments.effects), record)
         self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.read = 0

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
-from ...graph.export import capture
-from ..balls.unrolled import Steps
+from ...graph.capturing import capture
+from ..balls.unrolled import GraphSteps
 from ..domain.feed import Feed
-from ..domain.gains import block_gains
-from ..domain.recording import Watcher
+from ..domain.part_gains import block_gains
+from ..domain.range_recording import Watcher
 from ..segments import segment
 from .quantile import DataBracket, quantile
 
@@ -91,7 +91,7 @@ class LayerNorms:
         graph = capture(model, batch, mode=mode, output=output)
         with torch.no_grad():
             double = graph.double()
-            steps = Steps(double, segment(double).effects)
+            steps = GraphSteps(double, segment(double).effects)
         self._feed, self._watcher = Feed(model, graph, mode, output), Watcher(steps, block_gains(steps))
         self._gains: list[Tensor] = []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.errors import InputError, said
 from ...core.files import write_text
-from ...core.plain import plain, revived
+from ...core.json_values import plain, revived
 from ...report.shown import Shown
 from .order import draws_needed, rank_above, rank_below
 

@@ -16,7 +16,7 @@ from ...core.log10 import log10
 from ...core.progress import Progress
 from ...core.untouched import mode_of
 from ...graph.call import arguments, batches_of
-from ...graph.export import Traces
+from ...graph.capturing import Traces
 from ...graph.ir import Graph
 from ..derivative import captured
 from ..point import batch_norms

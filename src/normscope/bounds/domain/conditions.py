@@ -18,14 +18,14 @@ from torch import Tensor
 
 from ...graph.ir import Node
 from .jacobians import Enough
-from .spectral import above_norm
+from .small_matrices import above_norm
 
 TOLERANCE = 2.0**-20
 """Relative to the size of the figures of one condition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Condition(ABC):
+class DomainCondition(ABC):
     """Figures of one operator.
 
     Attributes:
@@ -81,7 +81,7 @@ class Condition(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Interval(Condition):
+class Interval(DomainCondition):
     """The range of every channel of a value: highest entries, and lowest ones with their sign turned.
 
     Attributes:
@@ -133,7 +133,7 @@ class Interval(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(Condition):
+class LeastMeanSquare(DomainCondition):
     """The least mean square of the sets a normalizer divides by: its variance, with the sign turned.
 
     Attributes:
@@ -166,7 +166,7 @@ class Spread(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(Condition):
+class LargestQuantity(DomainCondition):
     """Quantities >= 0 that must not grow."""
 
     def widened(self, limits: Tensor, margin: float) -> Tensor:
@@ -175,7 +175,7 @@ class Largest(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes(Largest):
+class Sizes(LargestQuantity):
     """The largest entry and the largest norm of a row of one operand."""
 
     def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
@@ -190,7 +190,7 @@ class Sizes(Largest):
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixNorm(Largest):
+class MatrixNorm(LargestQuantity):
     """The largest spectral norm of a factor of a matrix product."""
 
     def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
@@ -204,7 +204,7 @@ class MatrixNorm(Largest):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxGain(Largest):
+class SoftmaxGain(LargestQuantity):
     """The norm of a softmax's Jacobian, at most p_1 (1 - p_1 + p_2) with the two largest weights of a set.
 
     1 - p_1 is added up from the other weights: where p_1 rounds to 1 the difference would be lost.

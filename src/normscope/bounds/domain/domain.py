@@ -19,12 +19,12 @@ from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph
-from .conditions import Condition
+from .conditions import DomainCondition
 from .coverage import Coverage, covered
 from .feed import Feed
 from .identity import digests
 from .jacobians import Enough
-from .recording import Extremes, Watcher, prepared, samples_of, stream
+from .range_recording import Extremes, Watcher, prepared, samples_of, stream
 from .storage import read_domain, write_domain
 
 RECORDS = ("ranges", "gains")
@@ -97,7 +97,7 @@ class Domain:
         return other
 
     @property
-    def conditions(self) -> tuple[Condition, ...]:
+    def conditions(self) -> tuple[DomainCondition, ...]:
         """What is recorded, operator by operator."""
         return self._watcher.conditions
 
@@ -210,7 +210,7 @@ class Domain:
         figures, _ = self._watcher.figures(points)
         return {c.key: self._over(c, figures[c.key]) for c in self.conditions}
 
-    def _over(self, condition: Condition, figures: Tensor) -> Tensor:
+    def _over(self, condition: DomainCondition, figures: Tensor) -> Tensor:
         limits = self.limits[condition.key]
         if not limits.numel():
             return torch.full((len(figures),), -math.inf, dtype=figures.dtype, device=figures.device)

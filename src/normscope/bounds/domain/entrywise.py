@@ -12,30 +12,30 @@ from ...core.rounding import numerical
 from ...graph.ir import Node
 from ...linalg.linear_map import Diagonal, Identity
 from ...rules.effects import Effect, Gain, Linear, Unbounded
-from ...rules.local.local import Affine, Step
+from ...rules.local.entry_sets import Normalize
+from ...rules.local.local import Affine, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
-from ...rules.local.sets import Normalize
-from .conditions import Condition, Interval, MatrixNorm, Spread
-from .pieces import Limits, Piece, Treatment, inverse_deviations
+from .conditions import DomainCondition, Interval, LeastMeanSquare, MatrixNorm
+from .pieces import DerivativeValue, Limits, Treatment, inverse_deviations
 from .slopes import sloped
 
 
-class Unrolled(Treatment):
+class UnrolledOperator(Treatment):
     """An operator as its steps: entrywise functions, products, matrix products, normalizers without eps."""
 
     def __init__(
         self,
         node: Node,
         effect: Effect,
-        steps: Sequence[Step],
+        steps: Sequence[UnrolledStep],
         shapes: Mapping[str, tuple[int, ...]],
         axis: int | None,
     ) -> None:
         super().__init__(node, effect, steps)
         constant = [step for step in steps if isinstance(step.operation, Affine) and not step.operands]
         self.constants = {step.name: getattr(step.operation, "constant", None) for step in constant}
-        self.at: dict[tuple[str, int], Condition] = {}
+        self.at: dict[tuple[str, int], DomainCondition] = {}
         for step in steps:
             for i, name in enumerate(step.operands):
                 if name in self.constants or isinstance(step.operation, Affine):
@@ -43,17 +43,17 @@ class Unrolled(Treatment):
                 key, shape = f"{step.name}:{i}", shapes[name]
                 if isinstance(step.operation, Scalar | Multiply):
                     place = axis if len(shape) == len(node.shape) else None
-                    found: Condition = Interval(key, node, step.name, (name,), shape, place)
+                    found: DomainCondition = Interval(key, node, step.name, (name,), shape, place)
                 elif isinstance(step.operation, MatrixProduct):
                     found = MatrixNorm(key, node, step.name, (name,))
                 else:
-                    found = Spread(key, node, step.name, (name,), 1)
+                    found = LeastMeanSquare(key, node, step.name, (name,), 1)
                 self.at[step.name, i] = found
         self.conditions = tuple(self.at.values())
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Turn every step into pieces."""
-        found: list[Piece] = []
+        found: list[DerivativeValue] = []
         for step in self.steps:
             if step.name in self.constants:
                 continue
@@ -69,15 +69,15 @@ class Unrolled(Treatment):
                 case Normalize():
                     inverse = inverse_deviations(limits[self.at[step.name, 0].key], step.operation.eps)
                     effect = self._gain(step, [float(inverse[0])])
-                    found.append(Piece(step.name, step.operands, step.shape, effect))
+                    found.append(DerivativeValue(step.name, step.operands, step.shape, effect))
         return found
 
-    def _affine(self, step: Step, affine: Affine) -> Piece:
+    def _affine(self, step: UnrolledStep, affine: Affine) -> DerivativeValue:
         pairs = [(m, name) for m, name in zip(affine.maps, step.operands, strict=True) if name not in self.constants]
         effect = Linear(maps=tuple(m for m, _ in pairs), disjoint=affine.disjoint)
-        return Piece(step.name, tuple(name for _, name in pairs), step.shape, effect)
+        return DerivativeValue(step.name, tuple(name for _, name in pairs), step.shape, effect)
 
-    def _scalar(self, step: Step, scalar: Scalar, limits: Limits) -> list[Piece]:
+    def _scalar(self, step: UnrolledStep, scalar: Scalar, limits: Limits) -> list[DerivativeValue]:
         condition = self.at[step.name, 0]
         assert isinstance(condition, Interval)
         low, high = condition.bounds(limits[condition.key])
@@ -87,28 +87,30 @@ class Unrolled(Treatment):
 
     def _entrywise(
         self, name: str, operand: str, a: Tensor, b: Tensor, shape: tuple[int, ...], exact: bool, reason: str
-    ) -> list[Piece]:
+    ) -> list[DerivativeValue]:
         if not bool((a.isfinite() & b.isfinite()).all()):
             reason = reason.replace("within the ball", "within the domain").replace("over the ball", "over the domain")
-            return [Piece(name, (operand,), shape, Unbounded(reason=reason))]
+            return [DerivativeValue(name, (operand,), shape, Unbounded(reason=reason))]
         core, scale = sloped(a, b, exact=exact)
         if scale is None:
-            return [Piece(name, (operand,), shape, core if core is not None else Linear(maps=(Identity(shape),)))]
+            return [
+                DerivativeValue(name, (operand,), shape, core if core is not None else Linear(maps=(Identity(shape),)))
+            ]
         behind = Linear(maps=(Diagonal(scale, shape),))
         if core is None:
-            return [Piece(name, (operand,), shape, behind)]
+            return [DerivativeValue(name, (operand,), shape, behind)]
         inner = f"{name}~core"
-        return [Piece(inner, (operand,), shape, core), Piece(name, (inner,), shape, behind)]
+        return [DerivativeValue(inner, (operand,), shape, core), DerivativeValue(name, (inner,), shape, behind)]
 
-    def _multiply(self, step: Step, limits: Limits) -> list[Piece]:
+    def _multiply(self, step: UnrolledStep, limits: Limits) -> list[DerivativeValue]:
         left, right = step.operands
         for one, other in ((left, right), (right, left)):
             if one in self.constants:
                 constant = self.constants[one]
                 assert constant is not None
                 effect = Linear(maps=(Diagonal(constant.double().expand(step.shape), step.shape),))
-                return [Piece(step.name, (other,), step.shape, effect)]
-        found: list[Piece] = []
+                return [DerivativeValue(step.name, (other,), step.shape, effect)]
+        found: list[DerivativeValue] = []
         for i, side in enumerate(("left", "right")):
             condition = self.at[step.name, 1 - i]
             assert isinstance(condition, Interval)
@@ -123,9 +125,9 @@ class Unrolled(Treatment):
                 f"an unbounded factor in {self.node.where}",
             )
         both = Linear(maps=(Identity(step.shape), Identity(step.shape)))
-        return [*found, Piece(step.name, (f"{step.name}~left", f"{step.name}~right"), step.shape, both)]
+        return [*found, DerivativeValue(step.name, (f"{step.name}~left", f"{step.name}~right"), step.shape, both)]
 
-    def _matrix_product(self, step: Step, limits: Limits) -> Piece:
+    def _matrix_product(self, step: UnrolledStep, limits: Limits) -> DerivativeValue:
         gains, refs = [], []
         for i, name in enumerate(step.operands):
             if name in self.constants:
@@ -139,9 +141,9 @@ class Unrolled(Treatment):
                 size = float(limits[self.at[step.name, 1 - i].key][0])
             gains.append(size)
             refs.append(name)
-        return Piece(step.name, tuple(refs), step.shape, self._gain(step, gains))
+        return DerivativeValue(step.name, tuple(refs), step.shape, self._gain(step, gains))
 
-    def _gain(self, step: Step, gains: Sequence[float]) -> Effect:
+    def _gain(self, step: UnrolledStep, gains: Sequence[float]) -> Effect:
         if not all(map(math.isfinite, gains)):
             return Unbounded(reason=f"no finite gain over the domain in {self.node.where}")
         return Gain(gains=tuple(numerical(gain) for gain in gains))

@@ -14,7 +14,7 @@ from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from ...graph.call import Call, arguments, close, fresh
 from ...graph.ir import Graph
-from ..balls.unrolled import Steps, evaluate
+from ..balls.unrolled import GraphSteps, evaluate
 
 ENTRIES = 2**25
 """Entries of the largest value that is held for several samples at once."""
@@ -120,7 +120,7 @@ def _narrow(graph: Graph) -> bool:
 
 
 @torch.no_grad()
-def walk(steps: Steps, points: Tensor, visit: Visitor, reads: Mapping[str, Sequence[str]]) -> Tensor:
+def walk(steps: GraphSteps, points: Tensor, visit: Visitor, reads: Mapping[str, Sequence[str]]) -> Tensor:
     """Run the steps at flat points and show the values after each one, as `[B, *shape]` by name.
 
     A value is forgotten after the last step that reads it, or at which it is looked at (`reads`, by step). Returns the
@@ -141,7 +141,7 @@ def walk(steps: Steps, points: Tensor, visit: Visitor, reads: Mapping[str, Seque
     return values[steps.output].reshape(len(points), -1)
 
 
-def chunks(steps: Steps, points: Tensor) -> Sequence[Tensor]:
+def chunks(steps: GraphSteps, points: Tensor) -> Sequence[Tensor]:
     """Cut points so that no value of several samples together grows too large."""
     largest = max((math.prod(shape) for shape in steps.shapes.values()), default=1)
     return points.split(max(1, ENTRIES // max(largest, 1)))

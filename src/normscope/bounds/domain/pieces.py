@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ...graph.ir import Node
 from ...rules.effects import Effect
-from ...rules.local.local import Step
-from .conditions import Condition
+from ...rules.local.local import UnrolledStep
+from .conditions import DomainCondition
 
 Limits = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DerivativeValue:
     """A value of the unrolled derivative: its name, what it reads, its shape and its effect."""
 
     name: str
@@ -29,18 +29,18 @@ class Piece:
 class Treatment(ABC):
     """One operator: its conditions, and its pieces once their limits are known."""
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step]) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep]) -> None:
         self.node, self.effect, self.steps = node, effect, steps
-        self.conditions: tuple[Condition, ...] = ()
+        self.conditions: tuple[DomainCondition, ...] = ()
         self.refs = node.refs
 
     @abstractmethod
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Return the pieces; the last one bears the node's name."""
 
-    def whole(self, effect: Effect) -> list[Piece]:
+    def whole(self, effect: Effect) -> list[DerivativeValue]:
         """Return the node as one piece."""
-        return [Piece(self.node.name, self.refs, self.node.shape, effect)]
+        return [DerivativeValue(self.node.name, self.refs, self.node.shape, effect)]
 
 
 def inverse_deviations(limits: Tensor, eps: float) -> Tensor:

@@ -18,34 +18,34 @@ from ...core.rounding import ONE, Upper, numerical
 from ...graph.ir import Node, Ref
 from ...linalg.linear_map import Diagonal
 from ...rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
-from ...rules.local.local import Affine, Step
+from ...rules.local.entry_sets import Normalize, Softmax
+from ...rules.local.local import Affine, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
-from ...rules.local.sets import Normalize, Softmax
 from ...rules.registry import effect_of
-from ..balls.unrolled import Steps
-from .attention import AttentionGains
-from .conditions import Sizes, SoftmaxGain, Spread
-from .entrywise import Unrolled, channel_axis
-from .gains import LocalGain
-from .pieces import Limits, Piece, Treatment, inverse_deviations
+from ..balls.unrolled import GraphSteps
+from .attention_treatment import AttentionGains
+from .conditions import LeastMeanSquare, Sizes, SoftmaxGain
+from .entrywise import UnrolledOperator, channel_axis
+from .part_gains import LocalGain
+from .pieces import DerivativeValue, Limits, Treatment, inverse_deviations
 
 aten = torch.ops.aten
 ITERATIONS = 24
 """Lanczos steps for the gain of an attention."""
 
 
-class Given(Treatment):
+class GivenRule(Treatment):
     """The operator as its rule knows it, with how large its operands get where the rule needs that."""
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step]) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep]) -> None:
         super().__init__(node, effect, steps)
         if isinstance(effect, Unbounded):
             self.conditions = tuple(
                 Sizes(f"{node.name}:size{i}", node, node.name, (name,)) for i, name in enumerate(node.refs)
             )
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Ask the rule again."""
         if not self.conditions:
             return self.whole(self.effect)
@@ -53,18 +53,18 @@ class Given(Treatment):
         return self.whole(effect_of(self.node, sizes))
 
 
-class Normalizer(Treatment):
+class NormalizerTreatment(Treatment):
     """A normalizer with a positive eps: its gain at the least variance of every group or channel."""
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step]) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep]) -> None:
         super().__init__(node, effect, steps)
         step = next(step for step in steps if isinstance(step.operation, Normalize))
         assert isinstance(step.operation, Normalize)
         self.eps = step.operation.eps
-        self.condition = Spread(f"{node.name}:spread", node, step.name, step.operands, classes(node))
+        self.condition = LeastMeanSquare(f"{node.name}:spread", node, step.name, step.operands, classes(node))
         self.conditions = (self.condition,)
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Fold one factor per class into the scale behind the core; a single class into the gain."""
         effect = self.effect
         assert isinstance(effect, Gain)
@@ -85,13 +85,13 @@ class Normalizer(Treatment):
 class SoftmaxWeights(Treatment):
     """Softmax over one dimension."""
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step]) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep]) -> None:
         super().__init__(node, effect, steps)
         step = next(step for step in steps if isinstance(step.operation, Softmax))
         self.condition = SoftmaxGain(f"{node.name}:softmax", node, step.name, (step.name,))
         self.conditions = (self.condition,)
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Take the largest gain."""
         assert isinstance(self.effect, Gain)
         gain = numerical(float(limits[self.condition.key][0]))
@@ -101,7 +101,7 @@ class SoftmaxWeights(Treatment):
 class Attention(Treatment):
     """Softmax attention: its gains at a point."""
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step]) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep]) -> None:
         super().__init__(node, effect, steps)
         products = [step for step in steps if isinstance(step.operation, MatrixProduct)]
         scores, last = products[0], products[-1]
@@ -116,7 +116,7 @@ class Attention(Treatment):
             for name in ("query", "key", "value")
         }
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """One gain per operand that varies."""
         arguments = self.node.bound()
         found = dict(zip(("query", "key", "value", "mask"), map(float, limits[self.condition.key]), strict=True))
@@ -140,7 +140,7 @@ class SelfAttention(Treatment):
     The normalizer before it and the linear maps behind it are part of it: `steps` are all theirs, `node` is the last.
     """
 
-    def __init__(self, node: Node, effect: Effect, steps: Sequence[Step], source: str) -> None:
+    def __init__(self, node: Node, effect: Effect, steps: Sequence[UnrolledStep], source: str) -> None:
         super().__init__(node, effect, steps)
         self.refs = (source,)
         self.condition = LocalGain(
@@ -148,7 +148,7 @@ class SelfAttention(Treatment):
         )
         self.conditions = (self.condition,)
 
-    def pieces(self, limits: Limits) -> list[Piece]:
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """One gain, in the common value."""
         gain = float(limits[self.condition.key][0])
         if not math.isfinite(gain):
@@ -156,7 +156,7 @@ class SelfAttention(Treatment):
         return self.whole(Gain(gains=(numerical(gain),)))
 
 
-def treatments(steps: Steps) -> tuple[dict[str, Treatment], set[str]]:
+def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
     """Return the treatment of every nonlinear node of an unrolled graph, by name, and the names of all that is read.
 
     What is a part of another node's treatment is not read, and has none of its own.
@@ -169,16 +169,16 @@ def treatments(steps: Steps) -> tuple[dict[str, Treatment], set[str]]:
             continue
         kinds = [type(step.operation) for step in own if not isinstance(step.operation, Affine)]
         if kinds == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
-            found[node.name] = Normalizer(node, effect, own)
+            found[node.name] = NormalizerTreatment(node, effect, own)
         elif node.op is aten.scaled_dot_product_attention.default and kinds == [MatrixProduct, Softmax, MatrixProduct]:
             treated = _attention(node, steps, by_node, found)
             found[treated.node.name] = treated
         elif kinds == [Softmax] and isinstance(effect, Gain):
             found[node.name] = SoftmaxWeights(node, effect, own)
         elif kinds and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize) for kind in kinds):
-            found[node.name] = Unrolled(node, effect, own, steps.shapes, channel_axis(node, producers))
+            found[node.name] = UnrolledOperator(node, effect, own, steps.shapes, channel_axis(node, producers))
         else:
-            found[node.name] = Given(node, effect_of(node, [UNKNOWN] * len(node.refs)), own)
+            found[node.name] = GivenRule(node, effect_of(node, [UNKNOWN] * len(node.refs)), own)
     read, waiting = {steps.output}, [steps.output]
     while waiting:
         name = waiting.pop()
@@ -189,7 +189,7 @@ def treatments(steps: Steps) -> tuple[dict[str, Treatment], set[str]]:
 
 
 def _attention(
-    node: Node, steps: Steps, by_node: Mapping[int, Sequence[Step]], found: Mapping[str, Treatment]
+    node: Node, steps: GraphSteps, by_node: Mapping[int, Sequence[UnrolledStep]], found: Mapping[str, Treatment]
 ) -> Treatment:
     """Treat an attention by its gain in one value, where everything it reads is a linear map of it."""
     effect = steps.effects[node.name]
@@ -197,7 +197,7 @@ def _attention(
     if source is None:
         return Attention(node, effect, by_node[id(node)])
     normalizer = found.get(source)
-    if isinstance(normalizer, Normalizer):
+    if isinstance(normalizer, NormalizerTreatment):
         source, path = normalizer.node.refs[0], [normalizer.node, *path]
     readers: dict[str, list[Node]] = {}
     for other in steps.graph:
@@ -212,7 +212,7 @@ def _attention(
     return SelfAttention(path[-1], effect, [step for other in path for step in by_node[id(other)]], source)
 
 
-def common_source(node: Node, steps: Steps) -> tuple[str | None, list[Node]]:
+def common_source(node: Node, steps: GraphSteps) -> tuple[str | None, list[Node]]:
     """Return the value that all operands of a node are linear maps of, the earliest there is, and the maps' nodes."""
     nodes = {other.name: other for other in steps.graph}
     chains = []

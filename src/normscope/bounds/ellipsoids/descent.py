@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from .ellipsoid import balanced
-from .plan import Plan, Step
-from .reverse import TINY, Place, Record, Smooth, Start
+from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep
+from .reverse import TINY, ReverseRun, Smooth, Start, StepMultipliers
 
 POWER, SHARPEST = 2.0, 4096.0
 """Of the smoothed eigenvalues, at first and at most."""
@@ -45,12 +45,12 @@ class Descent:
         sigma: its multipliers by node.
     """
 
-    def __init__(self, plan: Plan, directions: Tensor | None = None, *, budget: Budget | None = None) -> None:
+    def __init__(self, plan: EllipsoidPlan, directions: Tensor | None = None, *, budget: Budget | None = None) -> None:
         self.smooth, self.budget = Smooth(plan, directions), budget or Budget()
         self.value, self.sigma = math.inf, dict[str, Tensor]()
         self._history: list[tuple[Tensor, Tensor, float]] = []
         self._small, self._length = 0, 1.0
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, StepMultipliers] = {}
         self.budget.spend()
         self._begin()
 
@@ -73,18 +73,20 @@ class Descent:
             self._point = torch.cat([self._places[step.name].log for step in self.smooth.free])
             self._stay()
 
-    def _keep(self, record: Record | None) -> Record | None:
+    def _keep(self, record: ReverseRun | None) -> ReverseRun | None:
         if record is not None and record.value < self.value:
             self.value, self.sigma = record.value, dict(record.sigma)
         return record
 
-    def _at(self, point: Tensor) -> Record | None:
+    def _at(self, point: Tensor) -> ReverseRun | None:
         """Run the plan at a point."""
         sizes = [len(self._places[step.name].log) for step in self.smooth.free]
         parts = zip(self.smooth.free, point.split(sizes), strict=True)
-        return self._keep(self.smooth.run({s.name: Place(log, self._places[s.name].pull) for s, log in parts}))
+        return self._keep(
+            self.smooth.run({s.name: StepMultipliers(log, self._places[s.name].pull) for s, log in parts})
+        )
 
-    def _slopes(self, record: Record) -> tuple[Tensor, Tensor] | None:
+    def _slopes(self, record: ReverseRun) -> tuple[Tensor, Tensor] | None:
         """Return the gradient and about the diagonal of the second derivative; None where they are not finite."""
         found = self.smooth.reverse(record)
         if found is None:
@@ -174,9 +176,9 @@ class _Weighted(Start):
 
     def __init__(self, evened: float, shift: float, warm: dict[str, Tensor]) -> None:
         self.evened, self.shift, self.warm = evened, shift, warm
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, StepMultipliers] = {}
 
-    def place(self, step: Step, qvv: Tensor) -> Place:
+    def place(self, step: EllipsoidStep, qvv: Tensor) -> StepMultipliers:
         """Return the place of a step."""
         weights, factor = balanced(step.known, alone=step.kept.numel() == 0)
         theta = factor * float(weights.amax())
@@ -190,7 +192,7 @@ class _Weighted(Start):
         pull = root * vector if theta > 0 else torch.ones_like(vector)
         pull = pull / pull.norm().clamp(min=TINY)
         sigma = theta * root.square() / max(top, TINY)
-        found = Place((sigma * (pull @ (qvv @ pull))).log(), pull)
+        found = StepMultipliers((sigma * (pull @ (qvv @ pull))).log(), pull)
         self.places[step.name] = found
         return found
 

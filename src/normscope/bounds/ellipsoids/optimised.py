@@ -21,7 +21,7 @@ from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
 from .ellipsoid import Uncertain, advance, balanced, image_above, largest
-from .plan import Plan, Step, Turn, image_cost
+from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange, image_cost
 
 EXACT = 96
 """Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
@@ -63,14 +63,14 @@ class Certified:
         return values.log10() / 2 + self.log10_scale
 
 
-def moves(plan: Plan) -> int:
+def moves(plan: EllipsoidPlan) -> int:
     """Return how many steps the search for multipliers of a plan takes at most, fewer if it is wide."""
     cost = sum(step.cost for step in plan.steps)
     return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
 
 
 def optimise(
-    plan: Plan, *, steps: int | None = None, budget: Budget | None = None, directions: Tensor | None = None
+    plan: EllipsoidPlan, *, steps: int | None = None, budget: Budget | None = None, directions: Tensor | None = None
 ) -> Certified | None:
     """Return the best certificate found; None if not even the start is feasible in float64.
 
@@ -89,7 +89,7 @@ def optimise(
         return certify(plan, _search(plan, whole.search(TIGHTENING, steps), directions))
 
 
-def _search(plan: Plan, budget: Budget, directions: Tensor | None) -> Mapping[str, Tensor]:
+def _search(plan: EllipsoidPlan, budget: Budget, directions: Tensor | None) -> Mapping[str, Tensor]:
     """Return the best multipliers found; none if no start is feasible."""
     rows = None if directions is None else directions.to(plan.output)
     search = budget.attempt(lambda: Descent(plan, rows, budget=budget), lambda: None)
@@ -102,7 +102,7 @@ def _search(plan: Plan, budget: Budget, directions: Tensor | None) -> Mapping[st
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlanRun:
     """One run of a plan: log10 of the scale, the output's ellipsoid in that scale, and the multipliers by node."""
 
     log10_scale: float
@@ -110,18 +110,18 @@ class Run:
     sigma: Mapping[str, Tensor]
 
 
-Choose = Callable[[Step, Uncertain, Tensor, float], Tensor]
+Choose = Callable[[EllipsoidStep, Uncertain, Tensor, float], Tensor]
 """The multipliers of a step, from what is known of it, Q_vv, and log10 of Q_vv's scale."""
 
 
-def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = None) -> Run:
+def run(plan: EllipsoidPlan, choose: Choose, known: Callable[[EllipsoidStep], Uncertain] | None = None) -> PlanRun:
     """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps."""
     log = max(plan.start.values())
     q: Tensor | None = None
     sigmas: dict[str, Tensor] = {}
     for operation in plan.operations:
         check_time(operation.cost, plan.output.device)
-        if isinstance(operation, Turn):
+        if isinstance(operation, StateChange):
             q = operation.matrix @ operation.matrix.mT if q is None else image_above(q, operation.matrix)
         else:
             assert q is not None
@@ -139,13 +139,13 @@ def run(plan: Plan, choose: Choose, known: Callable[[Step], Uncertain] | None = 
             q = q * math.nan
     check_time(image_cost(plan.output), plan.output.device)
     q = plan.output @ plan.output.mT if q is None else image_above(q, plan.output)
-    return Run(log, q, sigmas)
+    return PlanRun(log, q, sigmas)
 
 
-def vanished(operation: Turn | Step, sizes: Tensor) -> bool:
+def vanished(operation: StateChange | EllipsoidStep, sizes: Tensor) -> bool:
     """Say whether an entry that need not be zero may have lost its square; what is kept only grows."""
     lost = sizes <= VANISHED
-    if isinstance(operation, Turn):
+    if isinstance(operation, StateChange):
         return bool((lost & (operation.matrix.abs().amax(-1) > 0)).any())
     own = lost[..., -operation.known.size :]
     known = operation.known
@@ -154,7 +154,7 @@ def vanished(operation: Turn | Step, sizes: Tensor) -> bool:
     return bool((own & ((known.centre != 0) | (known.radius != 0))).any())
 
 
-def certify(plan: Plan, sigma: Mapping[str, Tensor]) -> Certified | None:
+def certify(plan: EllipsoidPlan, sigma: Mapping[str, Tensor]) -> Certified | None:
     """Evaluate given multipliers in float64: None unless there are some and every factorization goes through."""
     if any(step.name not in sigma for step in plan.steps):
         return None
@@ -182,7 +182,7 @@ class Parameters:
         self.warm: dict[str, Tensor] = {}
 
     @classmethod
-    def of(cls, plan: Plan) -> Parameters:
+    def of(cls, plan: EllipsoidPlan) -> Parameters:
         """Return the parameters of the closed form."""
         weights, thetas = {}, {}
         for step in plan.steps:
@@ -198,7 +198,7 @@ class Parameters:
         """Every parameter."""
         return [*self.weights.values(), *self.thetas.values()]
 
-    def choose(self, step: Step, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
+    def choose(self, step: EllipsoidStep, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
         """Return theta d/lambda_max(D^(1/2) Q_vv D^(1/2))."""
         weights, _ = balanced(known, alone=step.kept.numel() == 0)
         if step.name in self.weights:

@@ -15,13 +15,13 @@ from ...core.bracket import Bracket, Evidence
 from ...core.budget import Budget
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref
-from ..attack import lower_bound
+from ..captured import ATTACK_STEPS, ATTACK_WORK, BELOW, Captured, cut_short
+from ..global_attack import lower_bound
 from ..passes import passes
 from ..torus.torus import torus_certificate
-from ..work import ATTACK_STEPS, ATTACK_WORK, BELOW, Work, cut_short
+from .ellipsoid_plan import plan
 from .optimised import optimise
-from .plan import plan
-from .rigorous import accounted
+from .rounded import accounted
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
@@ -46,7 +46,7 @@ def directions(per: str, outputs: int) -> Tensor:
     return rows
 
 
-def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int) -> tuple[Bracket, ...]:
+def per_output(work: Captured, bracket: Bracket, *, per: str, effort: str, seed: int) -> tuple[Bracket, ...]:
     """Return a bracket for every output or difference, none above what the whole output's bracket implies.
 
     Args:
@@ -89,7 +89,7 @@ def per_output(work: Work, bracket: Bracket, *, per: str, effort: str, seed: int
 
 
 def _below(
-    work: Work, row: Tensor, budget: Budget, seed: int, enough: float
+    work: Captured, row: Tensor, budget: Budget, seed: int, enough: float
 ) -> tuple[float, tuple[Tensor, Tensor] | None]:
     """Search for the lower side of d^T f for a row d."""
     double = directed(work.double, row)
@@ -99,7 +99,7 @@ def _below(
     )
 
 
-def _along(work: Work, rows: Tensor, effort: str) -> Iterator[Tensor]:
+def _along(work: Captured, rows: Tensor, effort: str) -> Iterator[Tensor]:
     """Give log10 of the constants along the rows by every certificate there is."""
     budget = work.budget.share(0.5)
     found = plan(work.segments, work.values)

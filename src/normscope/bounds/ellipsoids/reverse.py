@@ -25,7 +25,7 @@ from torch import Tensor
 from ...core.budget import check_time
 from ...core.log10 import power10
 from .ellipsoid import SHRUNK, advance, image
-from .plan import Plan, Step, Turn
+from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 
 PROBES = 4
 """Random vectors along which the wall is felt."""
@@ -36,7 +36,7 @@ _USED = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepMultipliers:
     """The multipliers of a step: s, and the vector y that sets their scale."""
 
     log: Tensor
@@ -47,7 +47,7 @@ class Place:
 class Passage:
     """One step of a run, with what its reverse needs."""
 
-    step: Step
+    step: EllipsoidStep
     fq: Tensor
     root: Tensor
     inverse: Tensor
@@ -62,19 +62,19 @@ class Passage:
 class Whole:
     """A step that is bounded by a smoothed largest eigenvalue: `dyads` are its gradient over its own value."""
 
-    step: Step
+    step: EllipsoidStep
     spread: Tensor
     dyads: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ReverseRun:
     """One run: natural logarithms of the bound and of what is minimised, multipliers by node, and the way back."""
 
     value: float
     objective: float
     sigma: Mapping[str, Tensor]
-    way: list[tuple[Turn | Passage | Whole, float]]
+    way: list[tuple[StateChange | Passage | Whole, float]]
     dyads: tuple[Tensor, Tensor]
 
 
@@ -91,24 +91,24 @@ class Smooth:
         wall: weight of the walls.
     """
 
-    def __init__(self, plan: Plan, directions: Tensor | None = None) -> None:
+    def __init__(self, plan: EllipsoidPlan, directions: Tensor | None = None) -> None:
         self.plan, self.directions = plan, directions
         self.free = [step for step in plan.steps if not _closed(step)]
         self.power, self.wall = 2.0, 0.1
         self._generator = torch.Generator().manual_seed(0)
         self._probes: dict[str, Tensor] = {}
 
-    def run(self, choose: Mapping[str, Place] | Start) -> Record | None:
+    def run(self, choose: Mapping[str, StepMultipliers] | Start) -> ReverseRun | None:
         """Run the plan; None where the multipliers are not feasible."""
         log = max(self.plan.start.values()) * math.log(10.0)
         q: Tensor | None = None
-        way: list[tuple[Turn | Passage | Whole, float]] = []
+        way: list[tuple[StateChange | Passage | Whole, float]] = []
         sigmas: dict[str, Tensor] = {}
         walls = 0.0
         for operation in self.plan.operations:
             check_time(operation.cost, self.plan.output.device)
-            done: Turn | Passage | Whole | None
-            if isinstance(operation, Turn):
+            done: StateChange | Passage | Whole | None
+            if isinstance(operation, StateChange):
                 q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
                 done = operation
             else:
@@ -135,9 +135,11 @@ class Smooth:
         if found is None:
             return None
         value, smooth, dyads = found
-        return Record(value + log, smooth + log + self.wall * walls, sigmas, way, dyads)
+        return ReverseRun(value + log, smooth + log + self.wall * walls, sigmas, way, dyads)
 
-    def _pass(self, step: Step, place: Place, fq: Tensor, qvv: Tensor) -> tuple[Passage | None, Tensor]:
+    def _pass(
+        self, step: EllipsoidStep, place: StepMultipliers, fq: Tensor, qvv: Tensor
+    ) -> tuple[Passage | None, Tensor]:
         """Give a step the multipliers of its place; None if they are not feasible."""
         reference = float(place.pull @ (qvv @ place.pull))
         sigma = place.log.exp() / max(reference, TINY)
@@ -154,7 +156,7 @@ class Smooth:
         probe = self._probe(step.name, qvv)
         return Passage(step, fq, root, inverse, spread, place.pull, reference, probe, inverse @ probe), sigma
 
-    def _close(self, step: Step, qvv: Tensor) -> tuple[Whole | None, Tensor]:
+    def _close(self, step: EllipsoidStep, qvv: Tensor) -> tuple[Whole | None, Tensor]:
         """Bound a step as a whole by the smoothed largest eigenvalue; None if it is not positive."""
         radius = step.known.radius
         smoothed = self._smoothed(qvv)
@@ -203,7 +205,7 @@ class Smooth:
         top = float((vectors[:, -1] @ q) @ vectors[:, -1])
         return math.log(top) / 2, log / 2, (self.plan.output.mT @ vectors, weights / 2)
 
-    def reverse(self, record: Record) -> dict[str, tuple[Tensor, Tensor]] | None:
+    def reverse(self, record: ReverseRun) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return by free step the gradient of a run in s, and about the diagonal of the second derivative.
 
         None where numbers too far apart spoil it.
@@ -212,7 +214,7 @@ class Smooth:
         found: dict[str, tuple[Tensor, Tensor]] = {}
         for index, (done, scale) in reversed(list(enumerate(record.way))):
             c = c / scale
-            if isinstance(done, Turn):
+            if isinstance(done, StateChange):
                 z = done.matrix.mT @ z if index else z
             elif isinstance(done, Whole):
                 held = float((z.square() @ c).sum() * done.spread)
@@ -257,11 +259,11 @@ class Start(ABC):
     """Chooses the places of a first run."""
 
     @abstractmethod
-    def place(self, step: Step, qvv: Tensor) -> Place:
+    def place(self, step: EllipsoidStep, qvv: Tensor) -> StepMultipliers:
         """Return the place of a step, from the ellipsoid of its operand."""
 
 
-def _closed(step: Step) -> bool:
+def _closed(step: EllipsoidStep) -> bool:
     """Say whether the best multiplier of a step is known."""
     return step.known.centre is None and step.kept.numel() == 0
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from ...core.budget import Budget
 from ...core.log10 import ceiling10
 from ...linalg.cancelling import lost
-from ...linalg.convolution import Convolution
+from ...linalg.convolution_map import Convolution
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
-from ...linalg.norms import upper
+from ...linalg.operator_norms import upper
 from ...linalg.slices import slice_map
 from ...linalg.writing import write_out
 from ...rules.effects import Linear
-from ..ellipsoids.plan import Plan
+from ..ellipsoids.ellipsoid_plan import EllipsoidPlan
 from ..segments import Segments
 from .farkas import ROUNDING, System, contradictory
 
@@ -46,7 +46,7 @@ class Answer:
 class Feasibility:
     """Linear programs over the input and the units' values: can an input have a given pattern?"""
 
-    def __init__(self, segments: Segments, plan: Plan, slopes: dict[str, tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, segments: Segments, plan: EllipsoidPlan, slopes: dict[str, tuple[Tensor, Tensor]]) -> None:
         graph, names, copies = segments.graph, [step.name for step in plan.steps], math.prod(plan.leading)
         constant = offsets(segments)
         columns: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Feasibility:
             self.constants[unit] /= size
         self.unit = float(scale[0]) if self.inputs else 1.0
 
-    def _used(self, segments: Segments, plan: Plan, names: Sequence[str]) -> np.ndarray:
+    def _used(self, segments: Segments, plan: EllipsoidPlan, names: Sequence[str]) -> np.ndarray:
         """Return which units the output depends on: the signs of others are of no interest."""
         parts = []
         for name, size in zip(names, self.steps, strict=True):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...graph.ir import Node
 from ...rules.effects import Elementwise
+from ..ellipsoids.ellipsoid_plan import EllipsoidPlan, StateChange
 from ..ellipsoids.optimised import EXACT
-from ..ellipsoids.plan import Plan, Turn
 from ..segments import Segments
 from .feasibility import offsets
 
@@ -21,7 +21,7 @@ REACH = 120.0
 """log10 of the largest product of coefficients, and of the inverse of the smallest."""
 
 
-def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | None:
+def kinks(segments: Segments, plan: EllipsoidPlan) -> dict[str, tuple[Tensor, Tensor]] | None:
     """Return the slopes below and above zero of every unit by step; None unless all steps have just these two."""
     result = {}
     for step in plan.steps:
@@ -42,9 +42,9 @@ def kinks(segments: Segments, plan: Plan) -> dict[str, tuple[Tensor, Tensor]] | 
     return result if result and started and small and _within_reach(plan, result) else None
 
 
-def _within_reach(plan: Plan, slopes: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
+def _within_reach(plan: EllipsoidPlan, slopes: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
     """Say whether no product of coefficients along the network can have a square that over- or underflows."""
-    matrices = [*(turn.matrix for turn in plan.operations if isinstance(turn, Turn)), plan.output]
+    matrices = [*(turn.matrix for turn in plan.operations if isinstance(turn, StateChange)), plan.output]
     matrices += [step.form for step in plan.steps if step.form is not None]
     matrices += [torch.cat(pair) for pair in slopes.values()]
     sizes = [matrix[matrix != 0].abs().log10() for matrix in matrices if bool((matrix != 0).any())]

@@ -21,11 +21,11 @@ from torch import Tensor
 from ...core.bracket import Bracket, Evidence
 from ...core.budget import Budget, affordable
 from ...core.progress import Progress
-from ..attack import confirmed
 from ..ellipsoids.ellipsoid import Uncertain
+from ..ellipsoids.ellipsoid_plan import EllipsoidPlan
 from ..ellipsoids.optimised import Parameters, run
-from ..ellipsoids.plan import Plan
 from ..evaluation import Values
+from ..global_attack import confirmed
 from ..proofs.proof import Proof
 from ..segments import Segments
 from .feasibility import Answer, Feasibility
@@ -61,7 +61,7 @@ class Pattern:
 
 
 @dataclass(slots=True)
-class Found:
+class PatternsFound:
     """Where the search stands.
 
     Attributes:
@@ -84,7 +84,7 @@ class Found:
 
 
 def closer(
-    segments: Segments, plan: Plan | None, bracket: Bracket, values: Values, *, budget: Budget, rtol: float
+    segments: Segments, plan: EllipsoidPlan | None, bracket: Bracket, values: Values, *, budget: Budget, rtol: float
 ) -> Bracket:
     """Return a GLOBAL bracket with both sides improved by the search; a note says why if it does not apply."""
     slopes = None if plan is None else kinks(segments, plan)
@@ -92,7 +92,9 @@ def closer(
         note = "no branch and bound: it takes small networks of linear maps, ReLUs, leaky ReLUs and absolute values"
         return replace(bracket, notes=(*bracket.notes, note))
     own = budget.search(BRANCHING, steps(plan))
-    found = Search(segments, plan, slopes).run(bracket.log10_lower, rtol=rtol, budget=own, enough=bracket.log10_upper)
+    found = PatternSearch(segments, plan, slopes).run(
+        bracket.log10_lower, rtol=rtol, budget=own, enough=bracket.log10_upper
+    )
     lower, witness = bracket.log10_lower, bracket.witness
     if found.point is not None:
         graph = segments.graph
@@ -120,13 +122,13 @@ def closer(
     )
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: EllipsoidPlan) -> int:
     """Return how many steps the search through a network takes at most."""
     cost = sum(float(step.known.size + step.kept.numel()) ** 3 for step in plan.steps)
     return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
 
 
-def _advice(found: Found, rtol: float, budget: Budget) -> str:
+def _advice(found: PatternsFound, rtol: float, budget: Budget) -> str:
     """Say why the sides did not meet."""
     if found.closed(rtol):
         return "the tree closed on a cell in which no pair of inputs confirms its slope: it is very thin or far away"
@@ -155,19 +157,19 @@ def _inside(values: Values, point: Tensor) -> tuple[float, tuple[Tensor, Tensor]
     return best, witness
 
 
-class Search:
+class PatternSearch:
     """Best-first search; every node is bounded by a certificate of its own."""
 
-    def __init__(self, segments: Segments, plan: Plan, slopes: dict[str, tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, segments: Segments, plan: EllipsoidPlan, slopes: dict[str, tuple[Tensor, Tensor]]) -> None:
         self.plan, self.slopes = plan, slopes
         self.names = [step.name for step in plan.steps]
         self.feasible = Feasibility(segments, plan, slopes)
         self.counter = itertools.count()
         self.heap: list[tuple[float, int, Pattern]] = []
         self.settled = -math.inf
-        self.found = Found(math.inf, -math.inf)
+        self.found = PatternsFound(math.inf, -math.inf)
 
-    def run(self, log10_lower: float, *, rtol: float, budget: Budget, enough: float = math.inf) -> Found:
+    def run(self, log10_lower: float, *, rtol: float, budget: Budget, enough: float = math.inf) -> PatternsFound:
         """Search until the sides meet or the budget is over: the upper side holds any time. `enough`: a known bound."""
         self.found.log10_lower, self.found.log10_upper = log10_lower, enough
         self._sample(budget.share(0.25))

@@ -15,11 +15,11 @@ from ...core.archive import Archive
 from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Unit, leaves
-from ...linalg.script import Unchanged, claims
+from ...linalg.map_script import Unchanged, claims
 from ...rules.effects import Effect
 from ..segments import segment
 from .multipliers import Multipliers
-from .script import Script, scripted
+from .network_script import Script, scripted
 from .steps import steps
 
 

@@ -17,13 +17,13 @@ from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..balls.ball import Balls
+from ..captured import Captured
 from ..passes import passes
-from ..work import Work
 from .differences import difference_constants
+from .largest_radius import LEAST, MOST, widest
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
-from .search import LEAST, MOST, widest
-from .stages import ConstantStage, LinearStage, Stage, TiltedStage
+from .stages import ConstantStage, LinearStage, RadiusStage, TiltedStage
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
@@ -69,7 +69,7 @@ class Certifier:
         InputError: the model is no classifier of single samples.
     """
 
-    def __init__(self, work: Work, *, effort: str, attack: bool, seed: int) -> None:
+    def __init__(self, work: Captured, *, effort: str, attack: bool, seed: int) -> None:
         self.work, self.effort, self.attack, self.seed = work, effort, attack, seed
         graph = work.graph
         _check_classifier(work)
@@ -244,11 +244,11 @@ class Certifier:
 
     def _stages(
         self, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress, *, brief: bool
-    ) -> list[Stage]:
+    ) -> list[RadiusStage]:
         """Return the searches for radii in order: linear bounds where they are affordable, then constants."""
         balls = Balls(self.work, rows)
         linear = LinearStage(balls, rows, top, gaps, budget, progress)
-        stages: list[Stage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
+        stages: list[RadiusStage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
         if stages and self.effort == "tight":
             stages.append(TiltedStage(balls, rows, top, gaps, budget, progress))
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
@@ -295,7 +295,7 @@ def _alike(logits: Tensor, own: Tensor, graph: Graph) -> bool:
     return float((logits.double() - own).abs().amax()) <= (5e-2 if coarse else 1e-3) * scale
 
 
-def _check_classifier(work: Work) -> None:
+def _check_classifier(work: Captured) -> None:
     """Refuse a model that does not give each sample a row of outputs of its own."""
     graph = work.graph
     shape = graph.output_shape

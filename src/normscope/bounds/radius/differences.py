@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from ...core.log10 import ceiling10
+from ..captured import Captured
+from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.outputs import directions
-from ..ellipsoids.plan import plan
-from ..ellipsoids.rigorous import accounted
-from ..work import Work
+from ..ellipsoids.rounded import accounted
 
 PAIRED = 12
 """Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""
 
 
-def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
+def difference_constants(work: Captured, *, effort: str = "fast") -> Tensor:
     """Bound the constant of `out[a] - out[b]` over all inputs, for every pair of outputs.
 
     Args:
@@ -53,7 +53,7 @@ def difference_constants(work: Work, *, effort: str = "fast") -> Tensor:
     return bound.fill_diagonal_(0.0)
 
 
-def _certificate(work: Work, effort: str, size: int) -> Certified | None:
+def _certificate(work: Captured, effort: str, size: int) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
     with torch.no_grad():
         steps = plan(work.segments, work.values)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.errors import InputError, SoundnessError, said
 from ...core.files import write_text
-from ...core.plain import plain, revived
+from ...core.json_values import plain, revived
 from ...report.scale import ticks
 from ...report.shown import Shown
 

@@ -16,8 +16,8 @@ from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
-from ...graph.export import warmed
-from ..work import Work
+from ...graph.capturing import warmed
+from ..captured import Captured
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
@@ -120,7 +120,7 @@ def certified_radius(
         inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
         key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
         if key is None or key not in certifiers:
-            work = Work(model, inputs, budget=budget, **options)  # type: ignore[arg-type]
+            work = Captured(model, inputs, budget=budget, **options)  # type: ignore[arg-type]
             certifiers[key] = Certifier(work, effort=effort, attack=attack, seed=seed)
         certifier = certifiers[key]
         rows = certifier.rows(inputs)
@@ -134,7 +134,7 @@ def certified_radius(
     return _joined(parts, first, budget, tuple(notes), labelled=labelled)
 
 
-def audited_radii(work: Work, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
+def audited_radii(work: Captured, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:

@@ -15,12 +15,12 @@ from torch import Tensor
 from ...core.budget import Budget, affordable
 from ...core.progress import Progress
 from ..balls.ball import Balls
-from ..balls.margins import LinearMargins
-from ..balls.outcome import Outcome
-from .search import LEAST
+from ..balls.ball_margins import LinearMargins
+from ..balls.radius_outcome import RadiusOutcome
+from .largest_radius import LEAST
 
 
-class Stage(ABC):
+class RadiusStage(ABC):
     """Tests radii of samples by one method.
 
     Args:
@@ -46,7 +46,7 @@ class Stage(ABC):
         self.budget, self.progress = budget, progress
         self._some = balls
 
-    def test(self, some: Tensor, radius: Tensor) -> Outcome:
+    def test(self, some: Tensor, radius: Tensor) -> RadiusOutcome:
         """Test radii `[m]` of the samples with numbers `some`; those that are settled are left out."""
         self.progress.step("radii")
         if len(some) != len(self._some.centres):
@@ -70,11 +70,11 @@ class Stage(ABC):
         """How fast each margin falls at the samples, `[B, K]`."""
 
     @abstractmethod
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> Outcome:
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:
         """Test radii of some samples."""
 
 
-class LinearStage(Stage):
+class LinearStage(RadiusStage):
     """Linear bounds of the margins, carried back from the output."""
 
     method = "linear"
@@ -93,7 +93,7 @@ class LinearStage(Stage):
         still = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
         return LinearMargins(self.balls).rates(still, self.top, self.budget)
 
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> Outcome:  # noqa: D102
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
         return LinearMargins(balls).over(radius, top, gaps, self.budget)
 
 
@@ -102,11 +102,11 @@ class TiltedStage(LinearStage):
 
     effort = "tight"
 
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> Outcome:  # noqa: D102
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
         return LinearMargins(balls, tilt=True).over(radius, top, gaps, self.budget)
 
 
-class ConstantStage(Stage):
+class ConstantStage(RadiusStage):
     """Limits of the outputs and constants of their differences over the balls."""
 
     def __init__(
@@ -131,5 +131,5 @@ class ConstantStage(Stage):
     def rates(self) -> Tensor:  # noqa: D102
         return self.balls.over(0.0).differences(self.top)
 
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> Outcome:  # noqa: D102
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
         return balls.over(radius, effort=self.effort).tested(top, gaps)

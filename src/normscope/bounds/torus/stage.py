@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..ellipsoids.plan import Plan
+from ..ellipsoids.ellipsoid_plan import EllipsoidPlan
 from .stencil import Grid, Stencil
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class GridField:
     """A value with channels on a grid: entry o lies at `o level` of the stage's finest torus.
 
     Attributes:
@@ -69,14 +69,14 @@ class Tail:
         factor: what the sums are multiplied by.
     """
 
-    plan: Plan
+    plan: EllipsoidPlan
     bases: tuple[str, ...]
     summed: tuple[str, ...] = ()
     factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TorusStage:
     """Steps from one start to one end.
 
     Attributes:
@@ -92,7 +92,7 @@ class Stage:
     operations: tuple[Move | Bend, ...]
     end: Close | Tail
     sizes: Grid
-    fields: Mapping[str, Field]
+    fields: Mapping[str, GridField]
     readings: Mapping[str, tuple[tuple[Stencil, str], ...]]
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node
-from ...linalg.convolution import Convolution
+from ...linalg.convolution_map import Convolution
 from ...linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex, Repeated
 from ...linalg.slices import slice_map
 

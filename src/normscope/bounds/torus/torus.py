@@ -1,8 +1,8 @@
 """The optimised certificate of convolutional networks too wide to write out: the ellipsoid engine per frequency.
 
 A state that treats all places of a torus alike is one small Hermitian matrix per frequency, and multipliers shared by
-all places of a channel leave it so (see `plan.py`). Multipliers are found by Adam, on a smaller torus first, which
-samples the frequencies; a figure is taken only from a run over all frequencies of the full torus whose Cholesky
+all places of a channel leave it so (see `stage_plan.py`). Multipliers are found by Adam, on a smaller torus first,
+which samples the frequencies; a figure is taken only from a run over all frequencies of the full torus whose Cholesky
 factorizations all went through in complex128.
 """
 
@@ -20,15 +20,15 @@ from ...core.log10 import power10
 from ...core.progress import Progress
 from ...core.rounding import Upper
 from ..ellipsoids.ellipsoid import Uncertain, largest
+from ..ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, EllipsoidStep
 from ..ellipsoids.optimised import POWER_STEPS, Certified, Parameters, lost
-from ..ellipsoids.plan import WIDEST, Plan, Step
 from ..proofs.multipliers import Multipliers
 from ..segments import Segments
-from .plan import stages
-from .ready import Ready, ready
-from .run import Passed, run
-from .search import Search
-from .stage import Bend, Close, Stage, Tail
+from .frequencies import Ready, ready
+from .parameter_search import ParameterSearch
+from .stage import Bend, Close, Tail, TorusStage
+from .stage_plan import stages
+from .stage_walk import Passed, run
 from .stencil import Grid
 
 COARSE, FEWEST = (3, 2, 1), 8
@@ -79,7 +79,7 @@ def torus_certificate(
 ) -> CertifiedTorus | None:
     """Return the best certificate found, or None where there is none.
 
-    There is none where the graph is not a convolutional one of the kind that `plan.py` describes, where it is too
+    There is none where the graph is not a convolutional one of the kind that `stage_plan.py` describes, where it is too
     large for one run within the work or the memory there is, or where not even the start is feasible.
 
     Args:
@@ -109,15 +109,17 @@ def torus_certificate(
 class _Attempt:
     """One search for a certificate."""
 
-    def __init__(self, plan: Sequence[Stage], device: torch.device, directions: Tensor | None, budget: Budget) -> None:
+    def __init__(
+        self, plan: Sequence[TorusStage], device: torch.device, directions: Tensor | None, budget: Budget
+    ) -> None:
         self.plan, self.device, self.directions, self.budget = plan, device, directions, budget
         self.full = [ready(stage, stage.sizes, device) for stage in plan]
         self.few = self._few(plan)
         steps = tuple(step for stage in self.full for step in stage.steps)
-        self.exact = _Careful.of(Plan({}, steps, torch.empty(0)))
+        self.exact = _Careful.of(EllipsoidPlan({}, steps, torch.empty(0)))
         self.best: CertifiedTorus | None = None
 
-    def _few(self, plan: Sequence[Stage]) -> list[Ready]:
+    def _few(self, plan: Sequence[TorusStage]) -> list[Ready]:
         """Return the stages on a smaller torus that steps with gradient can afford, or on the full one if that pays."""
         for coarse in COARSE:
             few = [ready(stage, _smaller(stage, coarse), self.device) for stage in plan]
@@ -171,7 +173,9 @@ class _Attempt:
         if not self.affordable(stages, gradient=True):
             return
         free = _Multipliers(self.exact.weights, self.exact.thetas)
-        search = Search(free.all, lambda: _objective(run(stages, free.choose, free.top), free, self.directions), lr=lr)
+        search = ParameterSearch(
+            free.all, lambda: _objective(run(stages, free.choose, free.top), free, self.directions), lr=lr
+        )
         tried, cost = 0, _GRADIENT * _cost(stages)
         while tried < steps and self.budget.left >= cost + _cost(self.full) and self.budget.spend(cost):
             tried += 1
@@ -183,7 +187,7 @@ class _Attempt:
             self._confirm()
 
 
-def _smaller(stage: Stage, coarse: int) -> Grid:
+def _smaller(stage: TorusStage, coarse: int) -> Grid:
     """Return the sizes of a smaller torus that all levels of a stage divide."""
     pairs = zip(stage.sizes, stage.unit, strict=True)
     return tuple(min(size, unit * max(coarse, -(-FEWEST // unit))) for size, unit in pairs)
@@ -207,7 +211,7 @@ def _objective(now: Passed, free: Parameters, directions: Tensor | None) -> Tens
     return value + ((directions @ now.q) * directions).sum(-1).log().mean() / 2
 
 
-def _certified(found: Passed, plan: Sequence[Stage]) -> CertifiedTorus | None:
+def _certified(found: Passed, plan: Sequence[TorusStage]) -> CertifiedTorus | None:
     """Return a run as a certificate; None unless every factorization went through."""
     scale = found.log10_scale + float(found.peaks) / math.log(10.0)
     if found.q is None:
@@ -223,7 +227,7 @@ def _certified(found: Passed, plan: Sequence[Stage]) -> CertifiedTorus | None:
     return CertifiedTorus(log, scale, q, found.sigma, _runs(plan, found, log))
 
 
-def _runs(plan: Sequence[Stage], found: Passed, log10: float) -> tuple[Multipliers, ...]:
+def _runs(plan: Sequence[TorusStage], found: Passed, log10: float) -> tuple[Multipliers, ...]:
     """Return the stages for a proof; none if one starts afresh from several values."""
     runs, start = [], 0.0
     for number, stage in enumerate(plan):
@@ -287,7 +291,7 @@ class _Multipliers(Parameters):
 class _Even(_Multipliers):
     """Sets the weights of every step so that sigma_c is about Q_cc^(-1/2): good where all channels matter alike."""
 
-    def choose(self, step: Step, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
+    def choose(self, step: EllipsoidStep, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
         """Set the weights of a step and return its multipliers."""
         if step.name in self.weights:
             size = qvv.diagonal(dim1=-2, dim2=-1).real

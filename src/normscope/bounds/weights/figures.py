@@ -20,19 +20,19 @@ from ...graph.invariance import feeds
 from ...graph.ir import Node, Ref
 from ...graph.memory import overlap
 from ...linalg.linear_map import LinearMap
-from ...linalg.norms import remembered, upper
+from ...linalg.operator_norms import remembered, upper
 from ...linalg.patches import Read
 from ...linalg.writing import cost
 from ...rules.effects import Elementwise, Unbounded
 from ...theory.losses import Loss
-from ..certificate import WIDEST, Block, Certificate, ClosedForm
+from ..captured import Captured
+from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..folded import propagate
 from ..printed import printed
 from ..segments import Segments
-from ..work import Work
 from .applied import Applied, factors_of, joint, reading
-from .jacobian import Found, Search, weight_slopes
-from .loss_rows import Rows
+from .jacobian import JacobianFound, JacobianSearch, weight_slopes
+from .loss_rows import LossRows
 from .sensitivity import WeightRow
 from .tails import Tails
 
@@ -52,7 +52,7 @@ SIDE = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WeightPlan:
     """What to measure.
 
     Attributes:
@@ -66,7 +66,7 @@ class Plan:
         witnesses: whether to keep the changes that attain the lower sides.
     """
 
-    search: Search
+    search: JacobianSearch
     loss: Loss | None = None
     targets: Tensor | None = None
     samples: int | None = None
@@ -84,25 +84,25 @@ class _Samples:
     behind: list[Upper] = field(default_factory=list)
     whole: list[Upper] = field(default_factory=list)
     printed: list[Bracket] = field(default_factory=list)
-    output: list[Found] = field(default_factory=list)
-    scalar: list[Found] = field(default_factory=list)
+    output: list[JacobianFound] = field(default_factory=list)
+    scalar: list[JacobianFound] = field(default_factory=list)
 
 
-class Figures:
+class WeightFigures:
     """Collects the figures of all weights, sample by sample."""
 
-    def __init__(self, work: Work, plan: Plan, weights: Sequence[Applied]) -> None:
+    def __init__(self, work: Captured, plan: WeightPlan, weights: Sequence[Applied]) -> None:
         self.work, self.plan, self.weights = work, plan, weights
         self.tails = Tails(work.segments)
         self.nodes = {node.name: node for node in work.double}
         self.figures = {weight.name: _Samples() for weight in weights}
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
-        self.rows = Rows(work.double.output_shape)
+        self.rows = LossRows(work.double.output_shape)
         self.invariant = {feed.weight.name for feed in feeds(work.graph) if feed.scale_invariant}
         self._parameters = list(work.model.named_parameters(remove_duplicate=False))
         self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
-        self._blocks: dict[int, Block | None] = {}
+        self._blocks: dict[int, MatrixBlock | None] = {}
         self._chained = self._chain_cost() <= plan.chain_cost
 
     def _chain_cost(self) -> float:
@@ -140,7 +140,7 @@ class Figures:
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
         constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
-        found: dict[str, tuple[Found, Found]] = {}
+        found: dict[str, tuple[JacobianFound, JacobianFound]] = {}
         if not self.work.complex:
             found = self.plan.search.budget.attempt(
                 lambda: weight_slopes(
@@ -149,7 +149,7 @@ class Figures:
                 lambda: found,
             )
         for weight in left:
-            output, scalar = found.get(weight.name, (Found(), Found()))
+            output, scalar = found.get(weight.name, (JacobianFound(), JacobianFound()))
             if not self.plan.witnesses:
                 output, scalar = replace(output, change=None), replace(scalar, change=None)
             self.figures[weight.name].output.append(output)
@@ -196,7 +196,7 @@ class Figures:
         chain = None
         if self._chained:
             device = segments.graph.inputs[0].value.device
-            chain = Certificate(ClosedForm(), "closed-form", device, self.work.chains)
+            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.work.chains)
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
@@ -265,7 +265,7 @@ class Figures:
             notes=self._row_notes(weight),
         )  # fmt: skip
 
-    def _bracket(self, uppers: Sequence[Upper], lowers: Sequence[Found]) -> Bracket:
+    def _bracket(self, uppers: Sequence[Upper], lowers: Sequence[JacobianFound]) -> Bracket:
         """Return the brackets of all samples and, over them, that of the largest."""
         below = self.plan.search.budget
         advice = None

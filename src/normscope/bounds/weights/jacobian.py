@@ -23,9 +23,9 @@ from ...core.sizes import norm as l2
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
-from ..attack import Change, confirmed
 from ..certain import Certain
 from ..evaluation import Values, apart
+from ..global_attack import Change, confirmed
 from .applied import Applied, behind, opened
 
 FEW_OUTPUTS = 32
@@ -41,7 +41,7 @@ BLOCK = 25_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class JacobianFound:
     """What was found from below.
 
     Attributes:
@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class JacobianSearch:
     """How much to look for.
 
     Attributes:
@@ -76,12 +76,12 @@ def weight_slopes(
     graph: Graph,
     weights: Sequence[Applied],
     values: Mapping[str, Tensor],
-    search: Search,
+    search: JacobianSearch,
     loss: Callable[[Tensor], Tensor] | None = None,
     *,
     constant: float = math.inf,
     base: Values | None = None,
-) -> dict[str, tuple[Found, Found]]:
+) -> dict[str, tuple[JacobianFound, JacobianFound]]:
     """Return, for every weight by name, what was found for the output and for a loss of it, at given data.
 
     Args:
@@ -93,7 +93,7 @@ def weight_slopes(
         constant: the Lipschitz constant of the loss in the output.
         base: the graph with rounding errors, where it was read already.
     """
-    found = {weight.name: (Found(), Found()) for weight in weights}
+    found = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base
     if not weights or search.budget.over:
         return found
@@ -101,7 +101,7 @@ def weight_slopes(
     with sdpa_kernel(SDPBackend.MATH):
         for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
             secants = _Secants(graph, weight, values, search, base)
-            output, scalar = Found(), Found()
+            output, scalar = JacobianFound(), JacobianFound()
             if top is not None and not search.budget.over:
                 output = secants.along(top[0])
                 images.append((weight, top[1]))
@@ -115,7 +115,7 @@ def weight_slopes(
                 tail = behind(opened(graph, (weight,)), {weight.name}, values)
                 guess = _refined(tail, weight.value, image, search)
                 secants = _Secants(graph, weight, values, search, base)
-                again = Found() if guess is None else secants.along(guess)
+                again = JacobianFound() if guess is None else secants.along(guess)
                 output, scalar = found[weight.name]
                 found[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
     return found
@@ -129,7 +129,7 @@ class _Directions:
     """Backward passes shared by all weights."""
 
     def __init__(
-        self, graph: Graph, weights: tuple[Applied, ...], values: Mapping[str, Tensor], search: Search
+        self, graph: Graph, weights: tuple[Applied, ...], values: Mapping[str, Tensor], search: JacobianSearch
     ) -> None:
         self.graph, self.weights, self.values, self.search = graph, weights, values, search
         self.opened = opened(graph, weights)
@@ -199,7 +199,7 @@ def _guess(gradient: Tensor | None) -> Guess | None:
     return None if gradient is None or not math.isfinite(length) or length == 0.0 else (gradient / length, length)
 
 
-def _refined(tail: Graph, weight: Tensor, start: Tensor, search: Search) -> Guess | None:
+def _refined(tail: Graph, weight: Tensor, start: Tensor, search: JacobianSearch) -> Guess | None:
     """Lanczos on J J^T among the outputs: J^T by a backward pass, J by a central difference."""
     leaf = weight.detach().clone().requires_grad_(True)
     with torch.enable_grad():
@@ -231,17 +231,17 @@ class _Secants:
         graph: Graph,
         weight: Applied,
         values: Mapping[str, Tensor],
-        search: Search,
+        search: JacobianSearch,
         base: Values,
     ) -> None:
         self.weight, self.search = weight.value, search
         self.given = torch.cat([values[item.name].detach().double().reshape(-1) for item in graph.inputs])
         self.values = base.opened(opened(graph, (weight,)))
 
-    def along(self, guess: Guess, through: Change = apart) -> Found:
+    def along(self, guess: Guess, through: Change = apart) -> JacobianFound:
         """Prove a direction's gain by secants, as close to what is expected of it as they come."""
         direction, expected = guess
-        best = Found()
+        best = JacobianFound()
         for relative in STEPS:
             self.search.budget.spend()
             step = relative * _size(self.weight)
@@ -249,7 +249,7 @@ class _Secants:
             value = confirmed(self.values, ends[0], ends[1], above=best.log10_lower, change=through)
             if value > best.log10_lower:
                 settled = value >= log10(expected) + math.log10(1.0 - min(self.search.rtol, 0.5))
-                best = Found(log10_lower=value, change=step * direction, settled=settled)
+                best = JacobianFound(log10_lower=value, change=step * direction, settled=settled)
             if best.settled or self.search.budget.over:
                 break
         return best

@@ -18,7 +18,7 @@ ALL_CLASSES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LossRows:
     """How an output of some shape is read as rows of classes (or predictions).
 
     The last dimension holds the classes (`[samples, K]`, `[samples, tokens, K]`), or the second if there are four and
@@ -94,7 +94,7 @@ def steepest_classes(loss: Loss, logits: Tensor) -> Tensor:
     return slopes.norm(dim=-1).reshape(rows, classes).argmax(-1)
 
 
-def targets_by_sample(loss: Loss, given: Tensor, rows: Rows, samples: int, *, whole: bool) -> list[Tensor]:
+def targets_by_sample(loss: Loss, given: Tensor, rows: LossRows, samples: int, *, whole: bool) -> list[Tensor]:
     """Return the targets of every measured sample.
 
     Args:

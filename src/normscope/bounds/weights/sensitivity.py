@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.bracket import Bracket
 from ...core.errors import InputError
-from ...core.plain import plain
+from ...core.json_values import plain
 from ...report.document import Block, Cell, Column, Document, Kind, Table, Text
 from ...report.shown import Shown
 from ...report.words import counted, shape

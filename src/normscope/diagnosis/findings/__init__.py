@@ -22,8 +22,8 @@ from .growth import exploding_run
 from .loose import loose_bound
 from .saturated import saturated_units
 from .scale import half_precision, input_scale
-from .sets import small_batch, stale_statistics, tiny_sets
 from .spectral import spectral_norm_off
+from .statistics_sets import small_batch, stale_statistics, tiny_sets
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,

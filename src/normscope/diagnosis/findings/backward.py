@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
 from ..examined import Examined
-from .words import figure, figures
+from .finding_words import figure, figures
 
 
 def gradient_mismatch(examined: Examined) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from ...core.finding import Finding, Severity
 from ...graph.call import broken_tensors
 from ...report.words import counted
 from ..examined import Examined
-from .words import figures
+from .finding_words import figures
 
 RESTORE = (
     "Load the last checkpoint with finite weights and look for the step that broke them: clip gradients "

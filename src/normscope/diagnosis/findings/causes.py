@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ...core.finding import Finding, Severity
 from ..calls import RELUS
-from ..examined import Examined, Place
-from ..streaming import family
+from ..data_pass import family
+from ..examined import Examined, ExaminedRow
 
 SAME = {
     "dead-layer": ("tiny-sets", "eps-scale"),
@@ -47,7 +47,7 @@ ANYWHERE = {"stale-statistics": ("input-scale",)}
 """A warning is dropped if one of these, a warning too, stands anywhere."""
 
 
-class Flow:
+class GraphOrder:
     """Which place lies before which, read from the graph; knows nothing where the model was not traced."""
 
     def __init__(self, examined: Examined) -> None:
@@ -101,7 +101,7 @@ class Flow:
         gates = functools.reduce(operator.or_, (self._bits.get(name, 0) for name in own), 0)
         return path != other and any(self._gates.get(name, 0) & gates for name in self._at.get(path, ()))
 
-    def cuts(self, place: Place) -> bool:
+    def cuts(self, place: ExaminedRow) -> bool:
         """Whether everything on its way to the output passes this place, with further places behind it."""
         bit = 0 if place.node is None else self._bits[place.node.name]
         after = (self._gates.get(name, 0) for name in self._placed if place.node is None or name != place.node.name)
@@ -110,11 +110,11 @@ class Flow:
 
 def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
     """Return the findings that are no mere consequence of another."""
-    flow = Flow(examined)
+    flow = GraphOrder(examined)
     return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in found)]
 
 
-def _explains(cause: Finding, finding: Finding, flow: Flow) -> bool:
+def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:
     if cause is finding or not _as_large(cause, finding):
         return False
     if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):

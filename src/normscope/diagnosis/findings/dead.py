@@ -14,10 +14,10 @@ from ...core.finding import Finding, Severity
 from ...core.log10 import log10
 from ...graph.ir import Unit
 from ...report.words import counted
-from ..channels import constant_inputs, dead_filters, dead_scales
-from ..examined import Examined, NormalizerSeen, Place
-from .causes import Flow
-from .words import figure, figures, percent, power
+from ..empty_channels import constant_inputs, dead_filters, dead_scales
+from ..examined import Examined, ExaminedRow, NormalizerOverData
+from .causes import GraphOrder
+from .finding_words import figure, figures, percent, power
 
 NOTHING_PASSES = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
@@ -51,7 +51,7 @@ DECOUPLE = (
 
 def dead_layer(examined: Examined) -> Iterator[Finding]:
     """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights."""
-    flow = Flow(examined)
+    flow = GraphOrder(examined)
     fed = {feed.weight.name for feed in examined.feeds}
     norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
     typical = median(norms) if norms else math.nan
@@ -76,7 +76,7 @@ def dead_layer(examined: Examined) -> Iterator[Finding]:
 
 
 def _dead_normalizer(
-    examined: Examined, place: Place, seen: NormalizerSeen, typical: float, flow: Flow
+    examined: Examined, place: ExaminedRow, seen: NormalizerOverData, typical: float, flow: GraphOrder
 ) -> Iterator[Finding]:
     """Collapsed variance at the input, or a negligible scale at the output."""
     where, variance = place.path, _log10_loudest(seen)
@@ -102,7 +102,7 @@ def _dead_normalizer(
         yield _dead(where, f"The largest scale of {where} is {figure(scale)}.", figures(log10_scale=log10(scale)))
 
 
-def _log10_loudest(seen: NormalizerSeen) -> float:
+def _log10_loudest(seen: NormalizerOverData) -> float:
     """Return log10 of the variance that decides whether anything passes: of the loudest channel, or a typical set."""
     if seen.channel_variance is None or not seen.channel_variance.numel():
         return seen.log10_median
@@ -121,7 +121,7 @@ def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Find
     )
 
 
-def _zero_layer(place: Place, what: str, cuts: bool) -> Finding:
+def _zero_layer(place: ExaminedRow, what: str, cuts: bool) -> Finding:
     """Zero as a whole: an initialisation, unless the network depends on its input through this layer alone."""
     where = place.path
     if not cuts:
@@ -177,7 +177,7 @@ def dead_channels(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _dead_parts(examined: Examined, place: Place, direct: bool) -> Iterator[tuple[Tensor | None, str, str, bool]]:
+def _dead_parts(examined: Examined, place: ExaminedRow, direct: bool) -> Iterator[tuple[Tensor | None, str, str, bool]]:
     """Yield which channels are dead, of what, why, and whether the layer itself or its weights are to blame."""
     seen = place.normalizer
     if seen is not None:
@@ -208,7 +208,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     data = examined.data
     if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
         return
-    flow = Flow(examined)
+    flow = GraphOrder(examined)
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     for site, units in data.units.items():
         where, count, size = site[0], int(units.dead.sum()), units.dead.numel()
@@ -271,7 +271,7 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
     return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
 
 
-def _spread(place: Place, weight: object) -> Tensor | None:
+def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     """Return by how much the channels of a layer typically vary around their bias, on the CPU."""
     if not isinstance(weight, Tensor):
         return None

@@ -12,8 +12,8 @@ from ...report.words import counted
 from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import Examined
 from ..signal import Signal, SignalRow
+from .finding_words import figure, figures, power
 from .growth import exploding_run
-from .words import figure, figures, power
 
 WEIGHTS = ("linear", "convolution")
 FEW = 4

@@ -10,8 +10,8 @@ from torch import nn
 
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
-from ..examined import Examined, Place
-from .words import figure, figures, percent, power
+from ..examined import Examined, ExaminedRow
+from .finding_words import figure, figures, percent, power
 
 MUCH = 0.2
 """A fifth of the sets ruled by eps changes what the layer computes; less is a few quiet channels or tokens."""
@@ -62,7 +62,7 @@ def _finding(
     return Finding(code="eps-scale", severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
 
 
-def _half(model: nn.Module, place: Place) -> bool:
+def _half(model: nn.Module, place: ExaminedRow) -> bool:
     """Whether the module of a place holds float16 parameters."""
     try:
         module = model.get_submodule(place.path)

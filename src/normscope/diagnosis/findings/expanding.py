@@ -8,9 +8,9 @@ from dataclasses import replace
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10, power10
 from ...report.words import listed
-from ..examined import Examined, NormalizerSeen
-from ..result import Row
-from .words import figures, percent, power
+from ..audit_result import Row
+from ..examined import Examined, NormalizerOverData
+from .finding_words import figures, percent, power
 
 CODE = "expanding-normalizer"
 EXPANDING_SETS = 0.5
@@ -81,7 +81,7 @@ def _step(rows: Sequence[Row], row: Row) -> float | None:
 
 
 def _finding(
-    where: str, row: Row, share: float, typical: float, seen: NormalizerSeen, step: float, whole: float
+    where: str, row: Row, share: float, typical: float, seen: NormalizerOverData, step: float, whole: float
 ) -> Finding:
     return Finding(
         code=CODE,
@@ -98,7 +98,7 @@ def _finding(
     )
 
 
-def _huge(where: str, row: Row, share: float, typical: float, seen: NormalizerSeen) -> Finding:
+def _huge(where: str, row: Row, share: float, typical: float, seen: NormalizerOverData) -> Finding:
     together = "" if row.folded_with is None else f"`{row.folded_with}` followed by "
     return Finding(
         code=CODE,
@@ -114,7 +114,7 @@ def _huge(where: str, row: Row, share: float, typical: float, seen: NormalizerSe
     )
 
 
-def _numbers(row: Row, share: float, typical: float, seen: NormalizerSeen) -> dict[str, float | int | None]:
+def _numbers(row: Row, share: float, typical: float, seen: NormalizerOverData) -> dict[str, float | int | None]:
     return figures(
         log10_folded=row.log10_folded,
         log10_typical=typical,
@@ -123,7 +123,7 @@ def _numbers(row: Row, share: float, typical: float, seen: NormalizerSeen) -> di
     )
 
 
-def _above_typical(seen: NormalizerSeen) -> float:
+def _above_typical(seen: NormalizerOverData) -> float:
     """Return log10 of how much more a normalizer expands its quietest set than its median one.
 
     The folded gain is that of the quietest; BatchNorm's is that of all its channels together.

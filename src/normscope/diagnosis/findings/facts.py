@@ -11,7 +11,7 @@ from ...graph.ir import Node, Unit
 from ...rules.effects import Elementwise, Unbounded
 from ...rules.registry import lookup
 from ..examined import Examined
-from .words import figures
+from .finding_words import figures
 
 STEEP = 1.0 + 1e-6
 """Slopes are rounded outward by far less than this; ReLU and tanh stay below."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...bounds.printed import is_normalizer
 from ...core.finding import Finding, Severity
-from ..examined import Examined, WeightSeen
-from .words import figure, figures, power
+from ..examined import Examined, WeightOverData
+from .finding_words import figure, figures, power
 
 RUN = 4
 """Layers: fewer are no trend."""
@@ -116,7 +116,7 @@ def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:
 
 
 def _weights_before(
-    examined: Examined, seen: Mapping[str, WeightSeen]
+    examined: Examined, seen: Mapping[str, WeightOverData]
 ) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
     """Return the nearest weight layers before each with no normalizer between, and those that are not the last."""
     sources: dict[str, frozenset[str]] = {}
@@ -134,7 +134,7 @@ def _weights_before(
     return befores, inner
 
 
-def _steady(layers: Sequence[WeightSeen]) -> bool:
+def _steady(layers: Sequence[WeightOverData]) -> bool:
     """Whether a chain still grows without its steepest layer: depth is the cause, not one layer."""
     marks = [layer.rms_input for layer in layers] + [layers[-1].rms_output]
     steps = sorted(_log_ratio(after, before) for before, after in itertools.pairwise(marks))

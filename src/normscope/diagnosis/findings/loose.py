@@ -9,7 +9,7 @@ from ...bounds.printed import is_weight
 from ...core.finding import Finding, Severity
 from ...report.words import counted, listed
 from ..examined import Examined
-from .words import figures, power
+from .finding_words import figures, power
 
 CODE = "loose-bound"
 USELESS = 6.0

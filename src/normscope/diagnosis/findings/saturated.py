@@ -8,7 +8,7 @@ from ...core.finding import Finding, Severity
 from ..examined import Examined
 from ..signal import SignalRow
 from .depth import WEIGHTS
-from .words import figures, percent
+from .finding_words import figures, percent
 
 MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9}
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one

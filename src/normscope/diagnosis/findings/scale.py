@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity
 from ..examined import Examined
 from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
-from .sets import stale_statistics
-from .words import figure, figures, percent
+from .finding_words import figure, figures, percent
+from .statistics_sets import stale_statistics
 
 LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
 """Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100."""

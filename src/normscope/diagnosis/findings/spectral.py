@@ -13,7 +13,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
 from ..examined import Examined
-from .words import figure, figures
+from .finding_words import figure, figures
 
 NORM_ERROR = 0.1
 """Of a spectral norm: worth knowing."""

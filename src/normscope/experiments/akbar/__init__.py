@@ -2,13 +2,13 @@
 
 from ..base import Experiment
 from .cues import CUES_OF_SCALE
-from .curvature import CURVATURE
 from .deep_linear import DEEP_LINEAR
-from .initialisation import INITIALISATION
-from .margins import MARGINS
+from .experiment1 import TOY
+from .experiment2 import CURVATURE
+from .experiment3 import MARGINS
+from .experiment4 import INITIALISATION
+from .propositions import SYMMETRIES
 from .saddles import SADDLES
-from .symmetries import SYMMETRIES
-from .toy import TOY
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     SYMMETRIES,

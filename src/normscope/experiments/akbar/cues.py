@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...report.document import Block, Cell, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import Spread, decided, of_all, of_readings, read, spread, with_seeds
+from ..judging import SeedSpread, decided, of_all, of_readings, read, spread, with_seeds
 from .shared import AKBAR, logistic
 
 QUICK: Settings = {"seeds": 3, "steps": 120, "rate": 0.1, "samples": 300, "batch": 60, "tests": 2000}
@@ -152,7 +152,7 @@ def _robust(figures: Figures) -> Judgement:
     return with_seeds(seeds, Judgement(of_readings(each), evidence))
 
 
-def _told(found: Mapping[str, Spread]) -> str:
+def _told(found: Mapping[str, SeedSpread]) -> str:
     losses = ", ".join(f"{100 * one.median:.3g} points {KINDS[kind]}" for kind, one in found.items())
     return f"{losses} ({100 * UNUSED:g} points count as none)"
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import Spread, decided, judged, read, spread
+from ..judging import SeedSpread, decided, judged, read, spread
 from .shared import AKBAR, KINDS, every, first
 
 QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
@@ -128,7 +128,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
 
 
-def _if_left(figures: Figures, found: Spread, evidence: str) -> Judgement:
+def _if_left(figures: Figures, found: SeedSpread, evidence: str) -> Judgement:
     """Judge whether a ratio is above 1, where most runs of every kind left the saddle at all."""
     if min(figures[f"{kind}.{size}.share"] for kind in KINDS for size in BATCHES) >= 0.5:
         return decided(found, above=1.0, evidence=evidence)

@@ -19,7 +19,7 @@ FULL: Settings = {**QUICK, "seeds": 8, "epochs": 10, "width": 32, "depths": (2, 
 KINDS = {"chain": "chain", "skips": "skips", "attention": "attention with skips"}
 
 
-class Layer(nn.Module):
+class NetworkBlock(nn.Module):
     """One block of a network: a layer with ReLU, with or without a skip, or self-attention over rows of the image."""
 
     def __init__(self, kind: str, width: int, normalized: bool) -> None:
@@ -39,14 +39,14 @@ class Layer(nn.Module):
         return x + made if self.kind == "skips" else made.relu()
 
 
-class Network(nn.Module):
+class RowNetwork(nn.Module):
     """Rows of an 8x8 image as tokens, or the whole image as one vector, blocks, and ten logits."""
 
     def __init__(self, kind: str, width: int, depth: int, normalized: bool) -> None:
         super().__init__()
         self.tokens = kind == "attention"
         self.enter = nn.Linear(8 if self.tokens else 64, width)
-        self.blocks = nn.Sequential(*(Layer(kind, width, normalized) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(NetworkBlock(kind, width, normalized) for _ in range(depth)))
         self.leave = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     kind, label, depth = job.kind.split(" ")
     generator = torch.Generator().manual_seed(110_000 + job.seed)
     with torch.device("meta"):
-        network = Network(kind, settings["width"], int(depth), label == "normalized")
+        network = RowNetwork(kind, settings["width"], int(depth), label == "normalized")
     made = trained(initialise(network, generator=generator), job.seed, settings["epochs"])
     return {"steepest": made.steepest, "tested": made.tested}
 

@@ -19,7 +19,7 @@ MEASURED = 16
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetwork:
     """A trained network in eval mode with its data."""
 
     network: nn.Module
@@ -44,7 +44,7 @@ class Trained:
         return accuracy(self.network, images, labels)
 
 
-def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, factor: float = 1.0) -> Trained:
+def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, factor: float = 1.0) -> TrainedNetwork:
     """Train a network on few digits, whose values are multiplied by a factor, and return it in eval mode."""
     split = digits(generator=torch.Generator().manual_seed(seed))
     split = Split(
@@ -63,7 +63,7 @@ def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, f
         batch_size=50,
         learning_rate=rate,
     )
-    return Trained(network.eval().requires_grad_(False), split)
+    return TrainedNetwork(network.eval().requires_grad_(False), split)
 
 
 def log10_factors(network: nn.Module) -> tuple[float, float]:

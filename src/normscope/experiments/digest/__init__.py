@@ -1,11 +1,11 @@
 """The digest of Than (2025): its first experiments and next checks."""
 
 from ..base import Experiment
-from . import ablation, local, variances, weights
+from . import ablation, local_constants, norm_products, variances
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     variances.EXPERIMENT,
     ablation.EXPERIMENT,
-    weights.EXPERIMENT,
-    local.EXPERIMENT,
+    norm_products.EXPERIMENT,
+    local_constants.EXPERIMENT,
 )

@@ -17,7 +17,7 @@ from ..judging import FEWEST, TOO_FEW
 from ..models import initialise
 from ..statistics import line, mean_interval
 from ..train import train
-from .training import scores
+from .short_training import scores
 from .variances import SOURCE
 
 GAPS = {"error": "the error", "loss": "the cross entropy"}

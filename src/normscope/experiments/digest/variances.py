@@ -14,7 +14,7 @@ from ...report.document import Block, Cell, Chart, Column, Series, Table
 from ...report.words import factor
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_count
-from .training import JPEG, begin_with, build, load, train_watched
+from .short_training import JPEG, begin_with, build, load, train_watched
 
 SOURCE = "digest"
 BASE = {"network": "mlp", "data": "digits", "batch": 64, "rate": 1e-3, "init": "he", "decay": "none"}

@@ -17,7 +17,7 @@ from .measures import MemberFigures, measured
 from .member import Member
 from .noisy import NoisyData
 from .recipes import Cohort, Recipe
-from .training import AT_ONCE, Stop, Trained, train_together
+from .stacked_training import AT_ONCE, Stop, TrainedMember, train_together
 
 Builder = Callable[[Recipe, tuple[int, ...], int, torch.Generator], nn.Module]
 """Builds a network from its recipe, the shape of an image, the number of classes and a generator."""
@@ -75,7 +75,7 @@ class PopulationWork:
         """Return the members that stand for a cohort that could not be done."""
         return tuple(Member(recipe=recipe, status="failed", reason=reason) for recipe in job)
 
-    def train(self, job: Cohort) -> list[Trained]:
+    def train(self, job: Cohort) -> list[TrainedMember]:
         """Return the networks of a cohort after their training."""
         generators = [torch.Generator().manual_seed(recipe.seed) for recipe in job]
         shape, device = tuple(self.data.train_images.shape[1:]), self.data.train_images.device
@@ -84,7 +84,7 @@ class PopulationWork:
         given = {"stop": self.stop, "momentum": self.momentum, "generators": generators}
         return list(train_together(models, job, self.data, **given))  # type: ignore[arg-type]
 
-    def member(self, trained: Trained) -> Member:
+    def member(self, trained: TrainedMember) -> Member:
         """Measure a network that reached the loss; what raises makes it a failure."""
         figures: dict[str, Any] = {"recipe": trained.recipe, "steps": trained.steps, "train_loss": trained.loss}
         if trained.status == "diverged":

@@ -15,10 +15,10 @@ from typing import Literal
 
 from torch import Tensor
 
+from ...bounds.captured import Captured
 from ...bounds.domain.domain import domain
-from ...bounds.domain.work import DomainWork
+from ...bounds.domain.domain_bounds import DomainWork
 from ...bounds.lipschitz import lipschitz
-from ...bounds.work import Work
 from ...core.errors import InputError, NormscopeError, said
 from ...core.log10 import log10, log10_sum
 from ...generalize.bounding import generalization
@@ -26,7 +26,7 @@ from ...geometry.flatness import Flatness, flatness
 from ...geometry.hessian import hessian
 from ...geometry.margins import margins
 from .noisy import NoisyData
-from .training import Trained
+from .stacked_training import TrainedMember
 
 POINTS = 64
 """Samples whose Jacobian norms are taken."""
@@ -55,7 +55,7 @@ class MemberFigures:
         data: what it was trained on.
     """
 
-    def __init__(self, trained: Trained, data: NoisyData) -> None:
+    def __init__(self, trained: TrainedMember, data: NoisyData) -> None:
         self.trained, self.data = trained, data
         self.model = trained.model
         self.images, self.labels = data.train_images[:MOST], data.train_labels[:MOST]
@@ -73,9 +73,9 @@ class MemberFigures:
         return [(now.detach().double(), before[name].detach().double()) for name, now in after if now.ndim > 1]
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> Captured:
         """The graph and its bounds over all inputs."""
-        return Work(self.model, self.images[:2], mode="eval")
+        return Captured(self.model, self.images[:2], mode="eval")
 
     @cached_property
     def rungs(self) -> dict[str, float]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
-from ...core.plain import plain, revived
+from ...core.json_values import plain, revived
 from .recipes import Recipe
-from .training import Status
+from .stacked_training import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

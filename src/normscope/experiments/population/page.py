@@ -7,11 +7,11 @@ from statistics import fmean
 
 from ...report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
 from .kendall import Tau
+from .measure_words import figured, population, surest, verdict
 from .measures import MEASURES
 from .member import Member
 from .prediction import Prediction
 from .recipes import AXES
-from .words import figured, population, surest, verdict
 
 CAPTION = (
     "Kendall's tau of each measure with the gap: 1 is the order of the gaps, -1 its reverse, 0 no relation. Mean: of "

@@ -18,7 +18,7 @@ from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
 from .recipes import RecipeGrid, cohorts
-from .training import Stop
+from .stacked_training import Stop
 
 LABEL_NOISE, LOSS, STEPS, MOMENTUM = 0.1, 0.05, 3000, 0.9
 SAMPLES = 300

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import InputError, said
 from ...core.files import read_json, write_text
-from ...core.plain import plain
+from ...core.json_values import plain
 from ...report.document import Document
 from ...report.shown import Shown
 from .kendall import Power, Sample, power

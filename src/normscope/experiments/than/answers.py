@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..base import Figures, Judgement, Verdict
 from ..judging import by_count, of_readings
-from .training import NETWORKS
+from .watched_training import NETWORKS
 
 SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
 """The kinds of weight decay."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..base import Claim, Experiment
-from .drawing import weight_norms
-from .judging import fits_the_data, norms_exceed_one, product_of
-from .reading import figures
+from .curve_figures import figures
+from .pictures import weight_norms
 from .settings import ABOUT, CHAINS, FULL, QUICK, SOURCE
-from .training import jobs, measure
+from .verdicts import fits_the_data, norms_exceed_one, product_of
+from .watched_training import jobs, measure
 
 PAPER = ("relu", "resnet18")
 """The networks that the paper trains."""

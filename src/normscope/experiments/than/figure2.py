@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base import Claim
-from .drawing import variances
 from .figure1 import FIGURE1, PAPER
-from .judging import exponential, reduces, reduction_of, small_at_first, variances_grow
+from .pictures import variances
 from .settings import SOURCE
+from .verdicts import exponential, reduces, reduction_of, small_at_first, variances_grow
 
 SLIDES = "Slides"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base import Claim
-from .drawing import both
 from .figure1 import FIGURE1
-from .judging import norms_exceed_one, small_at_first, variances_all_grow, variances_grow
+from .pictures import both
 from .settings import FULL, QUICK, SOURCE
+from .verdicts import norms_exceed_one, small_at_first, variances_all_grow, variances_grow
 
 NETWORK = ("efficientnet_b3",)
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding
-from .dead import dead_channels, dead_layer, dead_relu
-from .domain import left_domain
+from .dead_units import dead_channels, dead_layer, dead_relu
 from .gradients import gradient_explosion, gradient_vanishing
+from .left_domain import left_domain
 from .loss import is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
-from .sets import small_batch, stale_statistics
 from .setup import constant_input, no_gradient, no_zero_grad, not_trained
 from .sharpness import edge_of_stability
+from .statistics_alarms import small_batch, stale_statistics
 from .variance import expanding_normalizer, variance_collapse, variance_growth
-from .weights import effective_lr, norm_growth
+from .weight_alarms import effective_lr, norm_growth
 
 if TYPE_CHECKING:
     from ..history import History

@@ -8,9 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
-from ...diagnosis.findings.words import figure, figures, power
+from ...diagnosis.findings.finding_words import figure, figures, power
 from ...report.words import counted
-from .windows import number, steepest, step, told
+from .medians import number, steepest, step, told
 
 if TYPE_CHECKING:
     from ..history import History

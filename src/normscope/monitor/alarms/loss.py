@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
-from ...diagnosis.findings.words import figure, figures, power
+from ...diagnosis.findings.finding_words import figure, figures, power
 from ...report.words import counted
 from ..record import Kind, Record
-from .windows import number, step, told
+from .medians import number, step, told
 
 if TYPE_CHECKING:
     from ..history import History

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
-from ...diagnosis.findings.words import figure, figures
+from ...diagnosis.findings.finding_words import figure, figures
 from ...report.words import counted
 from ..courses import RECORDS, STEPS
-from ..standing import Since
-from .windows import step, told
+from ..parameter_follower import Since
+from .medians import step, told
 
 if TYPE_CHECKING:
     from ..history import History

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
-from ...diagnosis.findings.words import figures
-from .windows import step
+from ...diagnosis.findings.finding_words import figures
+from .medians import step
 
 if TYPE_CHECKING:
     from ..history import History

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
-from ...diagnosis.findings.words import figure, figures, percent, power
+from ...diagnosis.findings.finding_words import figure, figures, percent, power
 from ...report.words import counted
-from ..record import Layer
-from .windows import current, lasting, step, then_and_now, told, typical
+from ..record import LayerRecord
+from .medians import current, lasting, step, then_and_now, told, typical
 
 if TYPE_CHECKING:
     from ..history import History
@@ -75,7 +75,7 @@ def variance_collapse(history: History) -> Iterator[Finding]:
         )
 
 
-def _levels(history: History) -> Iterator[tuple[int, Layer, float, float]]:
+def _levels(history: History) -> Iterator[tuple[int, LayerRecord, float, float]]:
     """Yield the level of every normalizer's variances at the start and now."""
     for index, layer in enumerate(history.of("normalizer")):
         mean, most = (history.course("normalizer", q, index) for q in ("log10_variance", "log10_variance_max"))
@@ -89,7 +89,7 @@ def _level(mean: float | None, most: float | None) -> float | None:
     return most if mean == -math.inf else mean
 
 
-def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, float, float] | None:
+def _shrunk(history: History, pair: tuple[int, LayerRecord] | None) -> tuple[LayerRecord, float, float] | None:
     """Return a weight with the log10 of its norm at the start and now, if it became much smaller."""
     if pair is None:
         return None
@@ -99,7 +99,9 @@ def _shrunk(history: History, pair: tuple[int, Layer] | None) -> tuple[Layer, fl
     return None if then is None or now is None or then - now < SHRUNK else (layer, then, now)
 
 
-def _why(layer: Layer, pulled: Layer | None, shrunk: tuple[Layer, float, float] | None) -> tuple[str, str]:
+def _why(
+    layer: LayerRecord, pulled: LayerRecord | None, shrunk: tuple[LayerRecord, float, float] | None
+) -> tuple[str, str]:
     """Return why a variance fell and what to do, as far as the run shows it."""
     harm = f"Below eps {layer.name} no longer normalizes, and what comes after sees next to nothing of its input."
     if pulled is not None and shrunk is not None:
@@ -130,7 +132,7 @@ def _why(layer: Layer, pulled: Layer | None, shrunk: tuple[Layer, float, float] 
     )
 
 
-def _eps(layer: Layer) -> str:
+def _eps(layer: LayerRecord) -> str:
     return "eps not known" if layer.eps is None else f"eps = {figure(layer.eps)}"
 
 
@@ -157,7 +159,7 @@ def expanding_normalizer(history: History) -> Iterator[Finding]:
     if told(history, "expanding-normalizer"):
         return
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
-    found: list[tuple[float, float, Layer, bool]] = []
+    found: list[tuple[float, float, LayerRecord, bool]] = []
     for index, layer, gains in lasting(history, "normalizer", "log10_gain"):
         gain, together = typical(gains), None
         if layer.name in fed:

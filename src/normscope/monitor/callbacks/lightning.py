@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
-from ..subject import parameter_count
+from ..watched_layers import parameter_count
 from ..watching import Sink
 from .watched import Watched
 

@@ -16,7 +16,7 @@ from ...bounds.domain.domain import Domain
 from ...core.errors import InputError
 from ...graph.call import Call
 from ...graph.ir import Node
-from ..record import Layer
+from ..record import LayerRecord
 
 FOLLOWED = 32
 """Samples of a batch that are followed, at most."""
@@ -46,7 +46,7 @@ class DomainProbe:
             raise InputError("the domain has no ranges: its model is linear, and no input can leave it")
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[LayerRecord, ...]:
         """One entry per operator that has a range, in the order of the network; runs of one module are counted."""
         names: dict[str, int] = {}
         found = []
@@ -54,7 +54,7 @@ class DomainProbe:
             name = node.path or node.operator
             names[name] = names.get(name, 0) + 1
             title = name if names[name] == 1 else f"{name}#{names[name]}"
-            found.append(Layer(name=title, kind="operator", family=node.operator))
+            found.append(LayerRecord(name=title, kind="operator", family=node.operator))
         return tuple(found)
 
     @torch.no_grad()

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .normalizers import Sets, dead_share, figures, relative
-from .segments import Segments
+from .array_segments import ArraySegments
+from .normalizer_probe import Sets, dead_share, figures, relative
 
 SLOWEST = 0.01
 """Momentum of a BatchNorm below which the rounding of its running variance would show."""
@@ -34,7 +34,7 @@ class BatchNorms:
         self._modules, self._entries = list(modules), list(entries)
         self._counts = [module.running_var.numel() for module in modules]
         self._ends = np.cumsum([0, *self._counts])
-        self._pieces = Segments([np.zeros(count) for count in self._counts])
+        self._pieces = ArraySegments([np.zeros(count) for count in self._counts])
         self._eps = np.repeat([module.eps for module in modules], self._counts)
         self._free = np.repeat(self._entries, self._counts) - 1
         self._unbiased = self._free / (self._free + 1.0)

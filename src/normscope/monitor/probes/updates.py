@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .segments import Segments
+from .array_segments import ArraySegments
 
 QUANTITIES = (
     "log10_group", "log10_group_min", "log10_group_max", "rotation", "rotation_max", "radial", "tangential",
@@ -67,7 +67,7 @@ def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequ
     if not many:
         return np.zeros((0, len(QUANTITIES)))
     rows = [numbers.reshape(3, -1) for numbers in many]
-    groups = Segments([row[0] for row in rows])
+    groups = ArraySegments([row[0] for row in rows])
     norm, moved, product = np.concatenate(rows, axis=1)
     alive = norm > 0
     with np.errstate(all="ignore"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..record import Layer, Record
+from ..record import LayerRecord, Record
 
 ROOT = "normscope"
 
 
-def flat(record: Record, layers: Sequence[Layer] = ()) -> dict[str, float]:
+def flat(record: Record, layers: Sequence[LayerRecord] = ()) -> dict[str, float]:
     """Return everything that was measured by name: `normscope/<kind>/<layer>/<quantity>`.
 
     Args:

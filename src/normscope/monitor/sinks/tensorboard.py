@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.errors import InputError
 from ...core.finding import Finding
-from ..record import Layer, Record
+from ..record import LayerRecord, Record
 from .flat import ROOT, flat
 
 
@@ -32,11 +32,11 @@ class TensorBoardSink:
             raise InputError(f"TensorBoardSink takes a folder or a SummaryWriter, not a {type(target).__name__}")
         self._folder = os.fspath(target) if self._own else ""
         self._writer: Any = None if self._own else target
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[LayerRecord] = ()
         if self._own:
             _summary_writer()  # say at once that it is missing
 
-    def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
+    def begin(self, layers: Sequence[LayerRecord], metadata: Mapping[str, Any]) -> None:
         """Take note of the layers' names; in a folder, hide what an earlier part of the run wrote of later steps."""
         self._layers = tuple(layers)
         if self._own and self._writer is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.errors import InputError
 from ...core.finding import Finding, Severity
-from ..record import Layer, Record
+from ..record import LayerRecord, Record
 from .flat import ROOT, flat
 
 LEVELS = {Severity.INFO: "INFO", Severity.WARNING: "WARN", Severity.ERROR: "ERROR"}
@@ -42,13 +42,13 @@ class WandbSink:
         if not callable(getattr(self._run, "log", None)):
             raise InputError(f"WandbSink takes a run with a log method, not a {type(self._run).__name__}")
         self._own_axis = callable(getattr(self._run, "define_metric", None))
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[LayerRecord] = ()
         self._findings = 0
         if self._own_axis:
             self._run.define_metric(f"{ROOT}/step", hidden=True)
             self._run.define_metric(f"{ROOT}/*", step_metric=f"{ROOT}/step")
 
-    def begin(self, layers: Sequence[Layer], metadata: Mapping[str, Any]) -> None:
+    def begin(self, layers: Sequence[LayerRecord], metadata: Mapping[str, Any]) -> None:
         """Take note of the layers' names."""
         self._layers = tuple(layers)
 

@@ -14,7 +14,7 @@ from ...theory.activations import SOFTPLUS_THRESHOLD
 from ..effects import UNKNOWN, Elementwise
 from ..registry import effect_of
 from .local import Builder, local
-from .scalar import Scalar, Turn
+from .scalar import Scalar, TurningPoint
 
 aten = torch.ops.aten
 SMOOTH, STRAIGHT, SIXTHS, WRITTEN = 1e-12, 0.0, 4e-8, 1e-9
@@ -75,7 +75,7 @@ def _named(name: str, *ops: Any) -> None:
     def activation(node: Node, build: Builder) -> str | None:
         if len(node.operands) != 1:
             return None
-        turns = tuple(Turn(point) for point in points)
+        turns = tuple(TurningPoint(point) for point in points)
         run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x])  # noqa: E731
         return scalar(node, build, Scalar(run, turns, bounded=_bounded(node), margin=margin))
 
@@ -102,7 +102,7 @@ _named("exp", aten.exp.default, aten.expm1.default)
 def gelu(node: Node, build: Builder) -> str | None:
     """GELU, exact or by tanh."""
     points, margin = _TURNS["gelu" if node.bound()["approximate"] == "none" else "gelu_tanh"]
-    turns = tuple(Turn(point) for point in points)
+    turns = tuple(TurningPoint(point) for point in points)
     return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, bounded=_bounded(node), margin=margin))
 
 
@@ -117,7 +117,7 @@ def prelu(node: Node, build: Builder) -> str | None:
     def function(x: Tensor) -> Tensor:
         return torch.where(x > 0, x, slopes * x)
 
-    return scalar(node, build, Scalar(function, (Turn(0.0),), bounded=_bounded(node), margin=STRAIGHT))
+    return scalar(node, build, Scalar(function, (TurningPoint(0.0),), bounded=_bounded(node), margin=STRAIGHT))
 
 
 @local(aten.softplus.default)
@@ -132,7 +132,7 @@ def softplus(node: Node, build: Builder) -> str | None:
         build,
         Scalar(
             lambda x: node.evaluate([x]),
-            jumps=() if tolerated else (Turn(threshold / beta),),
+            jumps=() if tolerated else (TurningPoint(threshold / beta),),
             bounded=_bounded(node),
             wobble=1.01 * jump if tolerated else 0.0,
             reason=f"a jump at its threshold {threshold:g} in {node.where}",
@@ -145,9 +145,11 @@ def threshold(node: Node, build: Builder) -> str | None:
     """A threshold: a kink where the two pieces meet, otherwise a jump."""
     arguments = node.bound()
     at, value = float(arguments["threshold"]), float(arguments["value"])
-    jumps = () if at == value else (Turn(at),)
+    jumps = () if at == value else (TurningPoint(at),)
     reason = f"a jump at {at:g} in {node.where}"
-    return scalar(node, build, Scalar(lambda x: node.evaluate([x]), (Turn(at),), jumps, margin=STRAIGHT, reason=reason))
+    return scalar(
+        node, build, Scalar(lambda x: node.evaluate([x]), (TurningPoint(at),), jumps, margin=STRAIGHT, reason=reason)
+    )
 
 
 @local(
@@ -160,7 +162,7 @@ def clamp(node: Node, build: Builder) -> str | None:
     limits = [arguments[name] for name in names if arguments.get(name) is not None]
     if len(node.operands) != 1 or any(isinstance(limit, Ref) for limit in limits):
         return None
-    turns = tuple(Turn(limit.double() if isinstance(limit, Tensor) else float(limit)) for limit in limits)
+    turns = tuple(TurningPoint(limit.double() if isinstance(limit, Tensor) else float(limit)) for limit in limits)
     return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, bounded=_bounded(node), margin=STRAIGHT))
 
 
@@ -169,14 +171,14 @@ def recognised(node: Node, build: Builder) -> str | None:
     """An activation written out in several operators: the turns of the one it is, or its own knots."""
     found, name = node.op.data["activation"], node.op.data["activation"].name.partition("(")[0]
     run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x])  # noqa: E731
-    knots = tuple(Turn(point) for point in found.knots)
+    knots = tuple(TurningPoint(point) for point in found.knots)
     if found.reason is not None:
         reason = f"{name} jumps within the ball, in {node.where}"
         return scalar(node, build, Scalar(run, jumps=knots, margin=STRAIGHT, reason=reason)) if knots else None
     if knots:
         return scalar(node, build, Scalar(run, knots, bounded=found.bounded, margin=STRAIGHT))
     points, margin = _TURNS[name]
-    turns = tuple(Turn(point / found.inner) for point in points)
+    turns = tuple(TurningPoint(point / found.inner) for point in points)
     margin = max(margin, WRITTEN) * max(1.0, abs(found.factor))
     return scalar(node, build, Scalar(run, turns, bounded=found.bounded, margin=margin))
 
@@ -195,7 +197,7 @@ def cosine(node: Node, build: Builder) -> str | None:
 
 def _waves(node: Node, build: Builder, name: str) -> str:
     start = 0.0 if name == "sin" else math.pi / 2
-    turns = Turn(start, 2 * math.pi), Turn(start + math.pi, 2 * math.pi)
+    turns = TurningPoint(start, 2 * math.pi), TurningPoint(start + math.pi, 2 * math.pi)
     return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, bounded=(-1.0, 1.0), margin=1e-11))
 
 
@@ -220,7 +222,7 @@ def _steep(op: Any, domain: tuple[float, float], points: tuple[float, ...]) -> N
     def steep(node: Node, build: Builder) -> str | None:
         """A function that is steep towards the ends of its domain."""
         reason = f"{node.op} reaches the end of its domain within the ball, in {node.where}"
-        turns = tuple(Turn(point) for point in points)
+        turns = tuple(TurningPoint(point) for point in points)
         return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, domain=domain, reason=reason))
 
 
@@ -232,7 +234,7 @@ for _op, _domain, _points in _DOMAINS:
 def tangent(node: Node, build: Builder) -> str | None:
     """The tangent: flattest at the multiples of pi, with a pole between them."""
     reason = f"a pole of tan within the ball, in {node.where}"
-    poles, turns = (Turn(math.pi / 2, math.pi),), (Turn(0.0, math.pi),)
+    poles, turns = (TurningPoint(math.pi / 2, math.pi),), (TurningPoint(0.0, math.pi),)
     return scalar(node, build, Scalar(lambda x: node.evaluate([x]), turns, poles, margin=1e-11, reason=reason))
 
 
@@ -245,7 +247,7 @@ def reciprocal(node: Node, build: Builder) -> str | None:
 def reciprocal_of(node: Node) -> Scalar:
     """Return 1/x as an entrywise function, with the node's place in its reason."""
     reason = f"division by a value that can be zero within the ball, in {node.where}"
-    return Scalar(torch.reciprocal, jumps=(Turn(0.0),), reason=reason)
+    return Scalar(torch.reciprocal, jumps=(TurningPoint(0.0),), reason=reason)
 
 
 @local(aten.pow.Tensor_Scalar, aten.square.default)
@@ -253,7 +255,7 @@ def power(node: Node, build: Builder) -> str | None:
     """A fixed power: integer ones turn (or have a pole) at zero, others need a positive base."""
     exponent = float(node.args[1]) if len(node.args) > 1 else 2.0
     reason = f"power {exponent:g} of a value that can be zero or negative within the ball, in {node.where}"
-    zero = (Turn(0.0),)
+    zero = (TurningPoint(0.0),)
     if exponent == int(exponent) and exponent >= 0:
         return scalar(node, build, Scalar(lambda x: node.evaluate([x]), zero, bounded=_even(exponent)))
     if exponent == int(exponent):

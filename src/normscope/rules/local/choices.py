@@ -18,12 +18,12 @@ from ..arithmetic import spread
 from .activation import scalar
 from .local import Builder, local
 from .products import Multiply
-from .scalar import Scalar, Turn
+from .scalar import Scalar, TurningPoint
 
 aten = torch.ops.aten
 
 
-def _steps(turns: tuple[Turn, ...], *ops: Any, rising: bool = True, bounded: Interval = REAL) -> None:
+def _steps(turns: tuple[TurningPoint, ...], *ops: Any, rising: bool = True, bounded: Interval = REAL) -> None:
     """Register functions that are constant (or straight) between jumps."""
 
     @local(*ops)
@@ -36,11 +36,11 @@ def _steps(turns: tuple[Turn, ...], *ops: Any, rising: bool = True, bounded: Int
         return scalar(node, build, Scalar(run, (), turns, REAL, bounded, 0.0, rising=rising, reason=reason))
 
 
-_steps((Turn(0.0),), aten.sign.default, aten.sgn.default, bounded=(-1.0, 1.0))
-_steps((Turn(0.0),), aten.signbit.default, rising=False, bounded=(0.0, 1.0))
-_steps((Turn(0.0, 1.0),), aten.floor.default, aten.ceil.default, aten.trunc.default)
-_steps((Turn(0.0, 1.0),), aten.frac.default, rising=False, bounded=(-1.0, 1.0))
-_steps((Turn(0.5, 1.0),), aten.round.default)
+_steps((TurningPoint(0.0),), aten.sign.default, aten.sgn.default, bounded=(-1.0, 1.0))
+_steps((TurningPoint(0.0),), aten.signbit.default, rising=False, bounded=(0.0, 1.0))
+_steps((TurningPoint(0.0, 1.0),), aten.floor.default, aten.ceil.default, aten.trunc.default)
+_steps((TurningPoint(0.0, 1.0),), aten.frac.default, rising=False, bounded=(-1.0, 1.0))
+_steps((TurningPoint(0.5, 1.0),), aten.round.default)
 
 
 @local(
@@ -59,7 +59,7 @@ def compare(node: Node, build: Builder) -> str | None:
     compared = against[node.operator]
     reason = f"{node.op} jumps within the ball, in {node.where}"
     function = Scalar(
-        lambda x: compared(x, 0.0).double(), jumps=(Turn(0.0),), bounded=(0.0, 1.0), margin=0.0, reason=reason
+        lambda x: compared(x, 0.0).double(), jumps=(TurningPoint(0.0),), bounded=(0.0, 1.0), margin=0.0, reason=reason
     )
     return build.apply(function, apart, shape=node.shape)
 

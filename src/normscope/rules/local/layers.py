@@ -12,9 +12,9 @@ from torch import Tensor
 from ...graph.ir import Node, Ref
 from ...linalg.linear_map import Diagonal, Identity, LinearMap
 from ..normalization import centering
+from .entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
 from .local import Builder, Primitive, local
 from .products import product_of
-from .sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
 
 aten = torch.ops.aten
 Mover = Callable[[Tensor], Tensor]

@@ -1,8 +1,8 @@
 """What an operator does near a point: the second registry, read by bounds over balls.
 
 A node is unrolled into *steps*: affine maps and a few primitive nonlinearities. A primitive meets an `Enclosure` of
-each operand (where its value can be over the ball, and how fast it can move) and answers with a `Local`: where its own
-value can be, and a centre map with an uncertainty per operand. Everything is batched over centres, in float64.
+each operand (where its value can be over the ball, and how fast it can move) and answers with a `LocalForm`: where its
+own value can be, and a centre map with an uncertainty per operand. Everything is batched over centres, in float64.
 
 For two inputs of one ball let dv be the change of an operand and du that of the value. Then du = sum over operands of
 M dv + dw with norm(dw/weight) <= norm(dv): the centre map M is fixed per centre, the `weight` says how much the
@@ -76,7 +76,7 @@ class Enclosure:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OperandShare:
     """The share of one operand in the change of a value.
 
     Attributes:
@@ -100,7 +100,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class CentredValue:
     """The value is that at the centre, plus maps of the operands' changes, plus a rest in [low, high], entry by entry.
 
     `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`. With a `weight` (and one operand, in sets)
@@ -131,7 +131,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalForm:
     """What a primitive does over the ball.
 
     Attributes:
@@ -144,10 +144,10 @@ class Local:
 
     low: Tensor
     high: Tensor
-    parts: tuple[Part, ...]
+    parts: tuple[OperandShare, ...]
     lines: Callable[[], Lines] | None = None
     reason: str | None = None
-    around: Callable[[], Around] | None = None
+    around: Callable[[], CentredValue] | None = None
 
 
 class Primitive(ABC):
@@ -158,7 +158,7 @@ class Primitive(ABC):
         """Return the value at each centre."""
 
     @abstractmethod
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Return what the primitive does over the enclosures."""
 
 
@@ -172,7 +172,7 @@ class Affine:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UnrolledStep:
     """One step of an unrolled graph: an affine map of earlier values, or a primitive."""
 
     name: str
@@ -185,7 +185,7 @@ class Builder:
     """Collects the steps of one node."""
 
     def __init__(self, node: Node, shapes: dict[str, Shape]) -> None:
-        self.node, self.shapes, self.steps = node, shapes, list[Step]()
+        self.node, self.shapes, self.steps = node, shapes, list[UnrolledStep]()
 
     def operand(self, argument: Any) -> str:
         """Return the name of an argument's value; constants become steps of their own."""
@@ -212,7 +212,7 @@ class Builder:
 
     def _add(self, operation: Affine | Primitive, operands: tuple[str, ...], shape: Shape) -> str:
         name = f"{self.node.name}:{len(self.steps)}"
-        self.steps.append(Step(name, shape, operation, operands))
+        self.steps.append(UnrolledStep(name, shape, operation, operands))
         self.shapes[name] = shape
         return name
 
@@ -259,13 +259,13 @@ def flat(x: Tensor, kept: int = 1) -> Tensor:
     return x.reshape(*x.shape[:kept], -1)
 
 
-def diagonal_part(low: Tensor, high: Tensor, operand: Enclosure) -> Part:
+def diagonal_part(low: Tensor, high: Tensor, operand: Enclosure) -> OperandShare:
     """Return the part of an entrywise operand with slopes in [low, high]."""
     middle, half = (low + high) / 2, (high - low) / 2
     middle = torch.where(half.isfinite(), middle, 0.0)
     half = torch.where(half.isfinite(), half, torch.inf)
     steepest = torch.maximum(low.abs(), high.abs())
-    return Part(
+    return OperandShare(
         pull=lambda rows: rows * middle[:, None],
         weight=half,
         gain=flat(steepest).amax(1),

@@ -12,10 +12,10 @@ from ...core.log10 import ceiling10
 from ...core.rounding import Upper
 from ...core.sizes import norm as l2
 from ...graph.ir import Node
-from ...linalg.norms import upper
+from ...linalg.operator_norms import upper
 from ..effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
 from ..registry import effect_of
-from .local import Enclosure, Local, Part, Primitive, times, wide
+from .local import Enclosure, LocalForm, OperandShare, Primitive, times, wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Opaque(Primitive):
         typed = [value.to(dtype) for value, dtype in zip(values, self.dtypes, strict=True)]
         return torch.stack([self.node.evaluate([value[i] for value in typed]).double() for i in range(len(typed[0]))])
 
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Ask the global rule, with how large the operands can get."""
         value = self.evaluate([operand.centre for operand in operands])
         batch = len(value)
@@ -57,10 +57,12 @@ class Opaque(Primitive):
             gain = gains[:, j]
             moved = times(gain, operand.constant)
             parts.append(
-                Part(_nothing(shape), wide(gain, value).expand_as(value), gain, wide(moved, value).expand_as(value))
+                OperandShare(
+                    _nothing(shape), wide(gain, value).expand_as(value), gain, wide(moved, value).expand_as(value)
+                )
             )
         limit = wide(limits, value).expand_as(value)
-        return Local(-limit, limit, tuple(parts), reason=reason)
+        return LocalForm(-limit, limit, tuple(parts), reason=reason)
 
 
 def _nothing(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:

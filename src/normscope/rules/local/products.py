@@ -20,19 +20,19 @@ from ..arithmetic import spread
 from .activation import reciprocal_of, scalar
 from .local import (
     ROUNDING,
-    Around,
     Builder,
+    CentredValue,
     Enclosure,
     Lines,
-    Local,
-    Part,
+    LocalForm,
+    OperandShare,
     Primitive,
     diagonal_part,
     local,
     times,
     wide,
 )
-from .scalar import Scalar, Turn
+from .scalar import Scalar, TurningPoint
 
 aten = torch.ops.aten
 
@@ -44,13 +44,13 @@ class Multiply(Primitive):
         """Multiply."""
         return values[0] * values[1]
 
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Each factor is the other's slope."""
         a, b = operands
         corners = torch.stack([times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)])
         low, high = corners.amin(0), corners.amax(0)
         parts = diagonal_part(b.low, b.high, a), diagonal_part(a.low, a.high, b)
-        return Local(low, high, parts, cache(lambda: _plane(a, b)))
+        return LocalForm(low, high, parts, cache(lambda: _plane(a, b)))
 
 
 def _plane(a: Enclosure, b: Enclosure) -> Lines:
@@ -76,7 +76,7 @@ class MatrixProduct(Primitive):
         """Multiply the last two dimensions."""
         return values[0] @ values[1]
 
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Each factor is the other's map; its distance from the centre is the uncertainty."""
         a, b = operands
         middles, halves = [(x.low + x.high) / 2 for x in (a, b)], [(x.high - x.low) / 2 for x in (a, b)]
@@ -91,14 +91,14 @@ class MatrixProduct(Primitive):
         from_a = torch.minimum(times(wide(a.constant, out), columns).expand_as(out), a.entries @ b.size)
         from_b = torch.minimum(times(wide(b.constant, out), rows).expand_as(out), a.size @ b.entries)
         parts = (
-            Part(
+            OperandShare(
                 lambda rows: rows @ second.matrix[:, None].mT,
                 second.radius.expand_as(out),
                 second.gain,
                 from_a,
                 blocks=value.ndim - 3,
             ),
-            Part(
+            OperandShare(
                 lambda rows: first.matrix[:, None].mT @ rows,
                 first.radius.expand_as(out),
                 first.gain,
@@ -106,10 +106,10 @@ class MatrixProduct(Primitive):
                 blocks=value.ndim - 3,
             ),
         )
-        return Local(value - reach, value + reach, parts, around=cache(lambda: _around(a, b)))
+        return LocalForm(value - reach, value + reach, parts, around=cache(lambda: _around(a, b)))
 
 
-def _around(a: Enclosure, b: Enclosure) -> Around:
+def _around(a: Enclosure, b: Enclosure) -> CentredValue:
     """Return the maps of both middles: A B = A_m B + A B_m - A_m B_m + (A - A_m)(B - B_m), relative to the centre."""
     middles, halves = [(x.low + x.high) / 2 for x in (a, b)], [(x.high - x.low) / 2 for x in (a, b)]
     good = [m.isfinite() & h.isfinite() for m, h in zip(middles, halves, strict=True)]
@@ -117,7 +117,7 @@ def _around(a: Enclosure, b: Enclosure) -> Around:
     rest = halves[0] @ halves[1] + ROUNDING * (a.size @ b.size)
     rest = rest.nan_to_num(nan=torch.inf)
     shift = (a.centre - first) @ (b.centre - second)
-    return Around(
+    return CentredValue(
         (lambda rows: rows @ second[:, None].mT, lambda rows: first[:, None].mT @ rows),
         -rest - shift,
         rest - shift,
@@ -171,7 +171,7 @@ def multiply(node: Node, build: Builder) -> str | None:
     if not (isinstance(left, Ref) and isinstance(right, Ref)):
         return None
     if left.name == right.name:
-        return scalar(node, build, Scalar(torch.square, (Turn(0.0),), bounded=(0.0, torch.inf)))
+        return scalar(node, build, Scalar(torch.square, (TurningPoint(0.0),), bounded=(0.0, torch.inf)))
     return _spread_product(node, build, left.name, right.name)
 
 
@@ -199,7 +199,7 @@ def glu(node: Node, build: Builder) -> str | None:
     dim = int(node.bound()["dim"])
     first = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[0].clone())
     second = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[1].clone())
-    gate = Scalar(torch.sigmoid, (Turn(0.0),), bounded=(0.0, 1.0))
+    gate = Scalar(torch.sigmoid, (TurningPoint(0.0),), bounded=(0.0, 1.0))
     return build.apply(Multiply(), first, build.apply(gate, second, shape=node.shape), shape=node.shape)
 
 

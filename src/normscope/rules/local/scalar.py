@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from .local import Enclosure, Lines, Local, Primitive, diagonal_part
+from .local import Enclosure, Lines, LocalForm, Primitive, diagonal_part
 
 Function = Callable[[Tensor], Tensor]
 STEP = 1e-12
@@ -22,7 +22,7 @@ STEP = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurningPoint:
     """A point (or one per entry), or with a `period` every point `at + k period`."""
 
     at: float | Tensor
@@ -52,8 +52,8 @@ class Scalar(Primitive):
     """
 
     function: Function
-    turns: tuple[Turn, ...] = ()
-    jumps: tuple[Turn, ...] = ()
+    turns: tuple[TurningPoint, ...] = ()
+    jumps: tuple[TurningPoint, ...] = ()
     domain: tuple[float, float] = (-math.inf, math.inf)
     bounded: tuple[float, float] = (-math.inf, math.inf)
     margin: float = 1e-12
@@ -65,7 +65,7 @@ class Scalar(Primitive):
         """Apply the function."""
         return self.function(values[0])
 
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Return slopes, limits and lines over the interval of every entry."""
         (x,) = operands
         a, b = self.slopes(x.low, x.high)
@@ -73,7 +73,7 @@ class Scalar(Primitive):
         low, high = self._limits(x, value, a, b)
         broken = bool((a.isinf() | b.isinf()).any())
         lines = cache(lambda: self._lines(x, a, b))
-        return Local(low, high, (diagonal_part(a, b, x),), lines, self.reason if broken else None)
+        return LocalForm(low, high, (diagonal_part(a, b, x),), lines, self.reason if broken else None)
 
     def slopes(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return the range of the derivative over [low, high]: no secant inside is steeper."""

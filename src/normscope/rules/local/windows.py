@@ -16,14 +16,14 @@ from torch import Tensor
 from ...graph.ir import Node, Ref
 from ...linalg.linear_map import LinearMap
 from ..arithmetic import spread
-from .local import Builder, Enclosure, Local, Part, Primitive, flat, local
-from .scalar import Scalar, Turn
+from .local import Builder, Enclosure, LocalForm, OperandShare, Primitive, flat, local
+from .scalar import Scalar, TurningPoint
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(Primitive):
+class WindowMaximum(Primitive):
     """The largest entry of every window.
 
     Attributes:
@@ -43,7 +43,7 @@ class Largest(Primitive):
         seen = flat(x)[:, self.windows.clamp(min=0)]
         return torch.where(self.windows >= 0, seen, missing)
 
-    def local(self, operands: Sequence[Enclosure]) -> Local:
+    def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Keep the entries that can win; their mean is the centre map."""
         (x,) = operands
         lows, highs = self._seen(x.low, -torch.inf), self._seen(x.high, -torch.inf)
@@ -68,8 +68,8 @@ class Largest(Primitive):
             return result.index_add_(2, index, spread_out).reshape(*rows.shape[:2], *in_shape)
 
         fastest = torch.where(racing, speeds, 0.0).amax(-1).reshape(-1, *shape)
-        part = Part(pull, (radius * (1 + 1e-12)).reshape(-1, *shape), sharing, fastest)
-        return Local(floor[..., 0].reshape(-1, *shape), highs.amax(-1).reshape(-1, *shape), (part,))
+        part = OperandShare(pull, (radius * (1 + 1e-12)).reshape(-1, *shape), sharing, fastest)
+        return LocalForm(floor[..., 0].reshape(-1, *shape), highs.amax(-1).reshape(-1, *shape), (part,))
 
     def _counted(self, chosen: Tensor, size: int) -> Tensor:
         """Return `[B, inputs]`: how many windows have each input among the chosen."""
@@ -126,7 +126,7 @@ def max_pool(node: Node, build: Builder) -> str | None:
         rows = [taps[i * kernel[axis] : (i + 1) * kernel[axis]] for i in range(outputs)]
         per_axis.append([[place for place in row if 0 <= place < size] for row in rows])
     windows = _windows(shape, per_axis, node.device)
-    return build.apply(Largest(windows, node.shape), node.refs[0], shape=node.shape)
+    return build.apply(WindowMaximum(windows, node.shape), node.refs[0], shape=node.shape)
 
 
 @local(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -141,7 +141,7 @@ def adaptive_max_pool(node: Node, build: Builder) -> str | None:
         size, outputs = shape[axis], node.shape[axis]
         per_axis.append([list(range(o * size // outputs, -(-(o + 1) * size // outputs))) for o in range(outputs)])
     windows = _windows(shape, per_axis, node.device)
-    return build.apply(Largest(windows, node.shape), node.refs[0], shape=node.shape)
+    return build.apply(WindowMaximum(windows, node.shape), node.refs[0], shape=node.shape)
 
 
 @local(
@@ -162,7 +162,7 @@ def extreme(node: Node, build: Builder) -> str | None:
     smallest = "min" in str(node.op).removeprefix("aten.")
     if smallest:
         name = build.affine([(name, spread(Ref(name, shape), shape, -1, node.device))])
-    name = build.apply(Largest(windows, node.shape), name, shape=node.shape)
+    name = build.apply(WindowMaximum(windows, node.shape), name, shape=node.shape)
     if smallest:
         name = build.affine([(name, spread(Ref(name, node.shape), node.shape, -1, node.device))])
     return name
@@ -179,7 +179,9 @@ def larger(node: Node, build: Builder) -> str | None:
         return name, spread(Ref(name, node.shape), node.shape, factor, node.device)
 
     apart = build.affine([scaled(a, sign), scaled(b, -sign)])
-    kept = build.apply(Scalar(torch.relu, (Turn(0.0),), bounded=(0.0, math.inf), margin=0.0), apart, shape=node.shape)
+    kept = build.apply(
+        Scalar(torch.relu, (TurningPoint(0.0),), bounded=(0.0, math.inf), margin=0.0), apart, shape=node.shape
+    )
     return build.affine([scaled(b, 1.0), scaled(kept, sign)])
 
 

@@ -1,0 +1,157 @@
+"""The lower side of a BALL bracket: pairs of inputs inside each ball that the network drives far apart.
+
+All centres are searched at once, in float64; what counts is confirmed pair by pair (`attack.confirmed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...core.budget import Budget, attempt
+from ...rules.local.local import flat
+from ..evaluation import Values
+from ..global_attack import confirmed, gradients
+
+Function = Callable[[Tensor], Tensor]
+WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
+"""Half distances between the two points, relative to the radius."""
+INSIDE = 1 - 1e-6
+"""How much of the radius is used: rounding must not carry a point out of its ball."""
+POWERS, ASCENTS = 8, 30
+"""Gradients to find a direction at every start, and to climb from it."""
+STEPS = 4 * (POWERS + ASCENTS)
+"""Of the whole search, from four starts: a step is one gradient, of all balls together."""
+
+
+def strongest_pairs(
+    values: Values, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0
+) -> list[tuple[float, tuple[Tensor, Tensor] | None]]:
+    """Return per centre log10 of the largest secant slope found inside its ball, and the pair (flat float64 inputs).
+
+    Args:
+        values: the network in float64, with rounding errors.
+        centres: `[B, n]`.
+        radius: `[B]`; a ball of radius 0 holds no pair.
+        budget: of the search; a step is one gradient of all balls together. One start is always tried.
+        seed: of the random starts.
+    """
+    found: list[tuple[float, tuple[Tensor, Tensor] | None]] = [(-math.inf, None)] * len(centres)
+    if not bool((radius > 0).any()) or centres.shape[1] == 0:
+        return found
+    steps = values.steps
+    function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
+    search = _BallAscent(function, centres, radius[:, None] * INSIDE, budget, seed)
+    budget.attempt(search.run, lambda: None)
+    estimated = False
+    for i, pairs in enumerate(search.best):
+        for _, u, v in pairs:
+            value = attempt(partial(confirmed, values, u, v, above=found[i][0]), lambda: -math.inf)
+            if value > found[i][0]:
+                found[i], estimated = (value, (u, v)), estimated or values.estimated
+    values.estimated = estimated
+    return found
+
+
+class _BallAscent:
+    """Ascent on the secant slope inside every ball at once; keeps the best few pairs of every centre."""
+
+    def __init__(self, function: Function, centres: Tensor, radius: Tensor, budget: Budget, seed: int) -> None:
+        self.function, self.centres, self.radius, self.budget = function, centres, radius, budget
+        self.generator = torch.Generator(device="cpu").manual_seed(seed)
+        self.best: list[list[tuple[float, Tensor, Tensor]]] = [[] for _ in centres]
+
+    def run(self) -> None:
+        """Look along the top direction at every start, then climb from each of them."""
+        starts: list[tuple[Tensor, Tensor, float]] = []
+        for offset, width in self.starts():
+            if starts and self.budget.over:
+                break
+            direction = self.top_direction(offset)
+            for half in WIDTHS:
+                self.keep(offset, half * self.radius * direction)
+            starts.append((offset, direction, width))
+        for offset, direction, width in starts:
+            if self.budget.over:
+                break
+            self.climb(offset, direction, width=width)
+
+    def starts(self) -> Iterator[tuple[Tensor, float]]:
+        """Yield the centre, then towards zero (normalizers are steepest there), then points on and in the sphere."""
+        yield torch.zeros_like(self.centres), 0.1
+        size = self.centres.norm(dim=1, keepdim=True) / math.sqrt(self.centres.shape[1])
+        yield self.drawn_in(1e-2 * size * self.noise() - self.centres), 1e-3
+        for far, width in ((1.0, 0.05), (0.5, 0.01)):
+            offset = self.noise()
+            yield far * self.radius * offset / offset.norm(dim=1, keepdim=True).clamp(min=1e-300), width
+
+    def noise(self) -> Tensor:
+        return torch.randn(self.centres.shape, generator=self.generator, dtype=torch.float64).to(self.centres)
+
+    def keep(self, offset: Tensor, half: Tensor) -> None:
+        """Remember the pairs centre + offset +- half, drawn into the ball, where they are steep."""
+        with torch.no_grad():
+            u, v = (self.centres + self.drawn_in(offset + sign * half) for sign in (1.0, -1.0))
+            slope = (self.function(u) - self.function(v)).norm(dim=1) / (u - v).norm(dim=1)
+        for i, value in enumerate(slope.tolist()):
+            if math.isfinite(value):
+                self.best[i] = sorted([*self.best[i], (value, u[i], v[i])], key=lambda pair: -pair[0])[:3]
+
+    def drawn_in(self, offset: Tensor) -> Tensor:
+        size = offset.norm(dim=1, keepdim=True)
+        return offset * torch.clamp(self.radius / size.clamp(min=1e-300), max=1.0)
+
+    def top_direction(self, offset: Tensor) -> Tensor:
+        """A few power steps on J^T J by finite differences: only a search direction."""
+        direction = self.noise()
+        direction = direction / direction.norm(dim=1, keepdim=True)
+        step = 1e-3 * self.radius
+        for _ in range(POWERS):
+            with torch.enable_grad():
+                x = (self.centres + offset).detach().requires_grad_(True)
+                value = self.function(x)
+                with torch.no_grad():
+                    change = (self.function(x + step * direction) - value) / step.clamp(min=1e-300)
+                (pulled,) = gradients(value, (x,), change)
+            if pulled is None:
+                break
+            size = pulled.norm(dim=1, keepdim=True)
+            usable = size.isfinite() & (size > 0)
+            direction = torch.where(usable, pulled / torch.where(usable, size, 1.0), direction)
+            if not self.budget.spend():
+                break
+        return direction
+
+    def climb(self, offset: Tensor, along: Tensor, *, width: float) -> None:
+        """Adam on the middle and the direction of the pair."""
+        half = width * self.radius
+        moments = [torch.zeros_like(offset) for _ in range(4)]
+        rates = [rate / math.sqrt(offset.shape[1]) for rate in (0.1 * self.radius, 0.2 * torch.ones_like(self.radius))]
+        for count in range(1, ASCENTS + 1):
+            if not self.budget.spend():
+                break
+            offset, along = offset.detach().requires_grad_(True), along.detach().requires_grad_(True)
+            with torch.enable_grad():
+                unit = along / along.norm(dim=1, keepdim=True)
+                u, v = (self.centres + self.drawn_in(offset + sign * half * unit) for sign in (1.0, -1.0))
+                change = (self.function(u) - self.function(v)).pow(2).sum(1) / (u - v).pow(2).sum(1)
+                grads = gradients(change.clamp(min=1e-60).log().sum(), (offset, along))
+            moved = []
+            for k, (value, grad) in enumerate(zip((offset.detach(), along.detach()), grads, strict=True)):
+                if grad is None:
+                    return
+                grad = grad.nan_to_num(0.0, 0.0, 0.0)
+                grad = grad / grad.norm(dim=1, keepdim=True).clamp(min=1e-300)
+                moments[2 * k] = 0.9 * moments[2 * k] + 0.1 * grad
+                moments[2 * k + 1] = 0.99 * moments[2 * k + 1] + 0.01 * grad * grad
+                first, second = moments[2 * k] / (1 - 0.9**count), moments[2 * k + 1] / (1 - 0.99**count)
+                moved.append(value + rates[k] * first / (second.sqrt() + 1e-30))
+            offset, along = self.drawn_in(moved[0]), moved[1] / moved[1].norm(dim=1, keepdim=True)
+            if count % 10 == 0:
+                self.keep(offset, half * along)
+        for narrow in (0.1 * half, 0.01 * half):
+            self.keep(offset, narrow * along)

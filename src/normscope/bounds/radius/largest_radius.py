@@ -1,0 +1,136 @@
+"""The largest radius that passes a test, for many samples at once, in as few tests as possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.budget import Budget
+from ..balls.radius_outcome import RadiusOutcome
+
+MOST = 40
+"""Tests at most; half a dozen is usual."""
+LEAST = 3
+"""Tests that are run even when the clock has run out: by then a radius has passed, as a rule."""
+SMALLEST = 1e-9
+"""Relative to the first radius tried: below it nothing is certified."""
+LARGEST = 1e9
+"""Relative to the first radius tried: the search stops there."""
+FACTOR = 4.0
+"""Where the tests give no hint, the next radius is larger or smaller by this."""
+
+FLAT = 1e-4
+"""Rates are not taken to grow by more than the inverse of this between two radii."""
+
+Test = Callable[[Tensor, Tensor], RadiusOutcome]
+"""From the numbers of samples `[m]` and their radii `[m]` to lower bounds of the gaps over the balls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widest:
+    """The outcome of a search.
+
+    Attributes:
+        radius: the largest radius that passed, per sample `[B]`; the floor where none did.
+        settled: whether a radius within the tolerance above it failed, `[B]`.
+        tests: how many tests were run.
+    """
+
+    radius: Tensor
+    settled: Tensor
+    tests: int
+
+
+def widest(
+    test: Test,
+    gaps: Tensor,
+    rates: Tensor,
+    start: Tensor,
+    floor: Tensor,
+    *,
+    rtol: float,
+    budget: Budget | None = None,
+    least: int = LEAST,
+) -> Widest:
+    """Search for the largest radius at which every gap stays positive.
+
+    Balls are nested, so a radius that passes is certified whatever smaller ones do, and a test that fails says how far
+    it was safe; nothing else is assumed. The next radius is guessed from the rate at which each gap was seen to shrink,
+    interpolated between two radii.
+
+    Args:
+        test: lower bounds of the gaps over balls.
+        gaps: at the centres, `[B, K]`, positive; +inf at the label.
+        rates: how fast each gap shrinks at the centre, `[B, K]`.
+        start: the first radius tried, `[B]`, finite and positive.
+        floor: radii already certified, `[B]`.
+        rtol: how close to each other the last passing and the first failing radius shall be, relatively.
+        budget: of the search; a step is one test. Without one there are `MOST`.
+        least: this many radii are tried whatever the budget.
+    """
+    low, high = floor.clone(), torch.full_like(floor, math.inf)
+    near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
+    probe, count = start.clone(), 0
+    settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
+    budget = Budget(MOST) if budget is None else budget
+    while not bool(settled.all()) and (budget.spend() or count < least):
+        rows = (~settled).nonzero()[:, 0]
+        at = probe[rows]
+        found = test(rows, at)
+        left = torch.where(found.left.isnan(), -math.inf, found.left)
+        count += 1
+        passed = left.amin(1) > 0
+        seen = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
+        near.update(rows, at, seen, passed & (at > near.radius[rows]))
+        far.update(rows, at, seen, ~passed & (at < far.radius[rows]))
+        low[rows] = torch.maximum(low[rows], torch.where(passed, at, found.safe))
+        high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
+        settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
+        widths.append((high / torch.maximum(low, SMALLEST * start)).log())
+        slow = widths[-1] > widths[max(len(widths) - 3, 0)] / 2  # guesses that do not pay are followed by the middle
+        probe = _next(low, high, torch.where(slow, math.nan, _expected(gaps, near, far)), rtol)
+    return Widest(low, settled, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A radius per sample `[B]`, and how fast each gap shrinks up to it `[B, K]`."""
+
+    radius: Tensor
+    rates: Tensor
+
+    def update(self, rows: Tensor, radius: Tensor, rates: Tensor, where: Tensor) -> None:
+        """Take what was seen for some of the rows."""
+        self.radius[rows[where]], self.rates[rows[where]] = radius[where], rates[where]
+
+
+def _expected(gaps: Tensor, near: _Seen, far: _Seen) -> Tensor:
+    """Return where the first gap closes if rates grow geometrically between what was seen; NaN where nothing tells."""
+    known, start = far.radius.isfinite(), near.radius[:, None]
+    later = torch.where(known[:, None], far.rates, near.rates)
+    rates = torch.maximum(near.rates, FLAT * later)
+    growth = (later / rates).log() / torch.where(known, far.radius - near.radius, 1.0)[:, None]
+    growth = torch.where(growth.isfinite(), growth, 0.0)
+    low = start.expand_as(rates)
+    high = torch.where(known[:, None], far.radius[:, None], torch.where(rates > 0, gaps / rates, math.inf))
+    for _ in range(30):
+        middle = (low + high) / 2
+        closed = rates * torch.exp(growth * (middle - start)) * middle >= gaps
+        low, high = torch.where(closed, low, middle), torch.where(closed, middle, high)
+    first = high.amin(1)
+    mute = known & far.rates.isinf().any(1)  # failed, and does not say by how much
+    return torch.where(first.isfinite() & (first > 0) & ~mute, first, math.nan)
+
+
+def _next(low: Tensor, high: Tensor, expected: Tensor, rtol: float) -> Tensor:
+    """Return the next radii: a little below where the gap is expected to close, or the middle where nothing is."""
+    middle = torch.where(low > high / FACTOR**2, (low * high).sqrt(), high / FACTOR)
+    middle = torch.where(high.isinf(), FACTOR * low, middle)
+    least, most = low * (1 + 0.9 * rtol), high / (1 + 0.9 * rtol)
+    aimed = torch.where(expected.isnan(), middle, expected / (1 + rtol / 3))
+    # an end that is reached again is left by just as much as settles the search if the answer is the expected one
+    return torch.minimum(torch.maximum(aimed, least), torch.maximum(most, least))

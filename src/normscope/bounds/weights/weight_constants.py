@@ -1,0 +1,151 @@
+"""`weight_sensitivity`: how far a model's output, and its loss, move with each of its weights.
+
+With the data fixed, W_i -> h is the affine map W_i -> W_i H followed by the network g behind the layer. So
+norm(h, W_i) <= norm(H) norm(g) (Theorem 12, with the matrix H of what the layer reads at all its positions in place of
+the vector h_{i-1}), Frobenius norm on W_i; norm(f, W_i) has the constant of the loss as a further factor (Corollary
+14, corrected). The upper side holds for every value of W_i, all other weights as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...core.budget import Budget
+from ...core.errors import InputError
+from ...core.progress import Progress
+from ...core.untouched import outside_inference_mode
+from ...graph.call import arguments
+from ...graph.capturing import warmed
+from ...theory.losses import Loss, named
+from ..captured import Captured
+from ..passes import passes
+from .applied import applied_weights
+from .figures import WeightFigures, WeightPlan
+from .jacobian import LOWER_SIDES, JacobianSearch
+from .loss_rows import LossRows, targets_by_sample
+from .sensitivity import WeightRow, WeightSensitivity
+
+SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11
+"""Steps of the search for all lower sides, through small networks and through the largest, and multiplications of one
+pass over all steps. A step is one backward pass, one pair of weights in float64 or one product of Lanczos."""
+HELD = "masks and other constant inputs"
+"""How the note of a graph begins whose masks are those of the first sample."""
+UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matrices that are broadcast"
+
+
+@outside_inference_mode
+def weight_sensitivity(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: str | Loss | None = None,
+    targets: Tensor | None = None,
+    mode: str | None = None,
+    output: str | int | None = None,
+    known: Mapping[str, float] | None = None,
+    on_missing: str = "error",
+    rtol: float = 1e-3,
+    max_seconds: float | None = None,
+    seed: int = 0,
+) -> WeightSensitivity:
+    """Bracket, for every weight W, how far the output h and a loss f move per unit of change of W, at given data.
+
+    The norm on W is Frobenius; all other weights, biases and the data are fixed. Upper side, over all values of W:
+    norm(H) times the bound on the network behind the layer. Lower side: the Jacobian with respect to W as it is,
+    confirmed in float64 by two values of W. In eval mode with independent samples every sample is measured
+    (`per_sample`) and the bracket spans the largest; otherwise the batch is one input.
+
+    A weight that several layers share is moved in all of them together; where one of these reads what another made,
+    the output is no Lipschitz function of the weight and the upper side is `+inf`. A token embedding that shares its
+    memory, and what the model computes from the weight (2 W, its norm, a bias made of it), is held fixed, and a note of
+    the row says so.
+
+    Args:
+        model: any `torch.nn.Module` that can be traced.
+        batch: a tensor, a tuple of arguments or a dict of them; a pair with labels gives the targets too.
+        loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows.
+        targets: what the lower side of the loss is taken at; without them the class that moves the loss most.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to measure, for models with several.
+        known: constants for modules nobody can see into, by module path.
+        on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
+        rtol: how tight the norms of single maps and the lower sides are asked to be.
+        max_seconds: cuts short what takes longer, which then has cheaper bounds or no lower side, and says so.
+        seed: of the search from below.
+
+    Returns:
+        One row per weight; prints as a table, and has `.to_json()` and `.to_pandas()`.
+
+    Raises:
+        InputError: the model does not accept the batch, the loss is unknown, or the targets do not fit.
+        CaptureError: the model cannot be traced.
+        MissingRuleError: operators without a rule, listed with module path and source line.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
+        >>> rows = ns.weight_sensitivity(model, torch.ones(1, 2), loss="cross_entropy")
+        >>> [row.path for row in rows], rows["0"].bracket_h.lower <= rows["0"].bracket_h.upper
+        (['0', '2'], True)
+
+    Reference: Than et al., Theorem 12 and Corollary 14, with the corrections of this project's documentation.
+    """
+    chosen = None if loss is None else named(loss)
+    if chosen is None and targets is not None:
+        raise InputError("targets were given without a loss: pass loss= too")
+    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
+    work = Captured(
+        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, budget=budget
+    )
+    if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
+        taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
+        targets = batch[1] if len(taken.args) == 1 else None
+    steps = passes(work.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
+    search = JacobianSearch(rtol=rtol, seed=seed, budget=budget.search(LOWER_SIDES, steps))
+    return measure(work, WeightPlan(loss=chosen, targets=targets, search=search))[0]
+
+
+def measure(work: Captured, plan: WeightPlan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
+    """Measure the weights of a captured model; return the result, and its rows by the names of their nodes."""
+    weights = applied_weights(work.graph, work.double)
+    points, notes = _points(work, plan)
+    rows = LossRows(work.double.output_shape)
+    measured = WeightFigures(work, plan, weights)
+    goals: list[Tensor] | list[None] = [None] * len(points)
+    if plan.loss is not None and plan.targets is not None:
+        whole = not work.graph.per_sample
+        goals = targets_by_sample(plan.loss, plan.targets, rows, len(points), whole=whole)
+    with Progress("measuring weights", total=len(points) * max(len(weights), 1)) as progress:
+        for point, goal in zip(points, goals, strict=True):
+            measured.add(point, goal, progress)
+    found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
+    constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
+    cuts = [cut for budget in (plan.search.budget, work.norms, work.chains) for cut in budget.cuts]
+    result = WeightSensitivity(
+        rows=tuple(found.values()),
+        loss=None if plan.loss is None else plan.loss.name,
+        log10_loss=constant,
+        mode=work.graph.mode,
+        samples=len(points),
+        input_shape=work.graph.input_shape,
+        output_shape=work.graph.output_shape,
+        skipped=tuple((where, UNKNOWN_FORM) for where in measured.unknown.values()),
+        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes, *cuts))),
+    )
+    places = {name: found[weight.name] for weight in weights if weight.name in found for name in weight.nodes}
+    return result, places
+
+
+def _points(work: Captured, plan: WeightPlan) -> tuple[list[Tensor], list[str]]:
+    """Return the flat inputs to measure at, and what to say of the choice."""
+    graph = work.graph
+    if graph.samples is None:
+        first = ["measured at the first sample, from the token embeddings"] if graph.per_sample else []
+        return [graph.flat()], first
+    if any(note.startswith(HELD) for note in graph.notes) and len(graph.samples) > 1:
+        return [graph.samples[0]], ["measured at the first sample, whose masks are in the graph"]
+    chosen = graph.samples if plan.samples is None else graph.samples[: plan.samples]
+    return list(chosen), []

@@ -1,0 +1,234 @@
+"""One run: a twin is trained for a few steps, watched, and measured."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bounds.domain.domain import domain as record_domain
+from ..bounds.lipschitz import lipschitz
+from ..core.errors import InputError, NormscopeError, said
+from ..core.finding import Severity
+from ..diagnosis.checking import check
+from ..diagnosis.data_pass import watch_data
+from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
+from ..geometry.smoothness import smoothness
+from ..graph.call import select
+from ..monitor.clock import Clock
+from ..monitor.watching import watch
+from ..networks.twin import twin
+from .run_outcome import RunOutcome, Status
+from .task import TrainingRun, TrainingTask
+
+CALIBRATED = 128
+"""Samples that the running statistics of new BatchNorms start from."""
+WATCHED = 8
+"""Steps of a run that are watched, about."""
+FELL = 0.5
+"""Share of the first held-out loss that a run must reach to have trained."""
+TRIAL_STEPS = 10
+"""Of each trial of a learning rate."""
+SHARE, CONFIDENCE = 0.95, 0.95
+"""Of DATA: 59 samples suffice, of which the largest norm is the limit."""
+MOST = 64
+"""Held-out samples whose Jacobian norms are taken."""
+BATCHES = 8
+"""Over which the noise of variances and the last findings are looked at."""
+
+
+Job = tuple[TrainingRun, bool]
+"""A run, and whether it measures the largest stable learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The runs of a choice as work of an engine.
+
+    Attributes:
+        task: what all runs share.
+    """
+
+    task: TrainingTask
+
+    @property
+    def local(self) -> bool:
+        """Whether the samples are on a GPU, which processes do not share."""
+        return any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in self.task.samples.call.leaves)
+
+    def do(self, job: Job) -> RunOutcome:
+        """Return what a run comes to."""
+        run, first = job
+        return train_run(self.task, run, first=first)
+
+    def failed(self, job: Job, reason: str) -> RunOutcome:
+        """Return the outcome of a run that could not take place."""
+        return RunOutcome(run=job[0], status="failed", reason=reason)
+
+
+def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcome:
+    """Train one twin and return what it came to; what it raises becomes part of the outcome.
+
+    Args:
+        task: what all runs share; its model is left as found.
+        run: which one.
+        first: whether this is the run that measures the largest stable learning rate.
+    """
+    kind = None if run.normalizer == "none" else run.normalizer
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = task.built(run.seed)
+            fits = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
+            made = twin(model, fits, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
+    except NormscopeError as error:
+        return RunOutcome(run=run, status="refused", reason=str(error))
+    except Exception as error:
+        return RunOutcome(run=run, status="failed", reason=said(error))
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")
+            torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # of dropout
+            return _trained(task, run, made, first=first)
+    except Exception as error:
+        return RunOutcome(run=run, status="failed", reason=said(error))
+
+
+def _trained(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
+    function = loss_function(task.loss)
+    tests, notes = task.samples.tests, list[str]()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    before, _ = _scored(model, function, tests)
+    stable = _stable(task, run, model, notes) if first else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.lr, momentum=task.momentum)
+    model.train()
+    losses: list[Tensor] = []
+    clock = Clock()
+    clock.settle()
+    with watch(model, optimizer, every=max(task.steps // WATCHED, 1), panel=False) as watched:
+        clock.restart()
+        for batch in task.samples.steps(run.batch_size, task.steps, run.seed):
+            optimizer.zero_grad()
+            loss = loss_of(function, model(*batch.call.args, **batch.call.kwargs), batch)
+            watched.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            if len(losses) % 50 == 0 and not math.isfinite(float(losses[-1])):
+                break
+        seconds = clock.passed * (1.0 - min(watched.overhead, 1.0)) / len(losses)
+    last = [float(value) for value in losses[-max(1, len(losses) // 10) :]]
+    trained = sum(last) / len(last)
+    after, accuracy = _scored(model, function, tests)
+    finite = math.isfinite(trained) and math.isfinite(after)
+    figures: dict[str, Any] = {}
+    codes = {finding.code for finding in watched.findings if finding.severity >= Severity.WARNING}
+    if finite and run.seed == 0:
+        codes |= _checked(task, run, model, notes)
+        figures = _noise(task, run, model)
+    status: Status = "diverged" if not finite else "trained" if after <= FELL * before else "not trained"
+    if status == "trained" and task.capacity and run.seed == 0:
+        figures |= _capacity(task, model, notes)
+    return RunOutcome(
+        run=run,
+        status=status,
+        steps=len(losses),
+        first_loss=before,
+        train_loss=trained,
+        loss=after,
+        accuracy=accuracy,
+        stable_lr=stable,
+        findings=tuple(sorted(codes)),
+        seconds_per_step=seconds,
+        notes=tuple(notes),
+        **figures,
+    )
+
+
+@torch.no_grad()
+def _scored(model: nn.Module, function: LossFunction | None, batch: Batch) -> tuple[float, float | None]:
+    """Return the loss in eval mode, and the share of right classes where targets are classes."""
+    mode = model.training
+    model.eval()
+    try:
+        output = model(*batch.call.args, **batch.call.kwargs)
+        loss, accuracy = float(loss_of(function, output, batch)), None
+        goals = batch.targets
+        if isinstance(goals, Tensor) and not goals.is_floating_point():
+            rows = select(output, None)
+            if rows.ndim == goals.ndim + 1:
+                accuracy = float((rows.argmax(-1) == goals).double().mean())
+    finally:
+        model.train(mode)
+    return loss, accuracy
+
+
+def _inputs(batch: Batch) -> Any:
+    """Return a batch's inputs as the front door takes them."""
+    return batch.call.kwargs or (batch.call.args[0] if len(batch.call.args) == 1 else batch.call.args)
+
+
+def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> float | None:
+    """Return the largest learning rate at which descent on one batch of the size is stable."""
+    batch = next(iter(task.samples.steps(run.batch_size, 1, run.seed)))
+    given = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
+
+    def measured() -> float:
+        found = smoothness(model, task.loss, [given], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return found.stable if found.unstable < math.inf else math.inf  # no limit was found
+
+    return _tried("the largest stable learning rate", measured, notes)
+
+
+def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> set[str]:
+    """Return the codes of what a check of the trained model warns of, at batches of its size."""
+    batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
+    found = _tried("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
+    return set() if found is None else {f.code for f in found.findings if f.severity >= Severity.WARNING}
+
+
+def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
+    """Return how much the variances of BatchNorms move from batch to batch, and the least that they can."""
+    batches = [_inputs(batch) for batch in islice(task.samples.steps(run.batch_size, BATCHES, run.seed), BATCHES)]
+    seen = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
+    spreads = [norm.batch_spread for norm in seen if norm.batch_spread is not None]
+    if not spreads:
+        return {}
+    entries = min(norm.entries for norm in seen)
+    return {"noise": max(spreads), "noise_law": math.sqrt(2.0 / (entries - 1)) if entries > 1 else math.inf}
+
+
+def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
+    """Return the three figures of how much a small change of the input grows, in eval mode."""
+    count, tests = task.samples.count, min(task.samples.held_out, MOST)
+    held = _inputs(task.samples.batch(torch.arange(count - tests, count)))
+    fed = [_inputs(task.samples.batch(rows)) for rows in torch.arange(count - task.samples.held_out)[:256].split(128)]
+    model.eval()
+    given = {"share": SHARE, "confidence": CONFIDENCE, "samples": tests}
+    data = _tried("DATA", lambda: lipschitz(model, [held], scope="data", **given), notes)  # type: ignore[arg-type]
+
+    def over_domain() -> float:
+        recorded = record_domain(model, fed)
+        return lipschitz(model, held, scope="domain", domain=recorded, rtol=0.05).log10_upper
+
+    return {
+        "log10_observed": None if data is None else max(data.log10_norms),
+        "log10_data": None if data is None else data.log10_upper,
+        "log10_domain": _tried("DOMAIN", over_domain, notes),
+    }
+
+
+def _tried(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
+    """Return a figure; None, with a note, where it cannot be measured."""
+    try:
+        return measure()
+    except (NormscopeError, RuntimeError, InputError) as error:
+        notes.append(f"{what} was not measured ({said(error)})")
+        return None

@@ -1,0 +1,348 @@
+"""`compare_document`: audits side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from ..bounds.radius.page import compared_curves, compared_radii
+from ..bounds.radius.radii import Radii
+from ..core.errors import InputError
+from ..report.brackets import PLAIN
+from ..report.cells import format_cell
+from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
+from ..report.glossary import glossary
+from ..report.words import counted, listed
+from .audit_result import Audit, Row
+from .cards import steps
+from .comparing_headline import has_use, headline_table
+from .comparing_words import compared_findings, compared_steps, compared_verdict
+from .findings.loose import useful
+from .page import cut_short, not_measured, part, useful_bound
+from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
+
+Key = tuple[str, str, int]
+"""A row among those of an audit: its path, its role, and which of its runs."""
+
+LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
+
+READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
+
+
+def compare_document(
+    audits: Mapping[str, Audit],
+    *,
+    brief: bool = False,
+    accuracy: Mapping[str, float] | None = None,
+    radii: Mapping[str, Radii] | None = None,
+    about: str = "",
+    title: str = "",
+) -> Document:
+    """Return two or more audits as one comparison: what sets them apart first, layers matched by path below.
+
+    Args:
+        audits: by the names to show; the first is what the others are compared with.
+        brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
+        accuracy: shares of correct answers by the same names, to stand among the headline figures.
+        radii: certified radii by the same names; those of the audits if they all have some.
+        about: a paragraph that says what is compared.
+        title: stands above.
+
+    Returns:
+        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
+
+    Raises:
+        InputError: fewer than two audits.
+    """
+    if len(audits) < 2:
+        raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
+    rows = matched(audits)
+    owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
+    radii = radii or (owned if len(owned) == len(audits) else {})
+    seen, bounded, alone = (None, None, None) if brief else _charts(audits, rows)
+    first = seen or bounded or alone
+    blocks: list[Block] = [
+        Text(heading="Verdict", body=compared_verdict(audits), lead=True),
+        *([] if brief or not about else [Text(body=about)]),
+        *_modes(audits),
+        headline_table(audits, accuracy or {}),
+        *([] if first is None else [first]),
+        *compared_findings(audits),
+        *cut_short(audits),
+        *not_measured(audits),
+        *([] if brief else steps(compared_steps(audits))),
+        *part(
+            "How much a change can grow",
+            *([] if brief else [_ladder_chart(audits)]),
+            _ladder_table(audits),
+            None if bounded is first else bounded,
+            term="ladder of bounds",
+            folded=True,
+        ),
+        *part(
+            "Layers",
+            None if alone is first else alone,
+            *([] if brief and len(audits) > 2 else _layer_tables(audits, rows)),
+            folded=True,
+        ),
+        *part(
+            "Changes that cannot change the class",
+            *([compared_radii(radii)] if radii else []),
+            *([] if brief or not radii else compared_curves(radii)),
+            term="certified radius",
+            folded=True,
+        ),
+        *part("About these audits", *(() if brief else (_summary(audits, rows), _about_table(audits))), folded=True),
+    ]
+    blocks += [] if brief else glossary(blocks)
+    return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
+
+
+def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
+    """Return every row of any audit by its path, in an order that keeps each audit's own as far as they agree.
+
+    Args:
+        audits: by name.
+
+    Returns:
+        For each path (and each of its runs) the rows by the name of their audit; those without it are absent.
+    """
+    order: list[Key] = []
+    found: dict[Key, dict[str, Row]] = {}
+    for name, audit in audits.items():
+        after = 0
+        for key, row in _keyed(audit.layers):
+            if key in found:
+                after = order.index(key) + 1
+            else:
+                order.insert(after, key)
+                after += 1
+            found.setdefault(key, {})[name] = row
+    return {key: found[key] for key in order}
+
+
+def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+    runs: Counter[tuple[str, str]] = Counter()
+    keyed = []
+    for row in rows:
+        keyed.append(((row.path, row.role, runs[row.path, row.role]), row))
+        runs[row.path, row.role] += 1
+    return keyed
+
+
+def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
+    names = list(audits)
+    common = sum(len(found) == len(names) for found in rows.values())
+    return Text(
+        body=f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of "
+        f"which {common:,} in every audit."
+    )
+
+
+def _modes(audits: Mapping[str, Audit]) -> list[Text]:
+    """Return a warning that audits of different modes are of different functions, where they are."""
+    if len({audit.mode for audit in audits.values()}) == 1:
+        return []
+    told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    return [
+        Text(body=f"The audits were made in different modes, so their figures are of different functions ({told}).")
+    ]
+
+
+def _left_out(audits: Mapping[str, Audit]) -> str:
+    """Say that some bounds are not drawn, where it is so."""
+    return "" if all(map(has_use, audits.values())) else LEFT_OUT
+
+
+def _about_table(audits: Mapping[str, Audit]) -> Table:
+    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
+        (Column(title="audit"), lambda name, audit: name),
+        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
+        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
+        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
+        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
+        (
+            Column(title="lower", kind="log10", help="log10 of the growth between two inputs that were found."),
+            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+        ),
+        (Column(title="notes"), lambda _, audit: "; ".join(audit.notes) or None),
+    ]
+    return Table(
+        title="What was audited",
+        caption=READING,
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(tuple(read(name, audit) for _, read in columns) for name, audit in audits.items()),
+    )
+
+
+def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
+    found = _rungs(audits)
+    if not found:
+        return None
+    return Table(
+        title="Upper sides by method (log10)",
+        caption=f"{READING} {_reading_delta(audits)}",
+        columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
+        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in found),
+    )
+
+
+def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float | None]]]:
+    """Return what each method is called, its name, and its upper sides; methods that agree in every audit are one."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    names = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
+    values = {rung: [_rung(audit, rung) for audit in audits.values()] for rung in names}
+    for rung in names:
+        key = ("observed" if rung == "observed" else "", *(format_cell(value, "log10") for value in values[rung]))
+        merged.setdefault(key, []).append(rung)
+    return [
+        (PLAIN["best"] if "best" in alike else PLAIN.get(alike[0], alike[0]), alike, values[alike[0]])
+        for alike in merged.values()
+    ]
+
+
+def _rung(audit: Audit, rung: str) -> float | None:
+    return audit.ladder[rung].log10_upper if rung in audit.ladder else None
+
+
+def _reading_delta(audits: Mapping[str, Audit]) -> str:
+    return f"Δ is how much larger an exponent is than that of {next(iter(audits))}: 1 is ten times as much."
+
+
+def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
+    first, *others = audits
+    differences = [
+        Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times as much.") for name in others
+    ]
+    return [*(Column(title=name, kind="log10") for name in audits), *differences]
+
+
+def _compared(values: Sequence[float | None]) -> list[Cell]:
+    first, *others = values
+    return [*values, *(difference(value, first) for value in others)]
+
+
+def difference(value: float | None, base: float | None) -> float | None:
+    """Return how much larger an exponent is, or None where one is not measured or both are the same infinity."""
+    if value is None or base is None:
+        return None
+    return None if value == base and value in (float("inf"), float("-inf")) else value - base
+
+
+def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
+    seen = [None if audit.observed is None else audit.observed.log10_upper for audit in audits.values()]
+    drawn = [(label, list(map(useful, values, seen))) for label, _, values in _rungs(audits)]
+    found = [(label, values) for label, values in drawn if any(value is not None for value in values)]
+    if not found:
+        return None
+    series = tuple(
+        Series(name=name, style="marks", values=tuple(values[index] for _, values in found))
+        for index, name in enumerate(audits)
+    )
+    return Chart(
+        title="The same limit, bounded in several ways",
+        caption=_left_out(audits),
+        labels=tuple(label for label, _ in found),
+        series=series,
+        axis="log10 of the Lipschitz constant",
+        sideways=True,
+        term="ladder of bounds",
+    )
+
+
+def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
+    measures: list[tuple[str, Callable[[Row], float | None]]] = [
+        ("Gain of each layer (log10)", own_gain),
+        ("Gain of a normalizer with the layer before it (log10)", lambda row: row.log10_folded),
+        ("Bound from the input to each layer (log10)", lambda row: row.log10_cumulative),
+        ("Observed from the input to each layer (log10)", lambda row: row.log10_observed),
+        ("Sensitivity of the output to each weight, attained (log10)", sensitivity_lower),
+        ("Sensitivity of the output to each weight, upper side (log10)", sensitivity_upper),
+    ]
+    tables = (_layer_table(audits, rows, title, read) for title, read in measures)
+    return [table for table in tables if table is not None]
+
+
+def _layer_table(
+    audits: Mapping[str, Audit],
+    rows: Mapping[Key, Mapping[str, Row]],
+    title: str,
+    read: Callable[[Row], float | None],
+) -> Table | None:
+    lines = []
+    for (path, *_), found in rows.items():
+        values = [read(found[name]) if name in found else None for name in audits]
+        if any(value is not None for value in values):
+            lines.append((path, _kinds(found), *_compared(values), _only_in(audits, found)))
+    if not lines:
+        return None
+    caption = _reading_delta(audits)
+    columns = [Column(title="layer", kind="name"), Column(title="kind", kind="name"), *_compared_columns(audits)]
+    owners = Column(title="only in", help="The audits that have this layer, where not all do.")
+    if all(line[-1] is None for line in lines):
+        return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))
+    return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))
+
+
+def _kinds(found: Mapping[str, Row]) -> str:
+    return " / ".join(dict.fromkeys(row.kind for row in found.values()))
+
+
+def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | None:
+    return None if len(found) == len(audits) else ", ".join(found)
+
+
+def _charts(
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
+) -> tuple[Chart | None, Chart | None, Chart | None]:
+    """The audits overlaid, each in the same colour throughout: growth at the data, growth at most, gains of layers."""
+    labels, aligned = _aligned(audits, rows)
+
+    def chart(
+        title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
+    ) -> Chart | None:
+        values = {name: tuple(None if row is None else read(row) for row in places) for name, places in aligned.items()}
+        if all(value is None for series in values.values() for value in series):
+            return None
+        series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
+        axis = f"log10 of the {'growth' if style == 'line' else 'gain'} (1 is ten times)"
+        return Chart(title=title, labels=labels, series=series, axis=axis, term=term, caption=caption)
+
+    def observed(row: Row) -> float | None:
+        return row.log10_observed
+
+    return (
+        chart("How much a change of the data has grown, layer by layer", "line", observed, "Jacobian norm"),
+        chart(
+            "How much any change may have grown, layer by layer",
+            "line",
+            useful_bound,
+            "Lipschitz constant",
+            _left_out(audits),
+        ),
+        chart("How much each layer alone can stretch what it is given", "marks", own_gain, "operator norm"),
+    )
+
+
+def _aligned(
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
+) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
+    """Places along the depth, and each audit's row there.
+
+    Networks that share their layers are drawn by path. Where only the weight layers go together (the same network with
+    and without normalizers) those are drawn, and networks with little in common by position.
+    """
+    weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
+    shared = sum(len(found) == len(audits) for found in rows.values())
+    alike = len({len(layers) for layers in weights.values()}) == 1
+    if shared == len(rows) or (2 * shared >= len(rows) and not alike):
+        by_path: dict[str, list[Row | None]] = {name: [found.get(name) for found in rows.values()] for name in audits}
+        return tuple(path for path, *_ in rows), by_path
+    chosen = weights if alike else {name: list(audit.layers) for name, audit in audits.items()}
+    count = max(map(len, chosen.values()))
+    padded = {name: [*layers, *[None] * (count - len(layers))] for name, layers in chosen.items()}
+    paths = [{None if row is None else row.path for row in there} for there in zip(*padded.values())]
+    if all(len(found) == 1 for found in paths):
+        return tuple(row.path for row in next(iter(chosen.values()))), padded
+    return tuple(f"{'weight layer' if alike else 'layer'} {index + 1}" for index in range(count)), padded

@@ -1,0 +1,123 @@
+"""DATA and DOMAIN in an audit: how much a small change grows, by the share of the data, from a second pass over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..bounds.captured import OBSERVED_PASSES, USUAL_STEPS, Captured
+from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, checked_widths, measured_curve
+from ..bounds.curve.shares import DomainPoint, ShareCurve
+from ..bounds.data.order import draws_needed
+from ..bounds.domain.domain import Domain
+from ..bounds.domain.domain_bounds import DomainWork
+from ..bounds.passes import multiplications, passes
+from ..core.bracket import Bracket
+from ..core.budget import Budget
+from ..core.errors import CaptureError, InputError, JacobianError
+from ..graph.call import arguments, batches_of
+from .findings.loose import useful
+
+SHARE, CONFIDENCE = 0.99, 0.95
+"""What the headline speaks of, as far as the samples go."""
+WORK, FEWEST, FEWEST_NORMS = 3e11, 100, 29
+"""Multiplications for either figure, samples that define domains in the largest networks, and samples at which their
+Jacobians are taken: enough to speak of 90 %."""
+SMALL, BRIEF_SAMPLES, BRIEF_WIDTHS = 5e5, 150, ((0.0, 0.3),)
+"""A fast audit takes it of networks with at most so many multiplications a pass, from so many samples and with one
+domain, wide enough that fresh samples lie inside as a rule."""
+WHAT = "DATA and DOMAIN, the growth by share of the data"
+ONCE = "the loader can be read once only, and that was for the statistics: pass a DataLoader or a list of batches"
+FRESH = "the coverage counts the loader's samples as fresh: they must not be those that defined the domain"
+
+
+def worth_it(work: Captured, rungs: Mapping[str, Bracket]) -> bool:
+    """Say whether a fast audit takes it: where the bound over all inputs says nothing, of a small network."""
+    best, observed = rungs.get("best"), rungs.get("observed")
+    if best is None or observed is None or useful(best.log10_upper, observed.log10_upper) is not None:
+        return False
+    return multiplications(work.graph) <= SMALL
+
+
+def audited_curve(
+    work: Captured,
+    loader: Iterable[Any] | None,
+    everywhere: Bracket,
+    skipped: list[tuple[str, str]],
+    *,
+    domain: Domain | None,
+    brief: bool,
+    budget: Budget,
+    seed: int,
+) -> ShareCurve | None:
+    """Return the curve of an audited model, or say why there is none.
+
+    How many samples it takes is counted from shapes. With a domain there is one point, the bound over it and its
+    coverage by the loader; otherwise DATA and domains of several widths, or of one width and from few samples.
+
+    Args:
+        work: on the captured model.
+        loader: that can be read again; None without one.
+        everywhere: the bound over all inputs.
+        skipped: takes the reason.
+        domain: what the user recorded.
+        brief: few samples and one width.
+        budget: of all of it.
+        seed: of the starts of Lanczos.
+    """
+    if isinstance(loader, Iterator):
+        skipped.append((WHAT, ONCE))
+        return None
+    samples = BRIEF_SAMPLES if brief else passes(work.graph, SAMPLES, work=WORK, least=FEWEST)
+    try:
+        if domain is not None:
+            return _over(domain, work, loader, everywhere, samples)
+        needed = FEWEST_NORMS if brief else draws_needed(SHARE, CONFIDENCE)
+        return measured_curve(
+            work,
+            [] if loader is None else loader,
+            widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
+            samples=samples,
+            norms=passes(work.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
+            share=SHARE,
+            confidence=CONFIDENCE,
+            everywhere=everywhere,
+            budget=budget,
+            seed=seed,
+        )
+    except (InputError, CaptureError, JacobianError) as error:
+        skipped.append((WHAT, str(error)))
+        return None
+
+
+def _over(
+    domain: Domain, work: Captured, loader: Iterable[Any] | None, everywhere: Bracket, samples: int
+) -> ShareCurve:
+    """Return the one point of a domain that was recorded before."""
+    bracket = DomainWork(work, domain, everywhere).rungs("fast")["best"]
+    coverage = None if loader is None else domain.coverage(_first(work, loader, samples), confidence=CONFIDENCE)
+    point = DomainPoint(quantile=domain.quantile, margin=domain.margin, bracket=bracket, coverage=coverage)
+    return ShareCurve(
+        mode=work.graph.mode,
+        samples=domain.samples,
+        confidence=CONFIDENCE,
+        data=None,
+        domains=(point,),
+        everywhere=everywhere,
+        skipped=(("DATA", 'it needs effort="thorough" without domain=, or normscope.lipschitz(scope="data")'),),
+        notes=() if coverage is None else (FRESH,),
+    )
+
+
+def _first(work: Captured, loader: Iterable[Any], samples: int) -> Iterator[Any]:
+    """Yield batches, on the model's device, until there are so many samples."""
+    read, device = 0, work.graph.inputs[0].value.device
+    for given in batches_of(loader, tuples=True):
+        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+        yield batch
+        read += arguments(work.model, batch).count if work.graph.per_sample else 1
+        if read >= samples:
+            return

@@ -1,0 +1,256 @@
+"""One training run of Than's appendix E, watched; its curves are written after every epoch, and it can go on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import InputError
+from ...core.files import write_text
+from ...core.json_values import plain, revived
+from ...monitor.run import Run
+from ...monitor.watching import Watch, watch
+from ..base import Job, Measured, Settings
+from ..data import Split, cifar10, digits
+from ..origin import origin
+from ..vision import efficientnet, relu_network, resnet18
+from .probing import VARIANCES, input_variances, matrix_norms, sites, weight_layers
+
+CURVES, CHECKPOINT, LOG = "measured.json", "checkpoint.pt", "log"
+DECAYS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "coupled": torch.optim.Adam,
+    "decoupled": torch.optim.AdamW,
+    "none": partial(torch.optim.Adam),
+}
+"""How the weight decay acts: added to the gradient (L2, what torch's Adam does), beside it (AdamW), or not at all."""
+TITLES = {"coupled": "Adam with L2", "decoupled": "AdamW", "none": "Adam without decay"}
+NETWORKS = {
+    "relu": "ReLU network",
+    "relu_bn": "ReLU network with BatchNorm",
+    "resnet18": "ResNet18",
+    "efficientnet_b3": "EfficientNet-B3",
+}
+JPEG = "CIFAR-10, whose images went through JPEG (quality 75) once"
+
+
+def jobs(settings: Settings) -> list[Job]:
+    """Return one job per network and kind of decay, in the order of importance."""
+    return [Job(f"{network} {decay}") for network in settings["networks"] for decay in settings["decays"]]
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Train one network and return its curves.
+
+    Args:
+        settings: of the experiment.
+        job: `NETWORK DECAY`.
+        folder: for the log, the curves so far and a checkpoint; a run that was ended goes on from it.
+    """
+    if folder is not None:
+        return _Training(settings, job, folder).run()
+    with TemporaryDirectory() as place:
+        return _Training(settings, job, Path(place)).run()
+
+
+def load(settings: Settings) -> tuple[Split, str]:
+    """Return the data of the settings, images scaled so that the largest norm in training is 1, and what it is.
+
+    Raises:
+        InputError: the folder of CIFAR-10 is not given.
+    """
+    if settings["data"] == "digits":
+        split, what = digits(generator=torch.Generator().manual_seed(0)), "scikit-learn's digits"
+    elif "data_folder" not in settings:
+        raise InputError("this needs CIFAR-10: give the folder of its batches with --data")
+    else:
+        split, what = cifar10(settings["data_folder"], limit=settings.get("images"), standardise=False), JPEG
+    some = split.train_images[: settings.get("images")]
+    largest = some.flatten(1).norm(dim=1).max()
+    return Split(
+        train_images=some / largest,
+        train_labels=split.train_labels[: len(some)],
+        test_images=split.test_images / largest,
+        test_labels=split.test_labels,
+    ), what
+
+
+def network(settings: Settings, name: str, shape: tuple[int, int, int], generator: torch.Generator) -> nn.Module:
+    """Return a network of the figures, at the size of the settings."""
+    if name in ("relu", "relu_bn"):
+        size = {"depth": settings["depth"], "width": settings["width"], "batch_norm": name == "relu_bn"}
+        return relu_network(shape, generator=generator, **size)
+    if name == "resnet18":
+        return resnet18(shape[0], generator=generator, base=settings["base"])
+    return efficientnet(shape[0], generator=generator, **settings["efficientnet"])
+
+
+class _Training:
+    def __init__(self, settings: Settings, job: Job, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.name, self.decay = job.kind.split()
+        self.seed = job.seed
+        split, data = load(settings)
+        narrow = self.name in settings["autocast"] and self.device.type == "cuda"
+        self.cast = partial(torch.autocast, "cuda", dtype=torch.bfloat16) if narrow else nullcontext
+        image = split.train_images[0]
+        generator = torch.Generator().manual_seed(self.seed)
+        self.model = network(settings, self.name, tuple(image.shape), generator).to(self.device)  # type: ignore[arg-type]
+        self.layout = torch.contiguous_format
+        if self.name == "resnet18":  # EfficientNet-B3 takes longer so
+            self.layout = torch.channels_last
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.train = (self._placed(split.train_images), split.train_labels.to(self.device))
+        self.test = (self._placed(split.test_images), split.test_labels.to(self.device))
+        decay = {} if self.decay == "none" else {"weight_decay": settings["weight_decay"]}
+        fused = {"fused": True} if self.device.type == "cuda" else {}
+        self.optimizer = DECAYS[self.decay](self.model.parameters(), lr=settings["learning_rate"], **decay, **fused)
+        self.steps = len(self.train[0]) // settings["batch_size"]
+        self.curves: dict[str, Any] = {
+            "network": self.name,
+            "decay": self.decay,
+            "data": data,
+            "origin": origin(),
+            "precision": "bfloat16 autocast" if narrow else "float32",
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "layers": list(weight_layers(self.model)),
+            "sites": list(sites(self.model)),
+            "epochs": [],
+            "frobenius": [],
+            "reshaped": [],
+            **{quantity: [] for quantity in VARIANCES},
+            "loss": [],
+            "train_accuracy": [],
+            "test_accuracy": [],
+        }
+        self.epoch = self._go_on()
+
+    def run(self) -> Measured:
+        """Train to the last epoch."""
+        total, every = self.settings["epochs"], self.settings["watch_every"]
+        if self.epoch == 0:
+            self._probe(0)
+        schedule = {"economy": max(1, round(self.steps * every)), "full": self.steps * self.settings["search_every"]}
+        tried = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False)
+        with tried, watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
+            run.step = self.epoch * self.steps
+            while self.epoch < total:
+                self._one_epoch(run)
+                self.epoch += 1
+                self._probe(self.epoch)
+                if self.epoch % self.settings["keep_every"] == 0:
+                    self._keep()
+                run.flush()
+                self._write()
+        return self._write()
+
+    def _one_epoch(self, run: Watch) -> None:
+        images, labels = self.train
+        size, generator = self.settings["batch_size"], torch.Generator().manual_seed(1000 * self.seed + self.epoch)
+        order = torch.randperm(len(images), generator=generator).to(self.device)
+        right, losses = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        self.model.train()
+        for rows in order[: self.steps * size].split(size):
+            self.optimizer.zero_grad()
+            with self.cast():
+                output = self.model(images[rows])
+                loss = nn.functional.cross_entropy(output, labels[rows])
+            run.observe(loss=loss)
+            loss.backward()
+            self.optimizer.step()
+            losses += loss.detach()
+            right += (output.detach().argmax(1) == labels[rows]).sum()
+        self.curves["loss"].append(float(losses) / self.steps)
+        self.curves["train_accuracy"].append(float(right) / (self.steps * size))
+
+    def _probe(self, epoch: int) -> None:
+        """Add what the model looks like after so many epochs."""
+        last = epoch == self.settings["epochs"]
+        seldom = epoch % self.settings["reshape_every"] == 0 or last
+        found = matrix_norms(self.model, reshaped=seldom)
+        rows = torch.arange(self.settings["batch_size"], device=self.device)
+        found |= input_variances(self.model, self.train[0][rows])
+        self.curves["epochs"].append(epoch)
+        for quantity, values in found.items():
+            self.curves[quantity].append(values if quantity != "reshaped" else [epoch, values])
+        if seldom:
+            self.curves["test_accuracy"].append([epoch, self._accuracy()])
+
+    @torch.no_grad()
+    def _accuracy(self) -> float:
+        self.model.eval()
+        images, labels = self.test
+        right = 0
+        for part, answers in zip(images.split(1000), labels.split(1000)):
+            with self.cast():
+                right += int((self.model(part).argmax(1) == answers).sum())
+        return right / len(labels)
+
+    def _placed(self, images: Tensor) -> Tensor:
+        return images.to(self.device).contiguous(memory_format=self.layout)
+
+    def _write(self) -> Measured:
+        """Write the curves so far, with the operator norms and alarms that the watched run has."""
+        watched = Run(self.folder / LOG)
+        course = watched.course("weight", "log10_norm")
+        shown: dict[int, list[float | None]] = {}
+        for index, layer in enumerate(self.curves["layers"]):
+            for step, value in course.get(layer, ()):
+                shown.setdefault(step, [None] * len(self.curves["layers"]))[index] = value
+        totals = {record.step: record.total for record in watched.records}
+        found = self.curves | {
+            "done": self.epoch,
+            "operator": [[step / self.steps, values] for step, values in sorted(shown.items())],
+            "printed": [[step / self.steps, one.get("log10_printed")] for step, one in totals.items()],
+            "folded": [[step / self.steps, one.get("log10_folded")] for step, one in totals.items()],
+            "findings": _first(watched.findings),
+        }
+        written: dict[str, Any] = json.loads(json.dumps(plain(rounded(found)), allow_nan=False))
+        write_text(self.folder / CURVES, json.dumps(written, separators=(",", ":")) + "\n")
+        return dict(revived(written))
+
+    def _keep(self) -> None:
+        """Write what the run needs to go on."""
+        path = self.folder / f"{CHECKPOINT}.new"
+        state = {
+            "epoch": self.epoch,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "curves": json.dumps(plain(self.curves)),
+        }
+        torch.save(state, path)
+        path.replace(self.folder / CHECKPOINT)
+
+    def _go_on(self) -> int:
+        """Take up the last checkpoint, if there is one; return how many epochs are done."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return 0
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.curves = revived(json.loads(state["curves"]))
+        return int(state["epoch"])
+
+
+def _first(findings: Iterable[Any]) -> list[list[str]]:
+    """Return the code and place of each alarm once."""
+    return [list(pair) for pair in dict.fromkeys((finding.code, finding.where) for finding in findings)]
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Return nested data with figures of so many decimals: curves need no more, and files stay small."""
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item, digits) for item in value]
+    return round(value, digits) if isinstance(value, float) and math.isfinite(value) else value

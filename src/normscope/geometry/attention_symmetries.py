@@ -1,0 +1,209 @@
+"""Symmetries of attention: queries against keys, values against the output projection, and the bias of the keys.
+
+Scores are q^T k: (A^-T W_Q, A W_K) gives the same for any invertible A per head; behind rotary embeddings only for
+those A that commute with rotations of their planes. The mean of values is linear: (A W_V, W_O A^-1). A bias of the keys
+adds the same to all scores of a query, which the softmax does not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..graph.invariance import weight_layer
+from ..graph.ir import Node
+from .actions import Mixing, ParameterPart, RowMixing, ShiftAction, UnitEntries
+from .candidate import Candidate, Layers, ParametrisedLayer, read_channels
+from .streams import End, Stream, along, by_axis, follow
+
+aten = torch.ops.aten
+
+ATTENTION = aten.scaled_dot_product_attention.default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Heads:
+    """The channels of a layer that an attention reads as one of its operands: `channels[head, k]`."""
+
+    layer: ParametrisedLayer
+    channels: Tensor
+    turned: Node | None
+
+
+def attention(layers: Layers) -> list[Candidate]:
+    """Return the symmetries of every attention of a graph whose operands come straight from weight layers."""
+    streams = {
+        name: follow(layers.graph, layer.node, along(layer.node.shape, layer.axis))
+        for name, layer in layers.by_name.items()
+        if layers.only_here(layer)
+    }
+    found: list[Candidate] = []
+    for node in layers.graph:
+        if node.op is not ATTENTION or len(node.refs) < 3:
+            continue
+        query, key, value = (_heads(layers, streams, node, place) for place in range(3))
+        if key is not None and query is not None:
+            found += _scores(node, query, key)
+        if key is not None:
+            found += _key_bias(node, key)
+        if value is not None:
+            found += _values(layers, node, value)
+    return found
+
+
+def _heads(layers: Layers, streams: dict[str, Stream], node: Node, place: int) -> _Heads | None:
+    """Return the layer that makes an operand of an attention, if nobody else reads these channels of it."""
+    for name, stream in streams.items():
+        here = [end for end in stream.ends if end.node.name == node.name and end.operand == place]
+        if len(here) != 1 or here[0].bent or layers.by_name[name].rows is None:
+            continue
+        channels = _per_head(here[0].numbers)
+        if channels is None or stream.escapes or not _unread_elsewhere(channels, here[0], stream):
+            return None
+        return _Heads(layer=layers.by_name[name], channels=channels, turned=here[0].turned)
+    return None
+
+
+def _unread_elsewhere(channels: Tensor, here: End, stream: Stream) -> bool:
+    others = [end.numbers for end in stream.ends if end is not here]
+    return not any(bool(torch.isin(other, channels.to(other)).any()) for other in others)
+
+
+def _per_head(numbers: Tensor) -> Tensor | None:
+    """Return the channel of each head and index, if neither sample nor token matters."""
+    if numbers.ndim < 3 or bool((numbers < 0).any()):
+        return None
+    first = numbers[(0,) * (numbers.ndim - 3)][:, 0]
+    same = bool((numbers == first.unsqueeze(-2)).all())
+    return first.long() if same else None
+
+
+def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
+    """Return the mixing of queries against keys; keys that several heads share have one matrix."""
+    if (query.turned is None) != (key.turned is None) or query.channels.shape[1] != key.channels.shape[1]:
+        return []
+    heads, width = query.channels.shape
+    repeated = key.channels.repeat_interleave(heads // len(key.channels), 0)
+    if len(repeated) != heads:
+        return []
+    groups = [tuple(row.tolist()) for row in repeated]
+    order = list(dict.fromkeys(groups))
+    if len(groups) % len(order) or len({k for row in order for k in row}) != len(order) * width:
+        return []
+    members = torch.stack([query.channels[[i for i, row in enumerate(groups) if row == one]] for one in order])
+    turn = None
+    if key.turned is not None and query.turned is not None:
+        turn = _plane(key.turned, width)
+        if turn is None or _plane(query.turned, width) is None:
+            return []
+    rows = [*_rows(key.layer, torch.tensor(order)[:, None], False), *_rows(query.layer, members, True)]
+    return [
+        Candidate(
+            kind="query-key pair",
+            path=_both(query.layer, key.layer),
+            form="W_K -> A W_K, W_Q -> A^-T W_Q for each head" + ("" if turn is None else ", A a turn of each plane"),
+            action=Mixing(rows=tuple(rows), groups=len(order), width=width, turn=turn),
+            weights=(query.layer.weight, key.layer.weight),
+        )
+    ]
+
+
+def _key_bias(node: Node, key: _Heads) -> list[Candidate]:
+    """Return the shift of the keys' bias, which adds the same to all scores of a query."""
+    bias = key.layer.bias
+    rows = list(dict.fromkeys(tuple(row.tolist()) for row in key.channels))
+    width, first = len(rows[0]), rows[0][0]
+    apart = rows[1][0] - first if len(rows) > 1 else width
+    regular = [tuple(first + i * apart + k for k in range(width)) for i in range(len(rows))]
+    if bias is None or key.turned is not None or rows != regular or apart < width:
+        return []
+    [step] = bias.stride
+    part = ParameterPart(
+        name=bias.name,
+        size=(len(rows), width),
+        stride=(apart * step, step),
+        offset=bias.offset + first * step,
+    )
+    units = torch.arange(len(rows) * width).reshape(len(rows), width)
+    return [
+        Candidate(
+            kind="redundant bias",
+            path=key.layer.node.path,
+            normalizer=node.path,
+            form="b_K -> b_K + any vector: the softmax does not see it",
+            action=ShiftAction(terms=(UnitEntries(piece=part, units=units),), units=units.numel(), size=0.1),
+            weights=(key.layer.weight,),
+        )
+    ]
+
+
+def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
+    """Return the mixing of values against the layer that reads the attention's output."""
+    heads, width = node.shape[-3], node.shape[-1]
+    if value.turned is not None or tuple(value.channels.shape) != (heads, width) or len(node.shape) < 4:
+        return []
+    if value.channels.unique().numel() != heads * width:  # heads that share their values
+        return []
+    numbers = torch.arange(heads * width, dtype=torch.float64).reshape(heads, 1, width).expand(node.shape)
+    stream = follow(layers.graph, node, numbers)
+    if stream.escapes or len(stream.ends) != 1 or stream.ends[0].bent:
+        return []
+    [end] = stream.ends
+    layer, own = layers.by_name.get(end.node.name), weight_layer(end.node)
+    if layer is None or own is None or not layers.only_here(layer) or end.turned is not None:
+        return []
+    read, axis = read_channels(end.node, own)
+    channel = by_axis(end.numbers, axis)
+    if channel is None or channel.unique().numel() != len(channel) or len(channel) != heads * width:
+        return []
+    columns = channel.argsort().reshape(heads, 1, width)
+    counting = next(dim for dim in range(read.ndim) if read.shape[dim] > 1)
+    rows = [
+        *_rows(value.layer, value.channels[:, None], False),
+        RowMixing(piece=layer.weight, axis=counting, channels=columns, inverse=True),
+    ]
+    return [
+        Candidate(
+            kind="value-output pair",
+            path=_both(value.layer, layer),
+            form="W_V -> A W_V, W_O -> W_O A^-1 for each head",
+            action=Mixing(rows=tuple(rows), groups=heads, width=width),
+            weights=(value.layer.weight, layer.weight),
+        )
+    ]
+
+
+def _rows(layer: ParametrisedLayer, channels: Tensor, inverse: bool) -> list[RowMixing]:
+    """Return the rows of a layer's weight and bias that make some channels."""
+    assert layer.rows is not None
+    made = [RowMixing(piece=layer.weight, axis=layer.rows, channels=channels, inverse=inverse)]
+    if layer.bias is not None:
+        made.append(RowMixing(piece=layer.bias, axis=0, channels=channels, inverse=inverse))
+    return made
+
+
+def _plane(node: Node, width: int) -> Tensor | None:
+    """Return J with which a rotary embedding turns: every matrix it applies is diag(c) + diag(s) J."""
+    basis = torch.eye(width, dtype=torch.float64, device=node.device)
+    shape = node.operands[0].shape
+    images = []
+    for row in basis:
+        given = row.expand(shape)
+        images.append(node.evaluate([given.clone()]).double().reshape(-1, width))
+    matrices = torch.stack(images, -1)  # [positions, width, width]: what each position applies
+    largest = matrices.abs().amax(0).fill_diagonal_(0.0)
+    partner = largest.argmax(1)
+    paired = bool((partner[partner] == torch.arange(width, device=partner.device)).all())
+    if not paired or bool((largest.sum(1) - largest.amax(1)).abs().amax() > 1e-6):
+        return None
+    turn = torch.zeros_like(basis)
+    rows = torch.arange(width, device=partner.device)
+    strongest = matrices[:, rows, partner].abs().sum(1).argmax()
+    turn[rows, partner] = torch.sign(matrices[strongest, rows, partner])
+    return turn if bool(((turn @ turn) == -torch.eye(width).to(turn)).all()) else None
+
+
+def _both(first: ParametrisedLayer, second: ParametrisedLayer) -> str:
+    return " and ".join(dict.fromkeys((first.node.path, second.node.path)))

@@ -1,0 +1,301 @@
+"""`capture`: a model and a batch to a `Graph`, through torch.export.
+
+That library is known here, in `translate.py`, `state.py` and `exported.py` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..core.budget import Budget
+from ..core.errors import CaptureError, InputError, NormscopeError, said
+from ..core.precision import full_precision
+from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
+from .call import Call, Caller, close, drawn, prepare, run, settle
+from .direct_trace import is_plain, writes_nothing
+from .exported import quiet
+from .in_place import write_out_of_place
+from .ir import Graph
+from .leaves import recognise
+from .memory import AS_STRIDED, Strides, refuse_other_strides
+from .samples import independent
+from .state import averages_counted, changed, part_twins, read_state
+from .translate import DROPPED, ancestors, output_of, translate
+from .user_lines import why_untraced
+
+NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
+PASSES = 12
+"""Passes that capturing a model takes, beside one for every sample of the batch."""
+OPERATORS = 16
+"""Operators of a model that take as long to trace as the whole of a network of two layers."""
+REWRITTEN = 4.0
+"""How many times as long a trace takes that torch must rewrite as one that is read as it is."""
+
+
+@outside_inference_mode
+def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into a small immutable graph of operators.
+
+    In eval mode the graph is the map of one sample whenever the model treats samples independently: no operator of the
+    whole batch's graph lets two samples meet, and single samples give the same alone. In train mode it is the map of
+    the whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
+    with the state as found. The model is left exactly as found.
+
+    Args:
+        model: any `torch.nn.Module` that `torch.export` can trace.
+        batch: a tensor, a tuple of positional arguments, or a dict: of keyword arguments, or the one argument itself if
+            its keys are not the names of `forward`'s.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
+
+    Returns:
+        The graph; every node knows its operator, parameters, shapes, module path and source line.
+
+    Raises:
+        InputError: the model does not accept the batch, or has several outputs and none was chosen.
+        CaptureError: torch.export cannot trace the model, or what it traced is not what the model computes; the
+            message says why.
+
+    Example:
+        >>> import torch, normscope as ns
+        >>> graph = ns.capture(torch.nn.Linear(3, 2), torch.zeros(1, 3))
+        >>> [str(node.op) for node in graph]
+        ['aten.linear.default']
+    """
+    return capture_within(Budget(), model, batch, mode=mode, output=output)
+
+
+@outside_inference_mode
+@full_precision()
+def capture_within(
+    budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
+) -> Graph:
+    """Do what `capture` does unless the clock leaves no time for the longer of its two traces.
+
+    Raises:
+        CaptureError: as for `capture`, or because the trace would end too late.
+    """
+    forced, mode = mode, mode_of(model, mode)
+    with untouched(model, forced):
+        call = settle(model, prepare(model, batch, output), mode)
+    batched: tuple[Graph, ...] = ()
+    if call.per_sample and call.count > 1:
+        clock = Budget()
+        program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
+        times = 1.0 if is_plain(program) else REWRITTEN
+        if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
+            raise CaptureError(NO_TIME)
+        call, batched = dataclasses.replace(call, per_sample=independent(whole, call.count)), (whole,)
+    found, graph = _captured(model, call, forced, mode)
+    return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
+
+
+@outside_inference_mode
+def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into the graph of the whole batch as one input, operator by operator, unverified.
+
+    That its values are the model's is for the caller to check.
+    """
+    return Traces(model, mode=mode, output=output).at(batch)
+
+
+@outside_inference_mode
+@full_precision()
+def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+    """Turn a model into the graph of the whole batch as one input, in either mode; otherwise as `capture` does."""
+    forced, mode = mode, mode_of(model, mode)
+    with untouched(model, forced):
+        call = settle(model, prepare(model, batch, output), mode)
+    return _captured(model, dataclasses.replace(call, per_sample=False), forced, mode)[0]
+
+
+class Traces:
+    """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
+
+    Values that a trace holds for constant (masks, token ids, what is computed from them) are evaluated for each batch.
+    That the values of a graph are the model's is for the caller to check.
+
+    Args:
+        model: the user's model; left as found.
+        mode: as for `capture`.
+        output: as for `capture`.
+
+    Attributes:
+        taken: how many traces were taken.
+        fresh: whether the last graph came from a new trace.
+    """
+
+    def __init__(self, model: nn.Module, *, mode: str | None = None, output: str | int | None = None) -> None:
+        self.model, self.forced, self.output = model, mode, output
+        self.mode = mode_of(model, mode)
+        self.taken, self.fresh = 0, True
+        self._held: tuple[Any, ExportedProgram] | None = None
+
+    def at(self, batch: Any) -> Graph:
+        """Return the graph of one batch; of traces the last is kept.
+
+        Raises:
+            InputError, CaptureError: as for `capture`.
+        """
+        with untouched(self.model, self.forced):
+            call = prepare(self.model, batch, self.output)
+        form = tuple((tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else v for v in call.leaves)
+        self.fresh = self._held is None or self._held[0] != form
+        if self._held is not None and not self.fresh:
+            with torch.no_grad():
+                return _translated(self._held[1], call, self.mode)
+        self.taken += 1
+        program, graph = _traced(self.model, call, self.forced, self.mode, True)
+        self._held = form, program
+        return graph
+
+
+def warmed(max_seconds: float | None) -> float | None:
+    """Return a limit of time; where there is one, torch.export has loaded before its clock starts.
+
+    The first call of torch.export in a process takes seconds, whatever the model: a limit must not be spent on them.
+    """
+    if max_seconds is not None:
+        _warm_up()
+    return max_seconds
+
+
+@functools.cache
+def _warm_up() -> float:
+    """Capture a network of two layers, and return the seconds it takes once everything has loaded."""
+    with torch.random.fork_rng(devices=[]):
+        small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
+    capture(small, batch)
+    clock = Budget()
+    capture(small, batch)
+    return clock.elapsed
+
+
+def expected_seconds(model: nn.Module, batch: Any, mode: str | None) -> float:
+    """Return about how many seconds `capture` takes, from one pass: its seconds and the operators it calls.
+
+    Zero where the pass fails: what is wrong with the model or the batch is said by those who need them.
+    """
+    try:
+        alone = mode_of(model, mode) == "eval"
+        call = prepare(model, batch, None)
+        single = call.sample() if alone and call.count > 1 else call
+        clock, operators = Budget(), _Operators()
+        with untouched(model, mode), operators:  # with gradients on, as in a trace: without them torch fuses layers
+            run(model, single)
+    except Exception:
+        return 0.0
+    passes = (call.count if alone else 1) + PASSES
+    return passes * clock.elapsed + (1.0 + operators.called / OPERATORS) * _warm_up()
+
+
+class _Operators(TorchDispatchMode):
+    """Counts the operators that a pass calls."""
+
+    called = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operator and run it."""
+        self.called += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
+    """Return the graph of a call, verified, with its units put back together and without."""
+    program, graph = _traced(model, call, forced, mode, False)
+    _verify(model, call, forced, program, graph)
+    with torch.no_grad():
+        found = recognise(graph)
+    notes = [DROPPED] if mode == "train" and any(drops(module) for module in model.modules()) else []
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes)))), graph
+
+
+def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
+    """Export the model from the state it was found in, and read the result."""
+    with untouched(model, forced, traced=True):
+        program = _export(model, call.sample() if call.per_sample else call, plain)
+    with torch.no_grad():
+        return program, _translated(program, call, mode)
+
+
+def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
+    """Read what was traced as a graph, with the values of a call."""
+    try:
+        return translate(program, call, mode)
+    except NormscopeError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"what torch.export made of this model cannot be read ({said(error)}): shapes that depend on values "
+            "and operators with side effects are not supported"
+        ) from error
+
+
+def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
+    """Refuse a graph that is not what the model computes, on its batch and on random inputs, from the state as found.
+
+    Raises:
+        CaptureError: a run writes what the graph takes for constant, or memory lies otherwise than it was traced, or
+            the outputs differ.
+    """
+    single = call.sample() if call.per_sample else call
+    needed = ancestors(output_of(program))
+    state = read_state(program, needed)
+    strided = [node for node in needed if node.target is AS_STRIDED]
+    for trial in [single, drawn(single, 1.0)] if call.variables else [single]:
+        with untouched(model, forced), torch.no_grad(), Strides() if strided else nullcontext() as strides:
+            before = {name: value.clone() for name, value in state.items()}
+            try:
+                own = run(model, trial)
+            except InputError:  # the model takes no random input
+                continue
+            if moved := changed(before, state):
+                raise CaptureError(
+                    f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
+                    "torch.export does not see: the traced function is not the model's"
+                )
+        if strides is not None:
+            refuse_other_strides(strided, strides.seen)
+        given = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
+        with torch.no_grad():
+            replayed = graph.run(*(given[i.name] if call.variables else i.value for i in graph.inputs))
+        if DROPPED not in graph.notes and not close(replayed, own, coarse=_coarse(graph)):
+            raise CaptureError(
+                "what torch.export made of this model does not give the model's own output: it reads or writes what "
+                "torch.export cannot see (state outside its modules, memory, Python values)"
+            )
+
+
+def _coarse(graph: Graph) -> bool:
+    """Whether some value is in half precision, where two ways to the same value differ visibly."""
+    dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+    return any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
+
+
+def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
+    """Trace the model into functional operators; blocks without gradients are opened.
+
+    Where the trace can be read as it is, it is left so, which takes a fraction of the time. `plain` leaves composite
+    operators whole wherever nothing is written in place.
+    """
+    try:
+        with quiet(), averages_counted(model):  # torch prints its graph when it fails
+            program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+            write_out_of_place(program)
+            if writes_nothing(program) if plain else is_plain(program):
+                return program
+            part_twins(program)
+            return program.run_decompositions({})
+    except Exception as error:
+        raise CaptureError(
+            f"{why_untraced(error)}. Bounds need a traceable model; "
+            'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
+        ) from error

@@ -1,0 +1,440 @@
+"""Brackets of operator norms: certified from above, witnessed from below, for every kind of linear map."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core.bracket import Bracket, Evidence
+from ..core.budget import Budget, check_time
+from ..core.cost import count
+from ..core.errors import InputError
+from ..core.log10 import power10
+from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, smallest, total
+from .attained import attained
+from .cancelling import lost
+from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
+from .convolution_map import Convolution
+from .gram import NARROW_RTOL
+from .lanczos import largest_singular_vector
+from .linear_map import (
+    Averaging,
+    Bounded,
+    Centering,
+    Composite,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+)
+from .slices import slice_map
+from .writing import cost, writable, write_out
+
+
+@dataclass(frozen=True, slots=True)
+class NormBound:
+    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
+
+    upper: Upper
+    start: Tensor | None = None
+    tighten: Callable[[float], Upper] | None = None
+
+
+_known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, NormBound]] = weakref.WeakKeyDictionary()
+"""By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
+
+_loose: weakref.WeakKeyDictionary[LinearMap, NormBound] = weakref.WeakKeyDictionary()
+"""By map: a bound that takes next to no time, where one was needed."""
+
+
+def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
+    """Return a certified upper bound on the spectral norm of a linear map.
+
+    Args:
+        linear: any linear map; the result is remembered with the map.
+        rtol: how tight a bound to aim for.
+        budget: once it is over only cheap bounds are taken, which are not remembered.
+
+    Returns:
+        The bound, with evidence PROVEN for matrices, convolutions and diagonal, reindexing and centering maps, and
+        NUMERICAL where code had to be run in floating point to write the map out.
+
+    Raises:
+        InputError: when a weight is NaN or infinite.
+
+    Example:
+        >>> upper(Matrix(torch.diag(torch.tensor([3.0, 4.0])))).evidence.name
+        'PROVEN'
+    """
+    return bound(linear, rtol=rtol, budget=budget).upper
+
+
+@torch.no_grad()
+def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> NormBound:
+    """Return the upper bound together with a start vector for the search from below."""
+    if remembered(linear, rtol):
+        return _known[linear][2]
+    own = Budget() if budget is None else budget.share(1.0)
+    found = _within(linear, rtol, own)
+    if not own.ended:
+        _remember(linear, rtol, False, found)
+    return found
+
+
+def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
+    """Return a bound that was not taken before, a cheap one where the clock does not leave the time for another."""
+
+    def taken() -> NormBound:
+        check_time()
+        return _fresh(linear, rtol, budget)
+
+    return budget.attempt(taken, lambda: _cheap(linear))
+
+
+def _cheap(linear: LinearMap) -> NormBound:
+    """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
+    if linear not in _loose:
+        _loose[linear] = NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
+    return _loose[linear]
+
+
+def remembered(linear: LinearMap, rtol: float) -> bool:
+    """Say whether a bound as tight as asked for is known already."""
+    known = _known.get(linear)
+    return known is not None and known[0] <= rtol
+
+
+def _remember(linear: LinearMap, rtol: float, tightened: bool, found: NormBound) -> None:
+    """Keep a bound with its map; large vectors and what tightening needs are let go."""
+    start = found.start if linear.in_size <= 1_000_000 else None
+    _known[linear] = (rtol, tightened, NormBound(found.upper, start))
+
+
+def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
+    if linear.in_size == 0 or linear.out_size == 0:
+        return ZERO_BOUND
+    if not isinstance(linear, Identity | Centering) and not budget.late:  # known without any work, or hardly any
+        count("norms")
+    found = _bound(linear, rtol, budget)
+    return NormBound(_loosened(found.upper, linear), found.start, found.tighten)
+
+
+def _loosened(bound: Upper, linear: LinearMap) -> Upper:
+    """Add what folding may have rounded away."""
+    if linear.slack == 0.0:
+        return bound
+    return total([bound, Upper.of(linear.slack, Evidence.PROVEN)]).named(bound.method)
+
+
+ZERO_BOUND = NormBound(ZERO)
+_STEPS = 30
+"""Applications of a map and its transpose that a search without a start takes, about."""
+_ALIKE = 0.1
+"""Factors of channels that differ by less than this share of the tolerance count as one factor."""
+_SETTLED, _ESTIMATED = 20.0, 4.0
+"""A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
+BOUNDING = "the search for the norm of a layer"
+"""How messages name it."""
+
+
+def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
+    if isinstance(linear, Composite | Sum) and linear.in_shape[:1] not in ((), (1,)):
+        inner = slice_map(linear, linear.in_shape[:1])
+        if inner is not None:
+            return _repeated(Repeated(inner, linear.in_shape[:1]), bound(inner, rtol=rtol, budget=budget))
+    match linear:
+        case Identity():
+            return NormBound(ONE, _unit(linear, 0))
+        case Diagonal():
+            return _diagonal(linear)
+        case Matrix():
+            check_time(bounding_cost(linear), linear.device)
+            return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
+        case Convolution():
+            evenly = _evenly_scaled(linear, rtol)
+            if evenly is not None:
+                return evenly
+            check_time(bounding_cost(linear), linear.device)
+            norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
+            return NormBound(norm.upper, norm.start, norm.tighten)
+        case Reindex():
+            return _reindex(linear)
+        case Centering():
+            return _centering(linear)
+        case Averaging():
+            return _schur(linear)
+        case Composite(parts=parts):
+            factors = [bound(part, rtol=rtol, budget=budget) for part in parts]
+            product = ONE.times(*(factor.upper for factor in factors)).named("product of parts")
+            others = [place for place, part in enumerate(parts) if not _isometric(part)]
+            if len(others) <= 1:  # the product is the norm: nothing can be gained but by the one map itself
+                return _carried(parts, factors, others[0], product) if others else NormBound(product)
+            return _written_out(linear, product, rtol, budget)
+        case Sum(terms=terms):
+            summands = [bound(term, rtol=rtol, budget=budget).upper for term in terms]
+            return _written_out(linear, total(summands).named("sum of terms"), rtol, budget)
+        case Bounded():
+            return NormBound(Upper.of(linear.norm, Evidence.NUMERICAL, linear.why, allowance=1e-12))
+        case Repeated(inner=inner):
+            return _repeated(linear, bound(inner, rtol=rtol, budget=budget))
+    unknown = Upper.infinite(f"no certified bound for a {type(linear).__name__} of this size")
+    return _written_out(linear, unknown, rtol, budget)
+
+
+def _carried(parts: Sequence[LinearMap], factors: Sequence[NormBound], place: int, product: Upper) -> NormBound:
+    """Return the bound of a row of maps that all but one keep lengths: that of the one, its vector led back."""
+    start = factors[place].start
+    if start is not None:
+        device = next((part.device for part in parts if part.device.type != "cpu"), start.device)
+        start = start[None].to(device)
+        for part in reversed(parts[:place]):
+            start = part.adjoint(start)
+        start = start[0]
+    return NormBound(product, start, factors[place].tighten)
+
+
+def _isometric(linear: LinearMap) -> bool:
+    """Whether a map changes no length and reaches everything: it moves every entry to a place of its own."""
+    if isinstance(linear, Repeated):
+        return _isometric(linear.inner)
+    if isinstance(linear, Reindex):
+        return linear.in_size == linear.out_size and bool((linear.counts() == 1).all())
+    return isinstance(linear, Identity)
+
+
+def _unit(linear: LinearMap, index: int) -> Tensor:
+    vector = torch.zeros(linear.in_size, dtype=torch.float64, device=linear.device)
+    vector[index] = 1.0
+    return vector.reshape(linear.in_shape)
+
+
+def _diagonal(linear: Diagonal) -> NormBound:
+    size = linear.scale.detach().double().abs().expand(linear.in_shape).reshape(-1)
+    _check_finite(size)
+    best = int(size.argmax())
+    return NormBound(Upper.of(float(size[best]), Evidence.PROVEN, "largest entry"), _unit(linear, best))
+
+
+def _reindex(linear: Reindex) -> NormBound:
+    counts = linear.counts()
+    best = int(counts.argmax())
+    most = int(counts[best])
+    if most <= 1:
+        return NormBound(Upper.of(float(most), Evidence.PROVEN, "moves entries"), _unit(linear, best))
+    value = Upper.of(math.sqrt(most), Evidence.PROVEN, "most copies of an entry", allowance=2.0 * UNIT)
+    return NormBound(value, _unit(linear, best))
+
+
+def _centering(linear: Centering) -> NormBound:
+    count = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
+    if count < 2:
+        return ZERO_BOUND
+    start = _unit(linear, 0).reshape(-1)
+    start[1] = -1.0
+    return NormBound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
+
+
+def _evenly_scaled(linear: Convolution, rtol: float) -> NormBound | None:
+    """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
+    before = linear.unscaled
+    if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
+        return None
+    if not remembered(before.conv, rtol):
+        return None
+    known = _known[before.conv][2]
+    scale = Upper.of(before.most, Evidence.PROVEN)
+    return NormBound(known.upper.times(scale).named(known.upper.method), known.start)
+
+
+def _repeated(linear: Repeated, found: NormBound) -> NormBound:
+    """Return the bound of one block, and its vector in the first of them."""
+    if found.start is None:
+        return found
+    start = torch.zeros(linear.in_size // linear.inner.in_size, *linear.inner.in_shape, dtype=torch.float64)
+    start = start.to(found.start.device)
+    start[0] = found.start
+    return NormBound(found.upper, start.reshape(linear.in_shape), found.tighten)
+
+
+def _schur(linear: Averaging) -> NormBound:
+    """Return sqrt(largest row sum * largest column sum), a bound for a matrix without negative entries."""
+    rows = linear.apply(torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device))
+    columns = linear.adjoint(torch.ones(1, *linear.out_shape, dtype=torch.float64, device=linear.device))
+    _check_finite(rows)
+    value = math.sqrt(float(rows.max().clamp(min=0.0))) * math.sqrt(float(columns.max().clamp(min=0.0)))
+    allowance = gamma(2.0 * (linear.in_size + linear.out_size) + 8.0)
+    start = columns[0] / columns.norm().clamp(min=1e-300)
+    return NormBound(Upper.of(value, Evidence.NUMERICAL, "Schur test", allowance=allowance), start)
+
+
+def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -> NormBound:
+    """Return the smaller of a bound and, where the map is small, the certificate of its matrix."""
+    if other.log10 == -math.inf or not writable(linear) or budget.over:
+        return NormBound(other)
+    matrix = Matrix(write_out(linear))
+    exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
+    cancelled = lost(linear, lambda part: bound(part, rtol=rtol, budget=budget).upper)
+    dense = total([exact, cancelled]).named(f"{exact.method}, written out")
+    dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
+    return NormBound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
+
+
+def _check_finite(values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise InputError("a weight is NaN or infinite: the map has no norm")
+
+
+@torch.no_grad()
+def bracket(
+    linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None, seed: int = 0, steps: int = 400
+) -> Bracket:
+    """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
+
+    Args:
+        linear: any linear map.
+        rtol: close the bracket to `upper/lower - 1 <= rtol`.
+        budget: refining stops once it is over (the result is still sound).
+        seed: for the start of the search from below.
+        steps: at most this many Lanczos steps.
+
+    Returns:
+        A bracket whose witness is a unit vector of `in_shape` in float64; `gap`, `converged` and `advice` say how
+        far it closed.
+    """
+    known = _known.get(linear) if remembered(linear, rtol) else None
+    inner = _one_slice(linear)
+    if inner is not None and known is None:
+        return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
+    budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
+    found = known[2] if known is not None else _within(linear, rtol, budget)
+    log10_lower, witness, settled = budget.attempt(
+        lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
+    )
+    loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    if loose and known is not None and not known[1]:  # what tightening needs was let go
+        found = _within(linear, rtol, budget)
+    tighten = found.tighten
+    if loose and tighten is not None:
+        tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)
+        found = NormBound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
+    if not budget.ended:
+        _remember(linear, rtol, True, found)
+    result = Bracket(
+        log10_lower=log10_lower,
+        log10_upper=found.upper.log10,
+        evidence=found.upper.evidence,
+        method=found.upper.method,
+        reason=found.upper.reason,
+        witness=witness,
+        input_shape=linear.in_shape,
+    )
+    if result.gap <= rtol:
+        return result
+    return _not_converged(result, budget.advice(), settled)
+
+
+def _one_slice(linear: LinearMap) -> LinearMap | None:
+    """Return the map of one slice of the leading dimensions if all slices have the same; None if there is only one."""
+    if linear.in_size == 0 or linear.out_size == 0:
+        return None
+    if isinstance(linear, Matrix) and len(linear.in_shape) > 1:
+        return slice_map(linear, linear.in_shape[:-1])
+    return linear.inner if isinstance(linear, Repeated) else None
+
+
+def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
+    """Return the bracket of one slice as that of the whole map, whose witness is zero in the other slices."""
+    witness = found.witness
+    if witness is not None:
+        whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
+        whole[0] = witness.reshape(-1)
+        witness = whole.reshape(linear.in_shape)
+    if inner in _loose:
+        _loose[linear] = _loose[inner]
+    known = _known.get(inner)
+    if known is not None:
+        _remember(linear, known[0], known[1], NormBound(known[2].upper, witness))
+    return replace(found, witness=witness, input_shape=linear.in_shape)
+
+
+@torch.no_grad()
+def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int = 100) -> float:
+    """Return log10 of the spectral norm, from below: the gain of the best vector a short search finds.
+
+    Where it takes less than a Lanczos search, the vector comes from the certificate of the map.
+
+    Args:
+        linear: any linear map.
+        rtol: stop when the search gains less than this.
+        seed: for the start of the search.
+        steps: at most this many Lanczos steps.
+
+    Returns:
+        A value the norm is not below; it usually comes within `rtol`, which nothing certifies (see `bracket`).
+    """
+    if linear.in_size == 0 or linear.out_size == 0:
+        return -math.inf
+    inner = _one_slice(linear)
+    if inner is not None:
+        return estimate(inner, rtol=rtol, seed=seed, steps=steps)
+    known = _known.get(linear)
+    found = known[2] if known is not None else NormBound(Upper.infinite("not asked for"))
+    if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
+        found = bound(linear, rtol=rtol)  # its vector spares the search
+    return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]
+
+
+def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
+    if cut is not None:
+        advice = f"the gap is {result.gap:.3g}: {cut}"
+    elif not settled:
+        advice = f"the gap is {result.gap:.3g} and the lower side was still growing: raise steps"
+    else:
+        advice = f"the gap is {result.gap:.3g}: the lower side has settled, the upper side ({result.method}) is loose"
+    return replace(result, converged=False, advice=advice)
+
+
+def _lower(
+    linear: LinearMap,
+    found: NormBound,
+    rtol: float,
+    budget: Budget,
+    seed: int,
+    steps: int,
+    settled: float = _SETTLED,
+) -> tuple[float, Tensor | None, bool]:
+    """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
+    if found.upper.log10 == -math.inf:
+        return -math.inf, None, True
+    start = found.start if found.start is not None and bool(found.start.norm() > 0.0) else None
+    if start is not None:
+        value, witness = attained(linear, start)
+        if value >= found.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= NARROW_RTOL else min(rtol, 1e-6))):
+            return value, witness, True
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(linear.in_shape, dtype=torch.float64, generator=generator).to(linear.device)
+    noise /= noise.norm()
+    start = noise if start is None else start / start.norm() + 0.02 * noise
+    size = power10(found.upper.log10)
+    scale = size if 0.0 < size < math.inf else 1.0
+    # float32 is fast on a CPU; on a GPU it may silently mean TF32
+    precise = rtol < 1e-5 or linear.in_size < 4096 or linear.device.type != "cpu" or not 1e-20 < scale < 1e20
+    search = largest_singular_vector(
+        linear,
+        start if precise else start.float(),
+        rtol=rtol / settled,
+        steps=steps,
+        enough=size / (1.0 + 0.5 * rtol),
+        budget=budget,
+        scale=scale,
+    )
+    value, witness = attained(linear, search.vector.double())
+    return value, witness, search.settled

@@ -1,0 +1,88 @@
+"""What one forward showed of the layers that ran: small tensors on the model's device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..diagnosis.examined import Site
+from .probes.normalizer_probe import Sets
+from .probes.running import Moved
+from .probes.weight_probe import Geometry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizerOnBatch:
+    """A normalizer on one batch.
+
+    Attributes:
+        family: `batch_norm`, `layer_norm`, ...
+        sets: what it normalizes.
+        samples: of the batch, or sets of the other normalizers.
+        groups: sets of one sample with scales of their own.
+    """
+
+    family: str
+    sets: Sets
+    samples: int
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOnBatch:
+    """A weight layer on one batch.
+
+    Attributes:
+        parameters: the names of its weight and bias, as far as they are parameters.
+        axis: of the weight, counting output channels.
+        channels: the dimension of its output that counts them.
+        geometry: how it was called.
+        made: its weight, if that is no parameter but was made of some.
+    """
+
+    parameters: tuple[str, ...]
+    axis: int
+    channels: int
+    geometry: Geometry
+    made: Tensor | None = None
+
+
+@dataclass(slots=True)
+class ForwardRecord:
+    """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
+
+    Attributes:
+        normalizers, weights: by site.
+        batch_norms: sites whose running variances were read instead, and what the forward did to them.
+        activations: the gain of every block.
+        gradients: the sizes of the gradients of a block's output and input, as they come.
+        dead: the share of units behind a ReLU that fired for no sample.
+        readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
+        moved: weight layers whose output was reshaped or transposed on its way.
+        lost: sites that could not be measured.
+        domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
+        spread: how far the samples of the batch differ.
+        seconds: spent on listening inside the forward.
+    """
+
+    normalizers: dict[Site, NormalizerOnBatch] = field(default_factory=dict)
+    weights: dict[Site, WeightOnBatch] = field(default_factory=dict)
+    batch_norms: tuple[Sequence[Site], Moved] | None = None
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
+    dead: dict[Site, Tensor] = field(default_factory=dict)
+    readers: dict[Site, list[Site | None]] = field(default_factory=dict)
+    moved: set[Site] = field(default_factory=set)
+    lost: set[Site] = field(default_factory=set)
+    domain: Tensor | None = None
+    spread: Tensor | None = None
+    seconds: float = 0.0
+
+    def sets(self, normalizer: Site) -> Sets | None:
+        """Return what a normalizer normalized, on the device; None if it was not seen."""
+        if normalizer in self.normalizers:
+            return self.normalizers[normalizer].sets
+        sites, moved = self.batch_norms or ((), None)
+        return None if moved is None or normalizer not in sites else moved.norms.sets(moved, sites.index(normalizer))

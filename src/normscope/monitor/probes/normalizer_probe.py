@@ -1,0 +1,218 @@
+"""A normalizer's input on one batch: its variances and the constants that follow (theory: normalizers).
+
+What runs on the device is a variance per set; the figures are made of it on the host, or on the device where there are
+too many sets to send.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .array_segments import ArraySegments
+
+DOMINATED = 10.0
+"""A variance below this many eps: eps decides what the normalizer does."""
+CONSTANT = 1e-6
+"""Of eps: such an input is constant as far as the normalizer can tell."""
+DEAD_SCALE = 1e-4
+"""A scale below this share of the largest one lets nothing through."""
+MOST = 2048
+"""Variances of a normalizer that are sent to the host one by one; more are summed up on the device."""
+QUANTITIES = (
+    "log10_variance", "log10_variance_min", "log10_variance_max", "log10_constant", "log10_gain", "dominated",
+    "constant", "dead", "log10_running", "running_spread",
+)  # fmt: skip
+"""What is measured of a normalizer.
+
+- `log10_variance`: mean over its sets (channels of BatchNorm, rows of LayerNorm, ...) of log10 of the biased variance;
+  `log10_variance_min`, `log10_variance_max`: of the smallest and the largest.
+- `log10_constant`: log10 of the largest Jacobian norm on the batch without the scale: 1/sqrt(var + eps) as a rule.
+- `log10_gain`: of max abs(gamma)/sqrt(var + eps), the same with the scale.
+- `dominated`, `constant`: shares of the sets with var < 10 eps, and with var <= 1e-6 eps.
+- `dead`: share of the scales below 1e-4 of the largest.
+- `log10_running`, `running_spread`: mean and standard deviation over the channels of log10 of (batch variance + eps)
+  over (running variance + eps).
+"""
+OPTIONAL = ("dead", "log10_running", "running_spread")
+"""Quantities that not every normalizer has: NaN there says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sets:
+    """What a normalizer normalizes on one batch.
+
+    Attributes:
+        variance: of every set, `[*, groups]`: sets with the same scales lie along the first dimension.
+        entries: how many values a set has.
+        eps: the stabiliser.
+        gamma: every scale, those of a group next to each other; None without scales.
+        running: the running variance `[groups]`, if there is one.
+        centred: whether the mean is taken off first; RMSNorm does not.
+        stored: whether it divides by the running variance, a constant, instead of the batch's.
+    """
+
+    variance: Any
+    entries: int
+    eps: float
+    gamma: Any = None
+    running: Any = None
+    centred: bool = True
+    stored: bool = False
+
+    @property
+    def divisor(self) -> Any:
+        """The variances that it divides by."""
+        return self.running[None] if self.stored else self.variance
+
+    @property
+    def free(self) -> int:
+        """Dimensions of what a set can be, of which normalizing takes one away; none of them if it is a constant."""
+        return 2 if self.stored else self.entries - self.centred
+
+
+def channel_variance(x: Tensor) -> Tensor:
+    """Return the variances `[1, channels]` of the channels of a BatchNorm's input `[samples, channels, ...]`."""
+    return torch.var(_wide(x), dim=[0, *range(2, x.ndim)], correction=0)[None]
+
+
+def row_variance(x: Tensor, *, sets: int, groups: int, centred: bool = True) -> Tensor:
+    """Return the variances `[sets/groups, groups]` of the sets of LayerNorm, GroupNorm, InstanceNorm or RMSNorm.
+
+    Args:
+        x: its input; a set is a run of consecutive entries.
+        sets: how many there are.
+        groups: sets with scales of their own in one sample.
+        centred: False for RMSNorm, whose "variance" is the mean square.
+    """
+    rows = _wide(x).reshape(sets, -1)
+    variance = torch.var(rows, dim=1, correction=0) if centred else rows.square().mean(1)
+    return variance.reshape(-1, groups)
+
+
+def measure(sets: Sets) -> Tensor:
+    """Return `QUANTITIES` as one vector, on the device."""
+    variance, eps = sets.variance, sets.eps
+    logs = torch.log10(variance)
+    constants = constant(sets.divisor, sets.free, eps)
+    scale = scales(sets)
+    gains = constants if scale is None else constants * scale
+    figures = [
+        logs.mean(),
+        logs.min(),
+        logs.max(),
+        torch.log10(constants.max()),
+        torch.log10(gains.max()),
+        _share(variance < DOMINATED * eps),
+        _share(variance <= CONSTANT * eps),
+    ]
+    nothing = variance.max() * float("nan")
+    dead = ratio = spread = nothing
+    if sets.gamma is not None:
+        size = abs(sets.gamma)
+        dead = _share(size <= DEAD_SCALE * size.max())
+    if sets.running is not None:
+        relative = torch.log10((variance + eps) / (sets.running + eps)).reshape(-1)
+        ratio, spread = relative.mean(), relative.std(correction=0)
+    return torch.stack([*figures, dead, ratio, spread])
+
+
+def scales(sets: Sets) -> Any:
+    """Return the largest abs(gamma) of every group; None without scales."""
+    if sets.gamma is None:
+        return None
+    size = abs(sets.gamma).reshape(sets.variance.shape[-1], -1)
+    return size.amax(1) if isinstance(size, Tensor) else size.max(1)
+
+
+def constant(variance: Any, free: int, eps: float) -> Any:
+    """Return the Jacobian norm of a set without its scale: 1/s, eps/s^3 for one free dimension, 0 for none."""
+    deviation = (variance + eps) ** 0.5
+    if free >= 2:
+        return 1.0 / deviation
+    return eps / deviation**3 if free == 1 else 0.0 * deviation
+
+
+def _share(flags: Tensor) -> Tensor:
+    return flags.float().mean()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return values that can be squared and summed."""
+    return x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
+
+
+def measure_all(many: Sequence[Sets]) -> np.ndarray:
+    """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
+    if not many:
+        return np.zeros((0, len(QUANTITIES)))
+    flat = [np.asarray(sets.variance) for sets in many]
+    pieces = ArraySegments(flat)
+    eps = np.repeat([sets.eps for sets in many], pieces.counts)
+    free = np.repeat([sets.free for sets in many], pieces.counts)
+    divisor = pieces.values
+    if any(sets.stored for sets in many):
+        parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
+        divisor = np.concatenate(parts)
+    scale = np.concatenate(
+        [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
+         for sets, v in zip(many, flat, strict=True)]
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        columns = figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
+        rest = np.full((len(many), 3), math.nan)
+        scaled = [index for index, sets in enumerate(many) if sets.gamma is not None]
+        if scaled:
+            sizes = ArraySegments([np.abs(many[index].gamma) for index in scaled])
+            rest[scaled, 0] = dead_share(sizes, sizes.values)
+        stored = [index for index, sets in enumerate(many) if sets.running is not None]
+        if stored:
+            own = ArraySegments([(flat[i].reshape(-1) + many[i].eps) / (many[i].running + many[i].eps) for i in stored])
+            rest[stored, 1:] = np.column_stack(relative(own, own.values))
+    return np.column_stack([*columns, rest])
+
+
+def figures(pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, free: Any, scale: Any) -> list[np.ndarray]:
+    """Return the first seven of `QUANTITIES` of several normalizers, each figure a column.
+
+    Args:
+        pieces: which sets belong to which normalizer.
+        variance: of every set.
+        divisor: the variance that it is divided by.
+        eps: for every set.
+        free: dimensions of every set, see `Sets`.
+        scale: the largest abs(gamma) of every set.
+    """
+    deviation = np.sqrt(divisor + eps)
+    constants = 1.0 / deviation
+    if free.min() < 2:
+        constants = np.where(free >= 2, constants, np.where(free == 1, eps / deviation**3, 0.0))
+    logs = np.log10(variance)
+    return [
+        pieces.mean(logs),
+        pieces.of(np.minimum, logs),
+        pieces.of(np.maximum, logs),
+        np.log10(pieces.of(np.maximum, constants)),
+        np.log10(pieces.of(np.maximum, constants * scale)),
+        pieces.mean(variance < DOMINATED * eps),
+        pieces.mean(variance <= CONSTANT * eps),
+    ]
+
+
+def dead_share(pieces: ArraySegments, sizes: np.ndarray) -> np.ndarray:
+    """Return the share of the scales of each normalizer that let nothing through."""
+    largest = np.repeat(pieces.of(np.maximum, sizes), pieces.counts)
+    return pieces.mean(sizes <= DEAD_SCALE * largest)
+
+
+def relative(pieces: ArraySegments, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of log10 of the ratios of each part."""
+    logs = np.log10(ratios)
+    mean = pieces.mean(logs)
+    return mean, np.sqrt(np.maximum(pieces.mean(logs**2) - mean**2, 0.0))

@@ -1,0 +1,286 @@
+"""The operator norm of a weight, of the layer alone and folded with its normalizer.
+
+At first by a search from a random start, which says how far it may be off; later by a step from the vectors that were
+found, which have moved little: the best in their span, and the images of those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...linalg.lanczos import lanczos
+
+CLOSE = 0.05
+"""Relative error of a squared norm with which a search ends: a hundredth of a decade of the norm."""
+MOST = 64
+"""Steps of a search, at most."""
+MEMORY = 1 << 28
+"""Bytes for the vectors of a search."""
+FOLLOWED = 1 << 19
+"""Entries of the vectors that are followed together; of a layer with a larger input the fewest are followed."""
+ROUNDS = 3
+"""Further rounds, where one is too little."""
+POWER = 32
+"""Of a small matrix, taken twice: directions within a thousandth of the largest are as good as that."""
+JITTER = 1e-6
+"""Of a Gram matrix of unit vectors: those that depend on others so far count as none."""
+TINY = 1e-37
+"""Lengths that are not divided by."""
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """How a weight layer was called, apart from its weight.
+
+    Attributes:
+        kind: `"matrix"` (x W), `"linear"` (x W^T), `"convolution"`, or `"other"`.
+        shape: of one sample, with a leading dimension of 1.
+        channels: of the output, along its second dimension.
+        settings: stride, padding, dilation, transposed, output padding and groups of a convolution.
+        function: of (sample, weight), for what has no adjoint of its own here.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    channels: int
+    settings: tuple[Any, ...] = ()
+    function: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def groups(self) -> int:
+        """How many groups of channels do not see each other."""
+        return self.settings[5] if self.settings else 1
+
+    def image(self, vectors: Tensor, weight: Tensor) -> Tensor:
+        """Return A v for the layer A, without bias, and each of several vectors, one behind the other."""
+        if self.kind == "other":
+            assert self.function is not None, "a layer without adjoint has a function"
+            return self.function(vectors, weight)
+        if self.kind != "convolution":
+            return vectors @ (weight if self.kind == "matrix" else weight.mT)
+        made: Tensor = aten.convolution.default(vectors, weight, None, *self.settings)
+        return made
+
+    def back(self, images: Tensor, weight: Tensor) -> Tensor:
+        """Return A^T w for the layer A and each of several images, one behind the other."""
+        if self.kind == "other":
+            with torch.enable_grad():
+                anywhere = images.new_zeros(self._like(images)).requires_grad_(True)
+                (found,) = torch.autograd.grad(self.image(anywhere, weight), anywhere, images.detach())
+            return found
+        if self.kind != "convolution":
+            return images @ (weight.mT if self.kind == "matrix" else weight)
+        anywhere = images.new_empty(self._like(images))  # its shape alone is read
+        result: Tensor = aten.convolution_backward.default(
+            images, anywhere, weight, None, *self.settings, (True, False, False)
+        )[0]
+        return result
+
+    def _like(self, images: Tensor) -> tuple[int, ...]:
+        return (len(images), *self.shape[1:])
+
+
+class NormEstimate(NamedTuple):
+    """The norm of a layer, then with its output channels scaled, as far as it was followed.
+
+    Attributes:
+        norms: from below.
+        errors: by how many decades each may be too low.
+        vectors: that are stretched most by either, `[groups, several, entries of a group]`.
+    """
+
+    norms: Tensor
+    errors: Tensor
+    vectors: Tensor
+
+
+def settled(
+    geometry: Geometry, weight: Tensor, warm: Tensor | None, scale: Tensor | None, generator: torch.Generator
+) -> NormEstimate:
+    """Return norms from a random start, by as many Lanczos steps as they need: they wait for the device.
+
+    The error is the distance to Hochstenbach's bound, which fails for one start in a thousand; where there is no memory
+    for so many vectors, it is that of the residual.
+
+    Args:
+        geometry: of the layer.
+        weight: as it is applied.
+        warm: the vectors of the last time, if there are any.
+        scale: one factor per output channel, or one for all; None for the norm of the layer alone.
+        generator: for the start.
+    """
+    norms, groups = 1 if scale is None else 2, geometry.groups
+    size = math.prod(geometry.shape[1:]) // groups
+
+    def rows(vectors: Tensor) -> Tensor:
+        together = vectors.reshape(norms, *geometry.shape[1:])
+        images = geometry.image(together, weight)
+        if scale is not None:
+            images = torch.cat([images[:1], _scaled(images[1:], scale.square())])
+        return geometry.back(images, weight).reshape(vectors.shape)
+
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        start = _random((norms * groups, size), weight, generator)
+        found = lanczos(rows, start, steps=_room(start), rtol=CLOSE, sure=True)
+        errors = torch.where(found.values > 0, found.above / found.values - 1.0, 0.0)
+        for _ in range(ROUNDS):
+            if bool((errors <= CLOSE).all()):
+                break
+            found = lanczos(rows, found.vectors, steps=_room(start), rtol=CLOSE)
+            errors = found.errors
+        best = torch.where(found.values[:, None] > 0, found.vectors, start)  # of a weight that is zero any is as good
+        best = best.reshape(norms, groups, size).transpose(0, 1)
+        several = _several(size, norms)
+        if warm is None or warm.shape != (groups, several, size):
+            warm = torch.cat([best, _random((groups, several - norms, size), weight, generator)], dim=1)
+            for _ in range(2):
+                warm = _advanced(geometry, weight, warm, scale)[2]
+        vectors = torch.cat([best, warm[:, : several - norms]], dim=1)
+    return _largest(geometry, found.values, errors, vectors)
+
+
+def followed(
+    geometry: Geometry, weight: Tensor, warm: Tensor, scale: Tensor | None, generator: torch.Generator
+) -> NormEstimate:
+    """Return norms by a step from vectors that were good a while ago; nothing waits for a GPU.
+
+    The last vector is drawn anew: what grows where no vector looks is met by and by. Where the residual says that a
+    step is too little, and the device is not waited for, more are taken, and in the end the search begins anew.
+
+    Args:
+        geometry: of the layer.
+        weight: as it is applied.
+        warm: the vectors of the last time.
+        scale: one factor per output channel, or one for all; None for the norm of the layer alone.
+        generator: for the new vector.
+    """
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        if warm.shape[1] > (1 if scale is None else 2):
+            warm = torch.cat([warm[:, :-1], _random((len(warm), 1, warm.shape[2]), weight, generator)], dim=1)
+        values, errors, vectors = _advanced(geometry, weight, warm, scale)
+        for _ in range(ROUNDS):
+            if weight.is_cuda or not bool((errors > CLOSE).any()):
+                return _largest(geometry, values, errors, vectors)
+            values, errors, vectors = _advanced(geometry, weight, vectors, scale)
+    return settled(geometry, weight, vectors, scale, generator)
+
+
+def _largest(geometry: Geometry, values: Tensor, errors: Tensor, vectors: Tensor) -> NormEstimate:
+    """Return norms from the largest eigenvalue of every group, and its relative error: the norm is that of the largest.
+
+    A group that is smaller may be the largest if it is off by its error.
+    """
+    values = values.clamp(min=0.0).reshape(-1, geometry.groups)
+    most = values.amax(1)
+    above = (values * (1.0 + errors.clamp(min=0.0).reshape(values.shape))).amax(1)
+    off = torch.where(most > 0, above / most, 1.0)
+    return NormEstimate(most.sqrt(), torch.log10(off) / 2.0, vectors)
+
+
+def _advanced(
+    geometry: Geometry, weight: Tensor, vectors: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest Ritz value of every norm and group in the span of vectors, its residual, and the next ones.
+
+    The next vectors of a group are its best ones, their residuals and the second best, or where few are followed the
+    images of the best. Both norms share a span: the layer is applied to it once, its adjoint to two images alone.
+    """
+    groups, (_, several, size) = geometry.groups, vectors.shape
+    basis = _orthonormal(vectors)
+    images = geometry.image(basis.transpose(0, 1).reshape(several, *geometry.shape[1:]), weight)
+    both = images[None] if scale is None else torch.stack([images, _scaled(images, scale)])
+    norms = len(both)
+    parts = both.reshape(norms, several, groups, -1).transpose(1, 2)
+    small = parts @ parts.mT  # norms, groups, several, several
+    best = _best(small.flatten(0, 1), min(2, several)).reshape(norms, groups, several, -1)
+    first = best[..., :1]
+    values = (first.mT @ small @ first)[..., 0, 0]
+    chosen = best.mT @ basis  # norms, groups, 1 or 2, entries
+    rises = (best if norms == 1 else first).mT @ parts  # of two vectors of each group
+    made = rises.transpose(1, 2).reshape(-1, *images.shape[1:])
+    if scale is not None:
+        made = torch.cat([made[:1], _scaled(made[1:], scale)])
+    backs = geometry.back(made, weight).reshape(norms, -1, groups, size).transpose(1, 2)
+    best = best[..., : backs.shape[2]]
+    levels = torch.diagonal(best.mT @ small @ best, dim1=2, dim2=3)[..., None]
+    residuals = backs - levels * chosen[:, :, : backs.shape[2]]
+    left = torch.linalg.vector_norm(residuals[:, :, 0], dim=2)
+    errors = torch.where(values > 0, left / values, 0.0)
+    if several > 2 * norms:  # the best of their span and of that of their images
+        ordered = [*_vectors(chosen[:, :, :1]), *_vectors(residuals), *_vectors(chosen[:, :, 1:])]
+    else:
+        length = torch.linalg.vector_norm(backs, dim=3, keepdim=True)
+        ordered = _vectors(torch.where((length > 0) & length.isfinite(), backs, chosen[:, :, : backs.shape[2]]))
+    return values.flatten(), errors.flatten(), _filled(ordered[:several], basis)
+
+
+def _vectors(of_norms: Tensor) -> list[Tensor]:
+    """Return each of several vectors of every norm, the first of all norms first."""
+    return [of_norms[norm, :, index] for index in range(of_norms.shape[2]) for norm in range(len(of_norms))]
+
+
+def _filled(vectors: Sequence[Tensor], basis: Tensor) -> Tensor:
+    """Return vectors of every group beside each other, and as many of a basis as are missing."""
+    return torch.cat([torch.stack(list(vectors), dim=1), basis[:, len(vectors) :]], dim=1)
+
+
+def _best(matrices: Tensor, count: int) -> Tensor:
+    """Return the top eigenvectors of small symmetric matrices, the best first."""
+    if matrices.is_cuda:
+        return by_powers(matrices, count)
+    return torch.linalg.eigh(matrices)[1][:, :, -count:].flip(2)
+
+
+def by_powers(matrices: Tensor, count: int) -> Tensor:
+    """Return the top eigenvectors of small symmetric matrices by high powers of them, which wait for no device."""
+    found: list[Tensor] = []
+    for _ in range(count):
+        share = torch.linalg.matrix_power(matrices / _trace(matrices), POWER)
+        share = torch.linalg.matrix_power(share / _trace(share), POWER)
+        most = torch.diagonal(share, dim1=1, dim2=2).argmax(1)
+        top = torch.take_along_dim(share, most[:, None, None].expand(-1, share.shape[1], 1), 2)
+        top = top / torch.linalg.vector_norm(top, dim=1, keepdim=True).clamp(min=TINY)
+        found.append(top)
+        away = matrices @ top
+        matrices = matrices - away @ top.mT - top @ away.mT + (top.mT @ away) * (top @ top.mT)
+    return torch.cat(found, dim=2)
+
+
+def _orthonormal(rows: Tensor) -> Tensor:
+    """Return rows that span the same, by a Cholesky factor; rows that add nothing come out short."""
+    rows = rows / torch.linalg.vector_norm(rows, dim=2, keepdim=True).clamp(min=TINY)
+    gram = rows @ rows.mT
+    torch.diagonal(gram, dim1=1, dim2=2).add_(JITTER)
+    factor = torch.linalg.cholesky_ex(gram)[0]
+    return torch.linalg.solve_triangular(factor, rows, upper=False)
+
+
+def _trace(matrices: Tensor) -> Tensor:
+    return torch.diagonal(matrices, dim1=1, dim2=2).sum(1).clamp(min=TINY)[:, None, None]
+
+
+def _random(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random vectors; the generator of the user is left alone."""
+    return torch.randn(shape, generator=generator, device=generator.device).to(like)
+
+
+def _several(size: int, norms: int) -> int:
+    """Return how many vectors of a size are followed: the best two for each norm, two residuals, and a new one."""
+    return max(norms, min(size, max(norms + 1, min(2 * norms + 3, FOLLOWED // size))))
+
+
+def _room(rows: Tensor) -> int:
+    """Return how many steps there is memory for."""
+    return max(8, min(MOST, MEMORY // max(rows.numel() * rows.element_size(), 1)))
+
+
+def _scaled(images: Tensor, scale: Tensor) -> Tensor:
+    """Return images with a factor for every channel, or one for all."""
+    return images * scale.to(images).reshape(1, -1, *(1,) * (images.ndim - 2))

@@ -1,0 +1,196 @@
+"""`compare_runs_document`: training runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..core.errors import InputError
+from ..core.finding import Severity
+from ..diagnosis.audit_comparing import difference
+from ..diagnosis.page import part
+from ..diagnosis.page_words import tally
+from ..diagnosis.verdict import sentence
+from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
+from ..report.glossary import glossary
+from ..report.words import counted, listed
+from .page import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
+from .page_views import NORM, VARIANCE, LayerPicture
+from .run import Run
+
+NOT_SETTINGS = ("began",)
+"""What differs between any two runs and says nothing."""
+
+
+def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Document:
+    """Return two or more runs side by side: losses, products, variances, layers matched by name, settings, alarms.
+
+    Args:
+        runs: by the names to show; the first is what the others are compared with.
+        brief: for a terminal: without the pictures that have a curve per layer.
+
+    Returns:
+        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first run.
+
+    Raises:
+        InputError: fewer than two runs.
+    """
+    if len(runs) < 2:
+        raise InputError(f"{counted(len(runs), 'run')} given: a comparison needs at least two")
+    loss = _overlaid(runs, "loss", "Loss by step", "loss")
+    products = [_overlaid(runs, key, f"Product: {name}", "log10 of the product") for key, name in PRODUCTS]
+    gradient = _overlaid(runs, "log10_gradient", "Size of the whole gradient", "log10 of the norm")
+    shown: list[Block] = [
+        Text(heading="Verdict", body=_verdict(runs), lead=True),
+        *([] if brief else [Text(body=_summary(runs))]),
+        _headline_table(runs),
+        *([] if loss is None else [loss]),
+        *_alarms(runs),
+        *part("Settings that differ", _settings_table(runs), folded=True),
+        *part("Products", *products, term="printed product", folded=True),
+        *part("Gradients", gradient, folded=True),
+        *part("Normalizers", *_pictures(runs, VARIANCE, brief), _layer_table(runs, VARIANCE), folded=True),
+        *part("Weights", *_pictures(runs, NORM, brief), _layer_table(runs, NORM), folded=True),
+    ]
+    shown += [] if brief else glossary(shown)
+    return Document(title=f"Comparison of {listed(list(runs), most=4)}", blocks=tuple(shown))
+
+
+def _verdict(runs: Mapping[str, Run]) -> str:
+    """Return what sets runs apart, in one sentence: where alarms were raised, and which loss is the least."""
+    wrong = [name for name, run in runs.items() if any(f.severity > Severity.INFO for f in run.findings)]
+    clauses = [f"alarms were raised in {listed(wrong, most=4)}" if wrong else "no alarms in any of them"]
+    losses = {name: loss for name, run in runs.items() if (loss := _end(run.total("loss"), -1)) is not None}
+    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    if len(losses) > 1 and finite:
+        best = min(finite, key=lambda name: finite[name])
+        clauses.append(f"the last loss is least in {best} ({finite[best]:.4g})")
+    return sentence("; ".join(clauses))
+
+
+def _summary(runs: Mapping[str, Run]) -> str:
+    known = [{(layer.kind, layer.name) for layer in run.layers} for run in runs.values()]
+    return (
+        f"{counted(len(runs), 'run')}, compared with {next(iter(runs))}: {counted(len(set.union(*known)), 'layer')} by "
+        f"name, of which {len(set.intersection(*known)):,} in every run. Figures are exponents of ten (log10) unless "
+        "their heading says otherwise; a dash is not measured."
+    )
+
+
+def _headline_table(runs: Mapping[str, Run]) -> Table:
+    columns: list[tuple[Column, Callable[[str, Run], Cell]]] = [
+        (Column(title="run"), lambda name, run: name),
+        (Column(title="model", kind="name"), lambda _, run: run.metadata.get("model")),
+        (Column(title="steps", kind="count"), lambda _, run: steps_taken(run)),
+        (Column(title="first loss", kind="number"), lambda _, run: _end(run.total("loss"), 0)),
+        (Column(title="last loss", kind="number"), lambda _, run: _end(run.total("loss"), -1)),
+        (
+            Column(title="norms, first", kind="log10", help="log10 of the product of the operator norms."),
+            lambda _, run: _end(run.total("log10_printed"), 0),
+        ),
+        (Column(title="norms, last", kind="log10"), lambda _, run: _end(run.total("log10_printed"), -1)),
+        (
+            Column(title="folded, first", kind="log10", help="log10 of the product with the normalizers folded in."),
+            lambda _, run: _end(run.total("log10_folded"), 0),
+        ),
+        (Column(title="folded, last", kind="log10"), lambda _, run: _end(run.total("log10_folded"), -1)),
+        (Column(title="alarms", kind="name"), lambda _, run: tally(run.findings)),
+        (
+            Column(title="overhead", kind="percent", help="Share of the time that watching took."),
+            lambda _, run: None if run.ended is None else run.ended.overhead,
+        ),
+        (Column(title="end", kind="name"), lambda _, run: None if run.ended is None else run.ended.how),
+    ]
+    return Table(
+        title="Headline figures",
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(tuple(read(name, run) for _, read in columns) for name, run in runs.items()),
+    )
+
+
+def _end(points: Points, place: int) -> float | None:
+    return points[place][1] if points else None
+
+
+def _settings_table(runs: Mapping[str, Run]) -> Table | None:
+    known = {name: settings(run) for name, run in runs.items()}
+    keys = dict.fromkeys(key for found in known.values() for key in found if key not in NOT_SETTINGS)
+    rows = [(key, *(found.get(key) for found in known.values())) for key in keys]
+    different = tuple(row for row in rows if len(set(row[1:])) > 1)
+    if not different:
+        return None
+    columns = (Column(title="setting", kind="name"), *(Column(title=name, kind="name") for name in runs))
+    return Table(columns=columns, rows=different)
+
+
+def _alarms(runs: Mapping[str, Run]) -> Iterator[Block]:
+    if not any(run.findings for run in runs.values()):
+        yield Text(body="No alarm was raised in any of them.")
+        return
+    for name, run in runs.items():
+        yield Text(body=f"In {name}: {tally(run.findings)}.")
+        yield from alarm_notices(run.findings)
+
+
+def _overlaid(runs: Mapping[str, Run], quantity: str, title: str, axis: str) -> Curves | None:
+    """One figure of the whole network, a curve per run, each in the same colour throughout."""
+    courses: dict[str, Points] = {name: run.total(quantity) for name, run in runs.items()}
+    return total_curves(courses, title=title, axis=axis, logarithmic=quantity == "loss")
+
+
+def _pictures(runs: Mapping[str, Run], view: LayerPicture, brief: bool) -> list[Curves]:
+    """A picture per run, all with the same value axis."""
+    if brief:
+        return []
+    seen = [
+        value
+        for run in runs.values()
+        for points in run.course(view.kind, view.quantity).values()
+        for _, value in points
+        if math.isfinite(value)
+    ]
+    span = (min(seen), max(seen)) if seen else None
+    found = ((name, view_curves(run, view, span=span)) for name, run in runs.items())
+    drawn = [replace(picture, title=f"{view.title}: {name}") for name, picture in found if picture is not None]
+    return [picture if picture is drawn[-1] else replace(picture, caption="") for picture in drawn]
+
+
+def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
+    """The last value of every layer in every run, and by how much it differs from that of the first run."""
+    lasts = [
+        {name: points[-1][1] for name, points in run.course(view.kind, view.quantity).items()} for run in runs.values()
+    ]
+    order = _merged([[layer.name for layer in run.of(view.kind)] for run in runs.values()])
+    rows = []
+    for name in order:
+        values = [found.get(name) for found in lasts]
+        if any(value is not None for value in values):
+            rows.append((name, *values, *(difference(value, values[0]) for value in values[1:])))
+    if not rows:
+        return None
+    first, *others = runs
+    deltas = (Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times.") for name in others)
+    return Table(
+        title=f"{view.title}: at the last measurement (log10)",
+        columns=(
+            Column(title="layer", kind="name"),
+            *(Column(title=name, kind="log10") for name in runs),
+            *deltas,
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _merged(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return every name once, in an order that keeps that of each list as far as they agree."""
+    order: list[str] = []
+    for names in lists:
+        after = 0
+        for name in names:
+            if name in order:
+                after = order.index(name) + 1
+            else:
+                order.insert(after, name)
+                after += 1
+    return order

@@ -1,0 +1,108 @@
+"""Rounding is counted: what a certificate claims is never below what its multipliers prove in sixty digits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds.ellipsoids import rounded
+from normscope.bounds.ellipsoids.optimised import optimise
+from normscope.bounds.ellipsoids.rounded import is_exact
+from normscope.graph.ir import Graph
+
+from .exactly import proves
+from .graphs import DOUBLE, Sheet, aten, chain, planned, random_graph
+
+
+def gap(graph: Graph, *, steps: int = 3, widest: int = 1024) -> float | None:
+    """Claimed over proven, as log10; None where nothing is claimed."""
+    _, plan, _ = planned(graph, widest=widest)
+    certificate = None if plan is None else optimise(plan, steps=steps)
+    if plan is None or certificate is None:
+        return None
+    claimed = rounded.accounted(plan, certificate)
+    return None if claimed is None else claimed.log10 - proves(plan, certificate)
+
+
+def stream(size: float, seed: int, *, both: bool = False) -> Graph:
+    """A residual stream that is large in one direction, read out in the other (or both): terms cancel in between."""
+    sheet = Sheet((1, 2), seed=seed)
+    turn = torch.linalg.qr(sheet.normal(2, 2))[0]
+    spread = turn @ torch.diag(torch.tensor([size, 1.0], dtype=DOUBLE)) @ torch.linalg.qr(sheet.normal(2, 2))[0]
+    x = sheet.refs[0]
+    first, second, third = 0.1 * sheet.normal(3, 2), 0.1 * sheet.normal(2, 3), 0.1 * sheet.normal(2, 3)
+    y = sheet.add(sheet.linear(x, spread), sheet.linear(sheet.relu(sheet.linear(x, first)), second))
+    z = sheet.add(y, sheet.linear(sheet.relu(sheet.linear(y, sheet.normal(3, 2) / size)), third))
+    return sheet.graph(sheet.linear(z, turn[:, 0 if both else 1 :].mT.contiguous()))
+
+
+@pytest.mark.parametrize("name", ["relu", "bent leaky", "abs", "gelu", "leaky 0.999999"])
+def test_chains(name: str) -> None:
+    found = gap(chain(3, (3, 5, 4, 2), [name]))
+    assert found is not None
+    assert 0.0 <= found < 1e-9
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+def test_streams_that_cancel(size: float) -> None:
+    gaps = [found for seed in range(3) if (found := gap(stream(size, seed))) is not None]
+    assert all(found >= 0.0 for found in gaps)
+    assert size > 1e3 or max(gaps) < 1e-7
+
+
+@pytest.mark.parametrize("widest", [1024, 8])
+def test_random_graphs(widest: int) -> None:
+    gaps = [gap(random_graph(seed, steps=8, widest=4), steps=2, widest=widest) for seed in range(8)]
+    found = [value for value in gaps if value is not None]
+    assert len(found) >= 4
+    assert all(value >= 0.0 for value in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 400, 50))
+def test_many_random_graphs(first: int) -> None:
+    for seed in range(first, first + 50):
+        for widest in (1024, 8):
+            found = gap(random_graph(seed, steps=4 + seed % 9, widest=5), steps=1 + seed % 4, widest=widest)
+            assert found is None or found >= 0.0
+
+
+def test_infeasible_multipliers_are_not_accounted_for() -> None:
+    _, plan, _ = planned(chain(3, (3, 5, 4, 2), ["relu"]))
+    certificate = optimise(plan, steps=3)
+    for factor in (0.0, 3.0, 1e6, -1.0, math.nan, math.inf):
+        worse = {name: factor * sigma for name, sigma in certificate.sigma.items()}
+        assert (
+            rounded.accounted(plan, type(certificate)(certificate.log10, certificate.log10_scale, certificate.q, worse))
+            is None
+        )
+
+
+def known_from_the_inputs(graph: Graph, **options: int) -> bool | None:
+    """Whether its plan is exact; None without one."""
+    segments, plan, _ = planned(graph, **options)
+    return None if plan is None else is_exact(plan, {item.name for item in segments.graph.inputs})
+
+
+def test_what_is_exact() -> None:
+    """Maps as they are stored, from the inputs on: anything else is only numerical."""
+    assert known_from_the_inputs(chain(3, (3, 5, 4, 2), ["relu"]))
+    sheet = Sheet((1, 4))
+    x = sheet.relu(sheet.linear(sheet.refs[0], 4))
+    fresh = sheet.graph(sheet.add(x, sheet.refs[0]))
+    assert known_from_the_inputs(fresh, widest=6) is False  # a fresh start rests on other bounds
+    product = sheet.graph(sheet.call(aten.mul.Tensor, sheet.call(aten.tanh.default, x), sheet.relu(x)))
+    assert not known_from_the_inputs(product)
+
+
+def test_a_fresh_start_from_a_constant_of_one_is_not_proven() -> None:
+    """What is known of the values before it counts: torch's softplus has a small jump at 20."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Softplus(), nn.Linear(1500, 20), nn.ReLU(), nn.Linear(20, 5)).double().eval()
+    rungs = ns.ladder(model, torch.randn(1, 1500, dtype=DOUBLE), effort="tight", max_seconds=0.5)
+    assert rungs["tight"].evidence is ns.Evidence.NUMERICAL
+    assert rungs["best"].evidence is ns.Evidence.NUMERICAL
