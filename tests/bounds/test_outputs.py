@@ -22,7 +22,7 @@ from normscope.core.errors import InputError
 from .exactly import proves
 from .graphs import DOUBLE, Sheet, chain, planned
 from .relaxations import Relaxation
-from .test_rigorous import stream
+from .test_rounded import stream
 
 
 @pytest.fixture(autouse=True)

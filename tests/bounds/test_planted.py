@@ -25,7 +25,7 @@ from .relaxations import Relaxation
 from .test_certificates import SHAPES, assert_above
 from .test_extremes import wide_gain
 from .test_patterns import assert_exact, assert_sound, wedges
-from .test_rigorous import gap, stream
+from .test_rounded import gap, stream
 
 Patch = pytest.MonkeyPatch
 
@@ -91,7 +91,7 @@ def differences() -> None:
 
 
 def streams() -> None:
-    """Terms that cancel, as `test_rigorous` tries them."""
+    """Terms that cancel, as `test_rounded` tries them."""
     for seed in range(4):
         found = gap(stream(1e5, seed))
         assert found is None or found >= 0.0

@@ -9,7 +9,7 @@ from torch import nn
 
 from normscope.generalize import bartlett2017, cisneros2025, golowich2020, neyshabur2018
 from normscope.generalize.stratum import power_of_two, quantiles
-from normscope.generalize.stream import DataSeen
+from normscope.generalize.stream import SamplesSeen
 from normscope.generalize.vc import Units, growth_bound, log_growth, slides_bound, vc_dimension
 from normscope.generalize.weight_layers import read_network
 from normscope.generalize.weight_rows import growth_row, margin_rows, weight_norm_row
@@ -17,7 +17,7 @@ from normscope.generalize.weight_rows import growth_row, margin_rows, weight_nor
 
 def seen(m=1000, error=0.1, margin=2.0):
     spread = torch.linspace(-0.1 * margin, 2 * margin, m, dtype=torch.float64)
-    return DataSeen(
+    return SamplesSeen(
         samples=m, loss=0.1, error=error, margins=spread, square_norms=4.0 * m, largest_norm=3.0, entries=(-1.0, 1.0),
         fingerprints=torch.arange(m), classes=3,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from ..theory.losses import Loss
 from .bound import Condition, condition
 from .fingerprints import identical, random_keys
 from .partition import partitions
-from .stream import Aside, Collector, DataSeen, SampleBatch, Tally, parted, pieces
+from .stream import Aside, Collector, SampleBatch, SamplesSeen, Tally, parted, pieces
 
 EVERY = 5
 """Without held-out samples one in so many of D is set aside."""
@@ -50,10 +50,10 @@ class DataReading:
         notes: what the reader must know.
     """
 
-    seen: DataSeen
+    seen: SamplesSeen
     held: tuple[Tally, ...]
     held_out: int
-    test: DataSeen | None
+    test: SamplesSeen | None
     example: Tensor
     fixed: Condition
     independent: Condition
@@ -235,7 +235,7 @@ def _stream(
     return held
 
 
-def _check(seen: DataSeen, held: Aside, tested: DataSeen | None, plan: CellPlan) -> None:
+def _check(seen: SamplesSeen, held: Aside, tested: SamplesSeen | None, plan: CellPlan) -> None:
     """Refuse one class alone, and inputs outside of the declared range."""
     present = sum(int(part.any()) for part in seen.tallies[0].counts.view(seen.classes, -1))
     if present < 2:

@@ -12,7 +12,7 @@ from ..core.log10 import log10, log10_sum
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .partition import Partition
 from .slides import diameters
-from .stream import DataSeen, Tally
+from .stream import SamplesSeen, Tally
 from .than2025 import Theorem20, corollary22, hkk, limited_distances, lla, mean_distances, over_grid, theorem20
 
 THAN = "Than 2025"
@@ -43,7 +43,7 @@ class Setting:
         alone: whether the loss of a sample depends on that sample alone.
     """
 
-    seen: DataSeen
+    seen: SamplesSeen
     held: tuple[Tally, ...]
     reaches: tuple[Tensor, ...]
     loss_name: str

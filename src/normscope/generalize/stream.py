@@ -133,7 +133,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class DataSeen:
+class SamplesSeen:
     """What a pass saw of a part of the data.
 
     Attributes:
@@ -221,7 +221,7 @@ class Collector:
         self.sums = sums if self.sums is None else self.sums + sums
         self.ends = ends if self.ends is None else torch.maximum(self.ends, ends)
 
-    def finish(self, what: str) -> DataSeen:
+    def finish(self, what: str) -> SamplesSeen:
         """Read the sums back.
 
         Raises:
@@ -239,7 +239,7 @@ class Collector:
                 f"the {self.loss.name} is said to lie between 0 and {self.loss.most:g}, but on {what} it goes from "
                 f"{-cheapest:g} to {dearest:g}"
             )
-        return DataSeen(
+        return SamplesSeen(
             samples=self.samples,
             loss=loss / self.samples,
             error=wrong / self.samples,

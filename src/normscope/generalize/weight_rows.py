@@ -12,7 +12,7 @@ from . import bartlett2017, cisneros2025, golowich2020, neyshabur2018, vc
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .families import IID, THAN
 from .stratum import quantiles
-from .stream import DataSeen
+from .stream import SamplesSeen
 from .weight_layers import NetworkNorms
 
 ARCHITECTURE = condition(
@@ -21,7 +21,7 @@ ARCHITECTURE = condition(
 ERROR = "the error of the model on fresh data"
 
 
-def growth_row(network: NetworkNorms, seen: DataSeen, delta: float) -> BoundRow:
+def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundRow:
     """Return the bound by the number of ways in which the architecture can classify m samples."""
     conditions = (IID, ARCHITECTURE, network.alone, network.piecewise)
     if not network.units:
@@ -42,7 +42,7 @@ def growth_row(network: NetworkNorms, seen: DataSeen, delta: float) -> BoundRow:
     )
 
 
-def margin_rows(network: NetworkNorms, seen: DataSeen, delta: float, input_radius: float | None) -> list[BoundRow]:
+def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_radius: float | None) -> list[BoundRow]:
     """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
     asked = (IID, ARCHITECTURE, network.alone, network.chain, network.homogeneous, network.matrices)
     names = {
@@ -112,7 +112,7 @@ def margin_rows(network: NetworkNorms, seen: DataSeen, delta: float, input_radiu
     return found
 
 
-def weight_norm_row(network: NetworkNorms, seen: DataSeen) -> BoundRow:
+def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
     """Return the rate of Cisneros-Velarde et al. for weight normalization."""
     source = f"Cisneros-Velarde et al. 2025, as {THAN} quotes it"
     norms = network.weight_frobenius
