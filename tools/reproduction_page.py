@@ -15,10 +15,10 @@ from pathlib import Path
 
 import normscope as ns
 from normscope.experiments.base import Verdict
-from normscope.experiments.page import origin_text
 from normscope.experiments.reproduction import JudgedClaim, Reproduction
 from normscope.experiments.than.curve_figures import PRODUCTS
 from normscope.experiments.than.watched_training import NETWORKS, TITLES
+from normscope.pages.reproduction import origin_text
 from normscope.report.cells import format_cell
 from normscope.report.document import Chart, Circle, Curves, Table
 from normscope.report.export import picture

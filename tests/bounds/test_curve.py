@@ -17,12 +17,12 @@ import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import checked_widths
-from normscope.bounds.curve.page import share_chart, statements
 from normscope.bounds.curve.shares import DomainPoint
 from normscope.bounds.domain.coverage import covered
 from normscope.bounds.domain.domain_bounds import DomainWork
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
+from normscope.pages.share_curve import share_chart, statements
 from normscope.report.document import Chart, Table
 
 from .test_domain import data, drawn, normed

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.ellipsoids import optimised, outputs
+from normscope.bounds import outputs
+from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.bounds.ellipsoids.rounded import accounted
+from normscope.bounds.outputs import directed, directions
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError
@@ -152,9 +153,9 @@ def test_exact_constants_bound_the_outputs_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_network_too_wide_to_write_out_has_its_outputs_by_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.bounds.ellipsoids.outputs.plan", lambda *_: None)
+    monkeypatch.setattr("normscope.bounds.outputs.plan", lambda *_: None)
     monkeypatch.setattr(
-        "normscope.bounds.ellipsoids.outputs.torus_certificate",
+        "normscope.bounds.outputs.torus_certificate",
         lambda segments, values, budget, directions: torus_certificate(
             segments, values, steps=10, directions=directions
         ),

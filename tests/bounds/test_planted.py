@@ -14,9 +14,9 @@ from torch import Tensor
 
 from normscope.bounds.ellipsoids import ellipsoid, ellipsoid_plan, optimised, rounded
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
-from normscope.bounds.ellipsoids.outputs import directed, directions
 from normscope.bounds.exact import farkas, feasibility, patterns
 from normscope.bounds.exact.kinks import kinks
+from normscope.bounds.outputs import directed, directions
 from normscope.core.budget import Budget
 
 from . import enumeration

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from normscope.diagnosis.audit_result import Audit
-from normscope.monitor.live import live_data
 from normscope.monitor.run import Run
-from normscope.monitor.serving import LiveServer
+from normscope.pages.live import live_data
+from normscope.pages.serving import LiveServer
 
 
 def _logs():

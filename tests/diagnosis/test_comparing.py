@@ -6,8 +6,8 @@ import math
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.diagnosis.audit_comparing import compare_document, difference, matched
-from normscope.diagnosis.comparing_words import compared_steps, compared_verdict
+from normscope.pages.audit_comparison import compare_document, difference, matched
+from normscope.pages.audit_comparison_words import compared_steps, compared_verdict
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render

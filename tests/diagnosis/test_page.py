@@ -7,9 +7,9 @@ import pytest
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.cost import Cost
 from normscope.core.finding import Severity
-from normscope.diagnosis.cards import advice, merged, next_steps, notices
-from normscope.diagnosis.page import audit_document
-from normscope.diagnosis.page_words import headline, tally, to_do, why_useless
+from normscope.pages.audit import audit_document
+from normscope.pages.audit_words import headline, tally, to_do, why_useless
+from normscope.pages.cards import advice, merged, next_steps, notices
 from normscope.report.document import Chart, Figures, Glossary, Notice, Steps, Table, Text
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render

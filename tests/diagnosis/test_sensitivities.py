@@ -11,7 +11,7 @@ import normscope as ns
 from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.errors import InputError
 from normscope.diagnosis import sensitivities
-from normscope.diagnosis.audit_comparing import compare_document
+from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Table
 
 

@@ -14,8 +14,8 @@ from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.domain_bounds import DomainWork
 from normscope.core.errors import InputError
 from normscope.diagnosis import auditing
-from normscope.diagnosis.audit_comparing import compare_document
 from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
+from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Chart, Figures, Table
 
 

@@ -14,7 +14,6 @@ from normscope.core.errors import InputError
 from normscope.experiments import claims as claims_module
 from normscope.experiments import ledger, registry, reproducing, reproduction
 from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
-from normscope.experiments.page import ledger_document
 from normscope.experiments.registry import chosen_claims
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.reproduction import Reproduction, judged
@@ -297,7 +296,7 @@ class TestPage:
         monkeypatch.undo()
         found = [one for one in map(claims_module.stored, registry.registered().values()) if one is not None]
         rows = [row for one in found for row in one.claims]
-        parts = sections(ledger_document(rows, found))
+        parts = sections(ns.Claims(rows=tuple(rows), items=tuple(found)).document())
         assert [part.heading for part in parts] == ["What held", "Than", "Digest", "Akbar", "Beyond"]
         assert sum(len(part.parts) for part in parts) == len(found)
 

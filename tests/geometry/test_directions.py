@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.geometry import directions as room
+from normscope.geometry import verified_directions
 
 from .hessians import CROSS_ENTROPY
 
@@ -101,7 +102,7 @@ def claiming(monkeypatch: pytest.MonkeyPatch, **claims) -> None:
 def test_false_scales_are_refused_with_the_reason(
     trained: nn.Module, monkeypatch: pytest.MonkeyPatch, slack: float, reason: str
 ) -> None:
-    monkeypatch.setattr(room, "SLACK", slack)  # 1: the gradient does not object
+    monkeypatch.setattr(verified_directions, "SLACK", slack)  # 1: the gradient does not object
     claiming(monkeypatch, scale_invariant=True)  # running statistics do not take a scale back
     found = ns.hessian(trained, CROSS_ENTROPY, (X, Y), k=1, mode="eval", products=1)
     assert (found.directions, found.directions_found) == (0, 24)

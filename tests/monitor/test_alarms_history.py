@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from normscope.core.finding import Finding, Severity
+from normscope.monitor.alarms import add_record
 from normscope.monitor.alarms.loss import loss_not_finite
 from normscope.monitor.courses import Course
 from normscope.monitor.history import History
@@ -69,7 +70,7 @@ def history(*records):
     found = History()
     found.begin(LAYERS)
     for one in records:
-        found.add(one)
+        add_record(found, one)
     return found
 
 
@@ -123,7 +124,7 @@ def test_a_weight_that_shrinks_to_nothing_is_told_with_its_cause(coupled):
     found = History()
     found.begin((*free, *(layer for layer in LAYERS if layer.kind != "weight")))
     for index in range(30):
-        found.add(record(50 * index, at=1, weight__log10_norm=0.3 - 0.3 * index))
+        add_record(found, record(50 * index, at=1, weight__log10_norm=0.3 - 0.3 * index))
     [told] = [finding for finding in found.findings if finding.code == "dead-layer"]
     assert told.where == "conv1"
     assert ("AdamW" in told.advice) is coupled
@@ -169,16 +170,16 @@ def test_an_alarm_is_raised_once_and_again_when_it_is_worse(monkeypatch):
         step = found.records[-1].step
         yield Finding(code="x", severity=severities[step], where="a", seen="", why="", advice="", step=step)
 
-    monkeypatch.setattr("normscope.monitor.history.ALARMS", (alarm,))
+    monkeypatch.setattr("normscope.monitor.alarms.ALARMS", (alarm,))
     found = History()
-    raised = [[f.severity for f in found.add(record(step))] for step in range(6)]
+    raised = [[f.severity for f in add_record(found, record(step))] for step in range(6)]
     assert raised == [["info"], [], ["warning"], [], ["error"], []]
     assert len(found.findings) == 3
 
 
 def test_a_step_that_is_done_again_replaces_the_records_from_there():
     found = history(*(record(step, loss=1.0) for step in (0, 10, 20, 30)))
-    found.add(record(20, loss=2.0))
+    add_record(found, record(20, loss=2.0))
     assert [(one.step, one.loss) for one in found.records] == [(0, 1.0), (10, 1.0), (20, 2.0)]
     assert [one.step for one in found.having("weight", "rotation")] == [0, 10, 20]
     assert found.next_step == 21
@@ -193,7 +194,7 @@ def written(folder, records, *, step=0, layers=LAYERS, end=None):
     writer.write("run", {"schema_version": 1, "step": step, "layers": [layer.to_json() for layer in layers]})
     raised = []
     for one in records:
-        new = found.add(one)
+        new = add_record(found, one)
         writer.write("step", one.to_json())
         for finding in new:
             writer.write("finding", finding.to_json())
@@ -268,7 +269,7 @@ def test_whatever_is_measured_an_alarm_never_fails(seed):
             lr=drawn.choice([(), (0.0,), (0.1,), (math.inf,), (math.nan, 1.0)]),
             total={key: figure() for key in ("log10_printed", "log10_constants", "log10_gradient")},
         )  # fmt: skip
-        for finding in found.add(one):
+        for finding in add_record(found, one):
             assert finding.to_json()["step"] == one.step
 
 
@@ -282,7 +283,7 @@ def test_the_cost_does_not_grow_with_the_run(monkeypatch):
             found.keep(record(step))
         looked.clear()
         for step in range(5):
-            found.add(record(1000 * (stretch + 1) + step))
+            add_record(found, record(1000 * (stretch + 1) + step))
         counts.append(len(looked))
     assert counts[0] > 0
     assert counts[1] == counts[0]
@@ -361,7 +362,7 @@ def test_numbers_that_break_are_told_at_once_and_others_wait():
     found = history()
     for step in range(8):
         loss = math.nan if step in (3, 4) else 1.0
-        raised = [f.code for f in found.add(record(step, loss=loss), thorough=False)]
+        raised = [f.code for f in add_record(found, record(step, loss=loss), thorough=False)]
         assert raised == (["loss-not-finite"] if step == 3 else [])
     assert found.findings[0].numbers["last_finite_step"] == 2
 
@@ -370,9 +371,11 @@ def test_alarms_are_looked_for_again_once_numbers_are_finite(monkeypatch):
     def alarm(seen):
         yield Finding(code="x", severity=Severity.INFO, where="a", seen="", why="", advice="", step=0)
 
-    monkeypatch.setattr("normscope.monitor.history.ALARMS", (loss_not_finite, alarm))
+    monkeypatch.setattr("normscope.monitor.alarms.ALARMS", (loss_not_finite, alarm))
     found = History()
-    raised = [[f.code for f in found.add(record(step, loss=math.nan if step == 0 else 1.0))] for step in range(2)]
+    raised = [
+        [f.code for f in add_record(found, record(step, loss=math.nan if step == 0 else 1.0))] for step in range(2)
+    ]
     assert raised == [["loss-not-finite"], ["x"]]
 
 
@@ -383,7 +386,7 @@ def test_one_update_is_no_lasting_state():
         one = record(step, loss=1.0)
         rotation = {"rotation": (1e-9,) * len(one.of("weight", "rotation"))} if step in (0, 100) else {}
         table = {q: n for q, n in one.values["weight"].items() if q != "rotation"} | rotation
-        still.add(replace(one, values={**one.values, "weight": table}))
+        add_record(still, replace(one, values={**one.values, "weight": table}))
     assert "effective-lr" not in {finding.code for finding in still.findings}
 
 

@@ -9,8 +9,8 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.monitor.log import LogWriter
-from normscope.monitor.page import run_document
-from normscope.monitor.run_comparing import compare_runs_document
+from normscope.pages.run import run_document
+from normscope.pages.run_comparison import compare_runs_document
 from normscope.report.document import Curves, Figures, Notice, Table, Text
 from normscope.report.html import to_html
 

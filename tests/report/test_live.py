@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from normscope.core.finding import Finding, Severity
-from normscope.monitor.live import Followed, live_data
 from normscope.monitor.log import LogWriter
-from normscope.monitor.serving import LiveServer
+from normscope.pages.live import Followed, live_data
+from normscope.pages.serving import LiveServer
 
 from .browser import Browser
 from .documents import HOSTILE

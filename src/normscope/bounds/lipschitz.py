@@ -20,7 +20,7 @@ from .captured import Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
 from .domain.domain_bounds import DomainWork
-from .ellipsoids.outputs import per_output
+from .outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
 

@@ -3,78 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.json_values import plain
-from ..experiments.statistics import half_width
 from ..report.shown import Shown
-from .run_outcome import WENT, RunOutcome
+from .cell import Cell, best_rate
+from .recommendation import recommended
+from .run_outcome import RunOutcome
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One normalizer at one batch size: its best learning rate, over the seeds.
-
-    Attributes:
-        normalizer, batch_size: which.
-        lr: with the smallest mean held-out loss; None if no run took place.
-        outcomes: at that learning rate, one per seed; where none took place, the refusals or failures.
-        others: the outcomes at other learning rates.
-    """
-
-    normalizer: str
-    batch_size: int
-    lr: float | None
-    outcomes: tuple[RunOutcome, ...]
-    others: tuple[RunOutcome, ...] = ()
-
-    @property
-    def losses(self) -> tuple[float, ...]:
-        """Held-out losses by seed; a run without one counts as infinite."""
-        return tuple(math.inf if one.loss is None or math.isnan(one.loss) else one.loss for one in self.outcomes)
-
-    @property
-    def mean(self) -> float:
-        """Of the losses."""
-        return fmean(self.losses) if self.lr is not None else math.inf
-
-    @property
-    def half_width(self) -> float | None:
-        """Of the interval of the mean, at 95 %; None with one seed."""
-        return half_width(self.losses) if self.lr is not None else None
-
-    @property
-    def trained(self) -> int:
-        """How many of the seeds trained."""
-        return sum(one.status == "trained" for one in self.outcomes)
-
-    @property
-    def status(self) -> str:
-        """In words."""
-        if self.lr is None:
-            return self.outcomes[0].status
-        if 0 < self.trained < len(self.outcomes):
-            return f"{self.trained} of {len(self.outcomes)} seeds"
-        return "trains" if self.trained else "does not train"
-
-    def first(self, name: str) -> Any:
-        """Return a figure of the first outcome, of any learning rate, that has it."""
-        every = (*self.outcomes, *self.others)
-        return next((value for one in every if (value := getattr(one, name)) is not None), None)
-
-    def mean_of(self, name: str) -> float | None:
-        """Return the mean of a figure over the seeds that have it."""
-        values = [value for one in self.outcomes if (value := getattr(one, name)) is not None]
-        return fmean(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +30,8 @@ class Choice(Shown):
         notes: what the reader must know.
     """
 
+    page = "choice:choice_document"
+
     name: str
     outcomes: tuple[RunOutcome, ...]
     settings: Mapping[str, Any]
@@ -99,7 +43,7 @@ class Choice(Shown):
         groups: dict[tuple[int, str], list[RunOutcome]] = {}
         for outcome in self.outcomes:
             groups.setdefault((outcome.run.batch_size, outcome.run.normalizer), []).append(outcome)
-        found = [_cell(normalizer, size, outcomes) for (size, normalizer), outcomes in groups.items()]
+        found = [best_rate(normalizer, size, outcomes) for (size, normalizer), outcomes in groups.items()]
         return tuple(sorted(found, key=lambda cell: (cell.batch_size, cell.mean)))
 
     def cell(self, normalizer: str, batch_size: int) -> Cell:
@@ -122,9 +66,7 @@ class Choice(Shown):
     @property
     def recommendation(self) -> str:
         """What to use, with its figures, and how sure that is."""
-        from .recommendation import recommended
-
-        return recommended(self)
+        return recommended(self.cells, self.best)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return plain data, and write it to a file if a path is given.
@@ -174,29 +116,3 @@ class Choice(Shown):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"that is a damaged choice ({said(error)})") from error
-
-    def document(self, *, brief: bool = False) -> Any:
-        """Return the report; `brief` for a terminal."""
-        from .page import choice_document
-
-        return choice_document(self, brief=brief)
-
-
-def _cell(normalizer: str, size: int, outcomes: Sequence[RunOutcome]) -> Cell:
-    rates: dict[float, list[RunOutcome]] = {}
-    for outcome in outcomes:
-        if outcome.status in WENT:
-            rates.setdefault(outcome.run.lr, []).append(outcome)
-    if not rates:
-        return Cell(normalizer=normalizer, batch_size=size, lr=None, outcomes=tuple(outcomes))
-    cells = [
-        Cell(
-            normalizer=normalizer,
-            batch_size=size,
-            lr=lr,
-            outcomes=tuple(sorted(chosen, key=lambda one: one.run.seed)),
-            others=tuple(one for one in outcomes if one.run.lr != lr),
-        )
-        for lr, chosen in rates.items()
-    ]
-    return min(cells, key=lambda cell: (cell.mean, cell.lr or 0.0))

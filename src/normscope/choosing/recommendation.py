@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..experiments.statistics import half_width
 from ..report.words import counted
-from .choice import Cell
-
-if TYPE_CHECKING:
-    from .choice import Choice
+from .cell import Cell
 
 NAMES = {
     "none": "plain",
@@ -28,9 +25,13 @@ def figured(cell: Cell) -> str:
     return f"{cell.mean:.3g}" + ("" if width is None else f" ± {width:.2g}")
 
 
-def recommended(choice: Choice) -> str:
-    """Return the recommendation, and how sure it is."""
-    best = choice.best
+def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
+    """Return the recommendation, and how sure it is.
+
+    Args:
+        cells: of the choice.
+        best: the one to recommend; None if none trained with every seed.
+    """
     if best is None:
         return (
             "Nothing can be recommended: no twin trained with every seed, at any of the batch sizes and learning "
@@ -44,14 +45,14 @@ def recommended(choice: Choice) -> str:
         f"Use {what} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its held-out loss after "
         f"{best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
     )
-    return f"{text} {_sure(choice, best)}"
+    return f"{text} {_sure(cells, best)}"
 
 
-def _sure(choice: Choice, best: Cell) -> str:
+def _sure(cells: Sequence[Cell], best: Cell) -> str:
     """Say how the best compares with the next normalizer at the same batch size, seed by seed."""
     rivals = [
         cell
-        for cell in choice.cells
+        for cell in cells
         if cell.batch_size == best.batch_size and cell.normalizer != best.normalizer and math.isfinite(cell.mean)
     ]
     if not rivals:
@@ -70,16 +71,14 @@ def _sure(choice: Choice, best: Cell) -> str:
     return f"{against}. It is better {difference}: these runs cannot tell the two apart; give more seeds or steps."
 
 
-def by_batch_size(choice: Choice) -> list[str]:
+def by_batch_size(cells: Sequence[Cell]) -> list[str]:
     """Return one sentence per batch size: what trains, in order, and what does not."""
     found = []
-    for size in sorted({cell.batch_size for cell in choice.cells}):
-        cells = [cell for cell in choice.cells if cell.batch_size == size]
-        trained = [
-            f"{NAMES[cell.normalizer]} ({figured(cell)})" for cell in cells if cell.trained == len(cell.outcomes)
-        ]
-        parts = [NAMES[c.normalizer] for c in cells if c.lr is not None and 0 < c.trained < len(c.outcomes)]
-        fails = [NAMES[cell.normalizer] for cell in cells if cell.lr is not None and not cell.trained]
+    for size in sorted({cell.batch_size for cell in cells}):
+        same = [cell for cell in cells if cell.batch_size == size]
+        trained = [f"{NAMES[cell.normalizer]} ({figured(cell)})" for cell in same if cell.trained == len(cell.outcomes)]
+        parts = [NAMES[c.normalizer] for c in same if c.lr is not None and 0 < c.trained < len(c.outcomes)]
+        fails = [NAMES[cell.normalizer] for cell in same if cell.lr is not None and not cell.trained]
         sentence = f"Batches of {size}: " + (
             f"{', '.join(trained)} train" if trained else "nothing trains with every seed"
         )

@@ -16,7 +16,7 @@ from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import PARTS, THOROUGH
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.bare_weights import audit_weights
-from ..diagnosis.page import audit_document
+from ..pages.audit import audit_document
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .messages import say_written

@@ -10,10 +10,10 @@ import typer
 
 from ..core.errors import InputError
 from ..core.files import write_text
-from ..diagnosis.audit_comparing import compare_document
 from ..diagnosis.audit_result import Audit
 from ..monitor.run import Run
-from ..monitor.run_comparing import compare_runs_document
+from ..pages.audit_comparison import compare_document
+from ..pages.run_comparison import compare_runs_document
 from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document

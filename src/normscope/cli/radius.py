@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..bounds.radius.page import radii_document
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
+from ..pages.radii import radii_document
 from ..report.terminal import print_document
 from .labelled import open_labelled
 from .messages import say_written

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from ..monitor.live import Followed
-from ..monitor.serving import LiveServer
+from ..pages.live import Followed
+from ..pages.serving import LiveServer
 from ..report.terminal import print_document
 from .messages import one_line, say_written
 from .options import Html

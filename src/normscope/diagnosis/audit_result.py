@@ -24,7 +24,6 @@ from .verdict import verdict
 if TYPE_CHECKING:
     import pandas
 
-    from ..report.document import Document
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
@@ -179,6 +178,8 @@ class Audit(Shown):
             audit gives the same bytes every time.
     """
 
+    page = "audit:audit_document"
+
     name: str
     mode: str | None
     parameters: int
@@ -312,12 +313,6 @@ class Audit(Shown):
                 line[f"variance_{item.name}"] = None if variance is None else getattr(variance, item.name)
             lines.append(line)
         return pandas.DataFrame(lines)
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import audit_document
-
-        return audit_document(self, brief=brief)
 
     def __repr__(self) -> str:
         found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])

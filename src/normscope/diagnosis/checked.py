@@ -135,8 +135,8 @@ class Check(Shown):
 
     def document(self, *, brief: bool = False) -> Document:
         """Return the report; `brief` for a terminal."""
-        from .cards import next_steps, notices, steps
-        from .signal_page import signal_chart, signal_table
+        from ..pages.cards import next_steps, notices, steps
+        from ..pages.signal import signal_chart, signal_table
 
         went = f"{counted(self.samples, 'sample')} in {counted(self.batches, 'batch', 'batches')}"
         about = (

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..core.finding import Finding, Severity
 from ..report.words import counted, listed
-
-if TYPE_CHECKING:
-    from .audit_result import Row
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
@@ -88,7 +85,15 @@ CLAUSES: dict[str, tuple[str, str]] = {
 """By code, for one place and for several; `code info` where an info finding of that code says something else."""
 
 
-def verdict(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> str:
+class HasRole(Protocol):
+    """What a verdict reads of a row of an audit."""
+
+    @property
+    def role(self) -> str:
+        """`weight`, `normalizer` or another."""
+
+
+def verdict(findings: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
     """Return what findings say of a model as a whole, in one sentence.
 
     Args:
@@ -124,7 +129,7 @@ def groups(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
         yield list(members)
 
 
-def clause(group: Sequence[Finding], rows: Sequence[Row] = ()) -> str:
+def clause(group: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
     """Return what findings of one code say, in a few words without a capital letter or a full stop.
 
     Args:
@@ -158,7 +163,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _looked_at(rows: Sequence[Row]) -> str:
+def _looked_at(rows: Sequence[HasRole]) -> str:
     roles = (("weight", "weight layer"), ("normalizer", "normalizer"))
     counts = [(sum(row.role == role for row in rows), noun) for role, noun in roles]
     told = [counted(count, noun) for count, noun in counts if count]

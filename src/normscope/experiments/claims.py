@@ -10,7 +10,6 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from ..core.files import write_text
-from ..report.document import Document
 from ..report.shown import Shown
 from .base import Experiment, Judgement, Verdict
 from .registry import chosen_claims, source_of
@@ -26,6 +25,8 @@ class Claims(Shown):
         rows: the claims, in the order of the papers.
         items: the results that they are judged by: runs of just now, and stored ones.
     """
+
+    page = "reproduction:ledger_document"
 
     rows: tuple[JudgedClaim, ...]
     items: tuple[Reproduction, ...] = ()
@@ -55,12 +56,6 @@ class Claims(Shown):
         if path is not None:
             write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
         return data
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import ledger_document
-
-        return ledger_document(self.rows, self.items, brief=brief)
 
 
 def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:

@@ -66,6 +66,8 @@ class Reproduction(Shown):
         origin: day, commit, machine and versions.
     """
 
+    page = "reproduction:reproduction_document"
+
     experiment: Experiment
     full: bool
     settings: Settings
@@ -179,12 +181,6 @@ class Reproduction(Shown):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"that is a damaged reproduction ({said(error)}): write it again") from error
         return readable(found, "that reproduction")
-
-    def document(self, *, brief: bool = False) -> Any:
-        """Return the report; `brief` for a terminal."""
-        from .page import reproduction_document
-
-        return reproduction_document((self,), brief=brief)
 
 
 def readable(found: Reproduction, source: str) -> Reproduction:

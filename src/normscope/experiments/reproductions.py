@@ -25,6 +25,8 @@ class Reproductions(Shown):
         notes: what the reader must know.
     """
 
+    page = "reproduction:reproductions_document"
+
     items: tuple[Reproduction, ...]
     notes: tuple[str, ...] = ()
 
@@ -72,12 +74,6 @@ class Reproductions(Shown):
         if path is not None:
             write_text(path, json.dumps(data, allow_nan=False) + "\n")
         return data
-
-    def document(self, *, brief: bool = False) -> Any:
-        """Return the report; `brief` for a terminal."""
-        from .page import reproduction_document
-
-        return reproduction_document(self.items, brief=brief, notes=self.notes)
 
 
 def _rows(rows: list[tuple[Any, Any]]) -> str:

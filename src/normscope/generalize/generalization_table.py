@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
 from ..geometry.figure_result import FigureResult
-from ..report.document import Document
 from ..theory.complexity import sample_size
 from .bound import CERTIFIED, BoundRow
 from .families import ALONE
@@ -56,6 +55,8 @@ class Generalization(FigureResult):
         parts: optimization, generalization and approximation error.
         notes: what the reader must know.
     """
+
+    page = "generalization:generalization_document"
 
     name: str
     loss: str
@@ -163,9 +164,3 @@ class Generalization(FigureResult):
                 for one in self.rows
             ]
         )
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import page
-
-        return page(self, brief=brief)

@@ -18,10 +18,11 @@ from ..report.curves import thinned
 from ..report.document import Block, Circle, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .directions import Directions, directions, verified
+from .directions import Directions, directions
 from .figure_result import FigureResult
 from .objective import Objective
 from .runge_kutta import integrate
+from .verified_directions import verified
 
 SLICE = 21
 """Points of a slice through the loss."""

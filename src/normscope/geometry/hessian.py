@@ -20,9 +20,10 @@ from ..linalg.extremes import Ends, extreme_eigenpairs
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .density import spread
-from .directions import Directions, directions, no_directions, verified
+from .directions import Directions, directions, no_directions
 from .objective import Objective
 from .spectrum import ParameterBlock, Spectrum
+from .verified_directions import verified
 
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")

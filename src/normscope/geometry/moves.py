@@ -7,16 +7,13 @@ nearly orthogonal to it. Moving the weights and running the model tells them apa
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from .directions import Directions
 from .objective import Objective
-
-if TYPE_CHECKING:
-    from .directions import Directions
 
 TOGETHER = 1e-2
 """Where all scalings at once move the outputs by at most this, none is looked at alone."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..report.document import Document
 from .directions import Invariant
 from .figure_result import FigureResult
 
@@ -93,6 +92,8 @@ class Spectrum(FigureResult):
         vectors: unit eigenvectors of `eigenvalues`, `[k, parameters]`; not stored in JSON.
     """
 
+    page = "spectrum:spectrum_document"
+
     name: str
     mode: str
     matrix: str
@@ -146,12 +147,6 @@ class Spectrum(FigureResult):
         if self.metric == "quotient":
             return {}
         return {name: self.safe_learning_rate / norm**2 for name, norm in self.norms.items() if norm > 0}
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .spectrum_page import spectrum_document
-
-        return spectrum_document(self, brief=brief)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])

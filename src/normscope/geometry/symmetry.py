@@ -21,7 +21,6 @@ from .verification import SymmetryEvidence
 if TYPE_CHECKING:
     import pandas
 
-    from ..report.document import Document
     from .candidate import Candidate
 
 SCHEMA_VERSION = 1
@@ -87,6 +86,8 @@ class Symmetries(Shown):
             weights; None where nothing can be made canonical.
         notes: what the reader must know.
     """
+
+    page = "symmetry:symmetries_document"
 
     rows: tuple[Symmetry, ...]
     mode: str
@@ -221,12 +222,6 @@ class Symmetries(Shown):
             raise InputError("to_pandas needs pandas: pip install pandas") from error
         lines = [{**asdict(row), **asdict(row.evidence)} for row in self.rows]
         return pandas.DataFrame([{k: v for k, v in line.items() if k != "evidence"} for line in lines])
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .symmetry_page import symmetries_document
-
-        return symmetries_document(self, brief=brief)
 
     def _owner(self, model: nn.Module | None) -> nn.Module:
         owner = self._model if model is None else unwrapped(model) if isinstance(model, nn.Module) else model

@@ -1,4 +1,4 @@
-"""The records of a run so far, and the alarms they raise."""
+"""The records of a run so far, and the alarms that were raised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..core.finding import Finding, Severity
-from .alarms import ALARMS, URGENT, looked_for
 from .courses import FIRST, Course
 from .locating import Broken
 from .log_reading import LogReading
@@ -33,12 +32,6 @@ class History:
         spikes: of the loss.
         standing: what is known of the parameters without measuring.
         broken: where the numbers of a forward broke, if that was seen.
-
-    Example:
-        >>> history = History()
-        >>> known = history.begin([Layer(name="fc", kind="weight", family="linear")])
-        >>> [f.code for f in history.add(Record(step=0, seconds=0.0, tier="economy", loss=float("nan")))]
-        ['loss-not-finite']
     """
 
     def __init__(self) -> None:
@@ -106,23 +99,6 @@ class History:
         for finding in reading.findings:
             self.raised(finding)
         self._ended = 0 if reading.ended is None else reading.ended.step
-
-    def add(self, record: Record, *, thorough: bool = True) -> list[Finding]:
-        """Add a record; return the alarms that it raises.
-
-        An alarm of a code at a place is raised once in a run, and once more if it becomes more severe.
-
-        Args:
-            record: the next one.
-            thorough: whether to look for all alarms, or only for those that cannot wait.
-        """
-        self.keep(record)
-        return self.look(thorough=thorough)
-
-    def look(self, *, thorough: bool = True) -> list[Finding]:
-        """Return the alarms that the records so far raise, and that were not raised yet."""
-        found = looked_for(self, ALARMS if thorough else URGENT) if self.records else ()
-        return [finding for finding in found if self.raised(finding)]
 
     def raised(self, finding: Finding) -> bool:
         """Add a finding; say whether it is news."""

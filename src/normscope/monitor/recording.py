@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import said
 from ..core.finding import Finding
+from .alarms import add_record, look_for_alarms
 from .history import History
 from .log import LogWriter
 from .measuring import Measurement
@@ -91,7 +92,7 @@ class Recorder:
         if wait and self._waited:
             self._waited = 0
             try:
-                self.ring(self.history.look())
+                self.ring(look_for_alarms(self.history))
             except Exception as error:
                 self.complain("record", f"alarms are not looked for: {said(error)}")
             self._show(overhead)
@@ -125,10 +126,10 @@ class Recorder:
         """Add a record and look for alarms: for all of them every few records, or as often as the budget has it."""
         self._waited += 1
         if not last and self._waited < LOOK and not self.budget.affords("alarms"):
-            return self.history.add(record, thorough=False)
+            return add_record(self.history, record, thorough=False)
         self._waited = 0
         with self.budget.spending("alarms"):
-            return self.history.add(record)
+            return add_record(self.history, record)
 
     def close(self, end: Mapping[str, Any]) -> None:
         """Write the last line and let go of everything."""

@@ -19,8 +19,6 @@ from .record import KINDS, Kind, LayerRecord, Numbers, Record
 if TYPE_CHECKING:
     import pandas
 
-    from ..report.document import Document
-
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Run(Shown):
@@ -59,6 +57,8 @@ class Run(Shown):
         >>> [record.step for record in run.records], run.ended.how
         ([0, 2, 4], 'finished')
     """
+
+    page = "run:run_document"
 
     path: Path
     metadata: Mapping[str, Any] = field(hash=False)
@@ -201,16 +201,6 @@ class Run(Shown):
                     if any(value is not None for value in cells.values()):
                         place = {"step": record.step, "seconds": record.seconds, "kind": kind, "layer": layer.name}
                         yield {**place, **cells}
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the run as plain blocks, before anyone chose how to show them.
-
-        Args:
-            brief: for a terminal.
-        """
-        from .page import run_document
-
-        return run_document(self, brief=brief)
 
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"

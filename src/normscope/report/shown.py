@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.files import write_text
 from .document import Document
@@ -13,18 +13,27 @@ if TYPE_CHECKING:
     import rich.console
 
 
-class Shown(ABC):
-    """A result with a `document`; rich and jinja2 load when it is first shown."""
+class Shown:
+    """A result with a page; the page, rich and jinja2 load when it is first shown.
+
+    Attributes:
+        page: which function of the room `pages/` makes the document of such a result, as `"file:function"`. It is a
+            name and no import, because pages stand above the results that they show.
+    """
 
     __slots__ = ()
 
-    @abstractmethod
+    page: ClassVar[str]
+
     def document(self, *, brief: bool = False) -> Document:
         """Return the result as plain blocks, before anyone chose how to show them.
 
         Args:
             brief: for a terminal.
         """
+        file, function = self.page.split(":")
+        made: Document = getattr(import_module(f"..pages.{file}", __package__), function)(self, brief=brief)
+        return made
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return one self-contained HTML page, and write it to a file if a path is given.

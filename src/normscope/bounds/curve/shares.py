@@ -13,14 +13,12 @@ from ...core.bracket import Bracket
 from ...core.errors import InputError, SoundnessError, said
 from ...core.files import read_json, write_text
 from ...report.shown import Shown
-from ..data.page import SHARES
-from ..data.quantile import DataBracket, check_shares
+from ..data.quantile import SHARES, DataBracket, check_shares
 from ..domain.coverage import Coverage
 
 if TYPE_CHECKING:
     import pandas
 
-    from ...report.document import Document
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
@@ -90,6 +88,8 @@ class ShareCurve(Shown):
         skipped: what was not measured, and why.
         notes: what the reader must know.
     """
+
+    page = "share_curve:curve_document"
 
     mode: str
     samples: int
@@ -211,9 +211,3 @@ class ShareCurve(Shown):
         lines.append(whole | {"evidence": self.everywhere.evidence.name})
         columns = ["scope", "share", "share_seen", "log10_upper", "quantile", "margin", "evidence"]
         return pandas.DataFrame(lines, columns=columns)
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import curve_document
-
-        return curve_document(self, brief=brief)

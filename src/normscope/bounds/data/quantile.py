@@ -18,12 +18,14 @@ from ...report.shown import Shown
 from .order import draws_needed, rank_above, rank_below
 
 if TYPE_CHECKING:
-    from ...report.document import Document
+    pass
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
 PARTS = ("per_class", "per_layer")
 """The fields that hold further brackets."""
+SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
+"""Of which tables and charts show limits, as far as the samples go."""
 LARGEST = 10
 """How many samples `largest` names."""
 
@@ -49,6 +51,8 @@ class DataBracket(Shown, Bracket):
         per_layer: the same of the gains of each layer, by module, where asked for; layers that stand side by side count
             as one. Their norms are known from above alone.
     """
+
+    page = "quantile:quantile_document"
 
     share: float
     confidence: float
@@ -152,12 +156,6 @@ class DataBracket(Shown, Bracket):
             raise InputError(
                 f"{name} holds no bracket over data ({said(error)}): write one with bracket.to_json(path)"
             ) from error
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import quantile_document
-
-        return quantile_document(self, brief=brief)
 
 
 def _parts(data: Mapping[str, Any], kind: str) -> dict[str, DataBracket]:

@@ -11,8 +11,8 @@ from ...core.log10 import ceiling10
 from ..captured import Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise
-from ..ellipsoids.outputs import directions
 from ..ellipsoids.rounded import accounted
+from ..outputs import directions
 
 PAIRED = 12
 """Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""

@@ -22,7 +22,6 @@ from ...report.shown import Shown
 if TYPE_CHECKING:
     import pandas
 
-    from ...report.document import Document
 
 SCHEMA_VERSION = 1
 """Of the JSON form; a change that breaks readers raises it."""
@@ -74,6 +73,8 @@ class Radii(Shown):
             gives the same bytes every time.
         witness: the changed samples behind `attacked`, in float64; None where none was found. Not stored in JSON.
     """
+
+    page = "radii:radii_document"
 
     name: str
     label: tuple[int, ...]
@@ -218,12 +219,6 @@ class Radii(Shown):
             raise InputError("to_pandas needs pandas: pip install pandas") from error
         columns = {name: getattr(self, name) for name in COLUMNS}
         return pandas.DataFrame(columns | {"evidence": [evidence.name for evidence in self.evidence]})
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import radii_document
-
-        return radii_document(self, brief=brief)
 
     def __repr__(self) -> str:
         middle = sorted(self.radius)[len(self) // 2]

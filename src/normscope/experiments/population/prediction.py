@@ -13,7 +13,6 @@ import numpy as np
 from ...core.errors import InputError, said
 from ...core.files import read_json, write_text
 from ...core.json_values import plain
-from ...report.document import Document
 from ...report.shown import Shown
 from .kendall import Power, Sample, power
 from .member import Member
@@ -34,6 +33,8 @@ class Prediction(Shown):
         powers: how well each measure orders the gaps, the largest mean over axes first.
         notes: what the reader must know.
     """
+
+    page = "prediction:prediction_document"
 
     name: str
     members: tuple[Member, ...]
@@ -127,9 +128,3 @@ class Prediction(Shown):
             return cls.of(data["name"], members, data["settings"], notes=data["notes"], seed=data["seed"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"that is a damaged prediction ({said(error)})") from error
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from .page import prediction_document
-
-        return prediction_document(self, brief=brief)

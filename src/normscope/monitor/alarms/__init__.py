@@ -1,15 +1,16 @@
 """What goes wrong while a model trains: one function per alarm, from a `History` to `Finding`s, causes first.
 
 An alarm looks at a bounded number of records, the run's first and its latest, so that its cost does not grow with the
-run. It says what it sees now, every time; `History.add` raises it once.
+run. It says what it sees now, every time; `add_record` raises it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding
+from ..history import History
+from ..record import Record
 from .dead_units import dead_channels, dead_layer, dead_relu
 from .gradients import gradient_explosion, gradient_vanishing
 from .left_domain import left_domain
@@ -20,10 +21,7 @@ from .statistics_alarms import small_batch, stale_statistics
 from .variance import expanding_normalizer, variance_collapse, variance_growth
 from .weight_alarms import effective_lr, norm_growth
 
-if TYPE_CHECKING:
-    from ..history import History
-
-Alarm = Callable[["History"], Iterator[Finding]]
+Alarm = Callable[[History], Iterator[Finding]]
 ALARMS: tuple[Alarm, ...] = (
     loss_not_finite,
     constant_input,
@@ -55,7 +53,33 @@ URGENT = (loss_not_finite, constant_input, no_zero_grad, loss_spike)
 """Alarms that are cheap, and looked for at every record."""
 
 
-def looked_for(history: History, alarms: Sequence[Alarm] = ALARMS) -> Iterator[Finding]:
+def add_record(history: History, record: Record, *, thorough: bool = True) -> list[Finding]:
+    """Add a record to a history; return the alarms that it raises.
+
+    An alarm of a code at a place is raised once in a run, and once more if it becomes more severe.
+
+    Args:
+        history: of the run.
+        record: the next one.
+        thorough: whether to look for all alarms, or only for those that cannot wait.
+
+    Example:
+        >>> history = History()
+        >>> known = history.begin([LayerRecord(name="fc", kind="weight", family="linear")])
+        >>> [f.code for f in add_record(history, Record(step=0, seconds=0.0, tier="economy", loss=float("nan")))]
+        ['loss-not-finite']
+    """
+    history.keep(record)
+    return look_for_alarms(history, thorough=thorough)
+
+
+def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]:
+    """Return the alarms that the records so far raise, and that were not raised yet."""
+    found = _looked_for(history, ALARMS if thorough else URGENT) if history.records else ()
+    return [finding for finding in found if history.raised(finding)]
+
+
+def _looked_for(history: History, alarms: Sequence[Alarm]) -> Iterator[Finding]:
     """Yield what the last record, with those before it, gives reason to say.
 
     While numbers are not finite nothing else is said: all of it would follow from that.

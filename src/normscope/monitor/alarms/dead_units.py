@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM, RELATIVE_NORM
 from ...diagnosis.findings.finding_words import figure, figures, percent, power
 from ...report.words import counted
+from ..history import History
 from ..record import Kind, LayerRecord
 from .medians import current, lasting, step, then_and_now
-
-if TYPE_CHECKING:
-    from ..history import History
 
 FAR_BELOW_EPS = 3.0
 """Decades: a normalizer passes var/(var + eps) of the variance, here a thousandth."""

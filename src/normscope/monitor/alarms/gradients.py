@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figure, figures, power
 from ...report.words import counted
+from ..history import History
 from .medians import number, steepest, step, told
-
-if TYPE_CHECKING:
-    from ..history import History
 
 EXPLODED = 4.0
 """Decades of the whole gradient above that of the untrained model.

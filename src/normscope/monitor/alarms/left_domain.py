@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figures, percent
 from ...report.words import counted
+from ..history import History
 from .medians import current, step
-
-if TYPE_CHECKING:
-    from ..history import History
 
 LEFT = 0.2
 """Share of the samples: by so many more than at the start are outside, in every record of a lasting state. A share that

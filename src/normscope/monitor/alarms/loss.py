@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
 from ...diagnosis.findings.finding_words import figure, figures, power
 from ...report.words import counted
+from ..history import History
 from ..record import Kind, Record
 from .medians import number, step, told
-
-if TYPE_CHECKING:
-    from ..history import History
 
 UNLEARNED = 0.9
 """Of the first loss: above it nothing is learned."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
+from ..history import History
 from ..record import Kind, LayerRecord, Record
-
-if TYPE_CHECKING:
-    from ..history import History
 
 
 def number(record: Record, kind: Kind, quantity: str, index: int) -> float | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figure, figures
 from ...report.words import counted
 from ..courses import RECORDS, STEPS
+from ..history import History
 from ..parameter_follower import Since
 from .medians import step, told
-
-if TYPE_CHECKING:
-    from ..history import History
 
 CONSECUTIVE = 3
 """Records in a row: what is plain at one step and the same at three is no chance."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figures
+from ..history import History
 from .medians import step
-
-if TYPE_CHECKING:
-    from ..history import History
 
 EDGE = 2.0
 """The learning rate times the largest curvature, beyond which gradient descent leaves a bowl."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figure, figures, percent
 from ...diagnosis.findings.statistics_sets import FEW_SAMPLES, NOISY_VARIANCE
 from ...report.words import counted
+from ..history import History
 from ..record import LayerRecord
 from .medians import lasting, step, typical
-
-if TYPE_CHECKING:
-    from ..history import History
 
 SPREAD = 0.22
 """Of log10(batch variance/running variance) over the channels: half a variance, as in audits, in decades.

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.finding_words import figure, figures, percent, power
 from ...report.words import counted
+from ..history import History
 from ..record import LayerRecord
 from .medians import current, lasting, step, then_and_now, told, typical
-
-if TYPE_CHECKING:
-    from ..history import History
 
 FALL = 3.0
 """Decades: a thousandfold. Weights that settle from a large start under plain weight decay lose up to two."""

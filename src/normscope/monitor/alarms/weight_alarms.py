@@ -6,17 +6,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.finding_words import figure, figures, power
 from ...report.words import counted
 from ..courses import FIRST, STEPS
+from ..history import History
 from ..record import LayerRecord, Record
 from .medians import lasting, number, step, typical
-
-if TYPE_CHECKING:
-    from ..history import History
 
 GROWN = 1.5
 """Decades of a weight's operator norm since the start.

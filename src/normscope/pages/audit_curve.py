@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..bounds.curve.page import curve_blocks, statements
 from ..bounds.curve.shares import ShareCurve
+from ..diagnosis.scope_shares import SHARE
 from ..report.document import Block, Figure, Text
 from ..report.words import counted, factor
-from .scope_shares import SHARE
+from .share_curve import curve_blocks, statements
 
 
 def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:

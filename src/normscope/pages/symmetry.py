@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..geometry.candidate import KINDS
+from ..geometry.symmetry import Symmetries, Symmetry
 from ..report.document import Block, Cell, Column, Document, Notice, Table, Text
 from ..report.words import counted
-from .candidate import KINDS
-from .symmetry import Symmetries, Symmetry
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ...report.cells import format_cell
-from ...report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from ...report.glossary import glossary
-from ...report.scale import tick_text, ticks
-from ...report.words import counted, listed, shape
-from .radii import COLUMNS, Radii
+from ..bounds.radius.radii import COLUMNS, Radii
+from ..report.cells import format_cell
+from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ..report.glossary import glossary
+from ..report.scale import tick_text, ticks
+from ..report.words import counted, listed, shape
 
 STEPS = 36
 """Radii at which the curve is drawn, about."""

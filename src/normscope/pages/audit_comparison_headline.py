@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from ..diagnosis.audit_result import Audit
+from ..diagnosis.scope_shares import SHARE
 from ..report.document import Cell, Column, Table
-from .audit_result import Audit
-from .page_words import tally, why_useless
-from .scope_shares import SHARE
+from .audit_words import tally, why_useless
 
 INSIDE = "in the data's ranges"
 """The column of bounds over domains."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..report.document import Cell, Chart, Column, Kind, Series, Table
 from ..report.words import shape
-from .signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 
 READING = (
     "One forward and one backward at the batch (samples: {samples}), in the order the layers run; the input comes "

@@ -11,17 +11,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...core.bracket import Bracket, Evidence
-from ...core.budget import Budget
-from ...core.errors import InputError
-from ...graph.ir import Graph, Node, Ref
-from ..captured import ATTACK_STEPS, ATTACK_WORK, BELOW, Captured, cut_short
-from ..global_attack import lower_bound
-from ..passes import passes
-from ..torus.torus import torus_certificate
-from .ellipsoid_plan import plan
-from .optimised import optimise
-from .rounded import accounted
+from ..core.bracket import Bracket, Evidence
+from ..core.budget import Budget
+from ..core.errors import InputError
+from ..graph.ir import Graph, Node, Ref
+from .captured import ATTACK_STEPS, ATTACK_WORK, BELOW, Captured, cut_short
+from .ellipsoids.ellipsoid_plan import plan
+from .ellipsoids.optimised import optimise
+from .ellipsoids.rounded import accounted
+from .global_attack import lower_bound
+from .passes import passes
+from .torus.torus import torus_certificate
 
 PER = ("output", "difference")
 """What a bracket can be split into."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from statistics import fmean
 
-from ...report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
-from .kendall import Tau
-from .measure_words import figured, population, surest, verdict
-from .measures import MEASURES
-from .member import Member
-from .prediction import Prediction
-from .recipes import AXES
+from ..experiments.population.kendall import Tau
+from ..experiments.population.measures import MEASURES
+from ..experiments.population.member import Member
+from ..experiments.population.prediction import Prediction
+from ..experiments.population.recipes import AXES
+from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
+from .prediction_words import figured, population, surest, verdict
 
 CAPTION = (
     "Kendall's tau of each measure with the gap: 1 is the order of the gaps, -1 its reverse, 0 no relation. Mean: of "

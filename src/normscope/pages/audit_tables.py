@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.cost import Cost
+from ..diagnosis.audit_result import Row, Variance
 from ..report.document import Cell, Column, Kind, Table
 from ..report.words import shape
-from .audit_result import Row, Variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

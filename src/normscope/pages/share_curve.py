@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ...report.document import Block, Chart, Column, Document, Notice, Series, Table, Text
-from ...report.words import counted, factor
-from ..data.page import SHARES
-from .shares import DomainPoint, ShareCurve
+from ..bounds.curve.shares import DomainPoint, ShareCurve
+from ..bounds.data.quantile import SHARES
+from ..report.document import Block, Chart, Column, Document, Notice, Series, Table, Text
+from ..report.words import counted, factor
 
 USELESS = 6.0
 """Decades above the other figures beyond which the bound over all inputs is not drawn beside them."""

@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ..bounds.radius.page import radii_blocks
+from ..diagnosis.audit_result import Audit, Row
+from ..diagnosis.branches import branch_lines, main_line
+from ..diagnosis.findings.loose import useful
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figures, Notice, Series, Table, Text
 from ..report.glossary import glossary
 from ..report.words import listed
-from .audit_result import Audit, Row
-from .branches import branch_lines, main_line
-from .cards import notices, steps
-from .findings.loose import useful
-from .page_curve import curve_part
-from .page_tables import (
+from .audit_curve import curve_part
+from .audit_tables import (
     BRIEF,
     LAYERS,
     NORMALIZERS,
@@ -30,7 +28,7 @@ from .page_tables import (
     sensitivity_lower,
     sensitivity_upper,
 )
-from .page_words import (
+from .audit_words import (
     NO_BOUND,
     briefly_useless,
     cuts,
@@ -41,7 +39,9 @@ from .page_words import (
     to_do,
     why_useless,
 )
-from .signal_page import signal_chart, signal_table
+from .cards import notices, steps
+from .radii import radii_blocks
+from .signal import signal_chart, signal_table
 
 READING_THE_LADDER = (
     "Every figure is an exponent of ten. Each bound that holds is true for all inputs; the best is the smallest of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .record import Kind
+from ..monitor.record import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

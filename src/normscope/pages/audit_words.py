@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
+from ..diagnosis.audit_result import Audit
+from ..diagnosis.findings.loose import BECAUSE, loose
+from ..diagnosis.findings.loose import CODE as LOOSE
+from ..diagnosis.verdict import clause, groups
 from ..report.document import Figure
 from ..report.words import LEVELS, counted, factor, shape
-from .audit_result import Audit
+from .audit_curve import curve_figures, curve_sentences
 from .cards import next_steps
-from .findings.loose import BECAUSE, loose
-from .findings.loose import CODE as LOOSE
-from .page_curve import curve_figures, curve_sentences
-from .verdict import clause, groups
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",

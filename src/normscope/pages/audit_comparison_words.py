@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.finding import Finding, Severity
+from ..diagnosis.audit_result import Audit
+from ..diagnosis.verdict import groups, places, sentence
 from ..report.document import Block, Text
 from ..report.words import factor, listed
-from .audit_result import Audit
+from .audit_words import to_see_more
 from .cards import NAMED, next_steps, notices
-from .page_words import to_see_more
-from .verdict import groups, places, sentence
 
 
 def compared_verdict(audits: Mapping[str, Audit]) -> str:

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from ..core.errors import InputError
 from ..core.finding import Severity
-from ..diagnosis.audit_comparing import difference
-from ..diagnosis.page import part
-from ..diagnosis.page_words import tally
 from ..diagnosis.verdict import sentence
+from ..monitor.run import Run
 from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted, listed
-from .page import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
-from .page_views import NORM, VARIANCE, LayerPicture
-from .run import Run
+from .audit import part
+from .audit_comparison import difference
+from .audit_words import tally
+from .run import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
+from .run_views import NORM, VARIANCE, LayerPicture
 
 NOT_SETTINGS = ("began",)
 """What differs between any two runs and says nothing."""

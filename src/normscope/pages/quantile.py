@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...report.document import Block, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from ...report.words import counted, factor
-from .quantile import DataBracket
+from ..bounds.data.quantile import SHARES, DataBracket
+from ..report.document import Block, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ..report.words import counted, factor
 
-SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
-"""Of which the table and the chart show limits, as far as the samples go."""
 MEANING = (
     "It speaks of fresh independent draws from the distribution that these samples come from; it says nothing about "
     "shifted or adversarial inputs, nor about two inputs far apart."

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.finding import Finding
-from ..diagnosis.cards import next_steps, notices, steps
-from ..diagnosis.page import part
-from ..diagnosis.page_words import tally
 from ..diagnosis.verdict import verdict
+from ..monitor.observed import OF_LOSSES
+from ..monitor.run import Run
 from ..report.curves import points_each, thinned
 from ..report.document import Block, Cell, Column, Curve, Curves, Document, Figure, Figures, Mark, Notice, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted
-from .observed import OF_LOSSES
-from .page_tables import layer_tables
-from .page_views import NORM, PARTS, VARIANCE, LayerPicture
-from .run import Run
+from .audit import part
+from .audit_words import tally
+from .cards import next_steps, notices, steps
+from .run_tables import layer_tables
+from .run_views import NORM, PARTS, VARIANCE, LayerPicture
 
 Points = Sequence[tuple[float, float]]
 MOST = 24

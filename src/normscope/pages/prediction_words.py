@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ...report.words import counted, listed
-from .kendall import Tau
-
-if TYPE_CHECKING:
-    from .prediction import Prediction
+from ..experiments.population.kendall import Tau
+from ..experiments.population.prediction import Prediction
+from ..report.words import counted, listed
 
 
 def figured(tau: Tau) -> str:

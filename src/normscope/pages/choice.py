@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ..choosing.cell import Cell
+from ..choosing.choice import Choice
+from ..choosing.recommendation import NAMES, by_batch_size, figured
+from ..choosing.run_outcome import WENT
 from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
 from ..report.words import counted
-from .choice import Cell, Choice
-from .recommendation import NAMES, by_batch_size, figured, recommended
-from .run_outcome import WENT
 
 CAPTION = (
     "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the "
@@ -27,8 +28,8 @@ def choice_document(choice: Choice, *, brief: bool = False) -> Document:
         f"{choice.name}, with SGD (momentum {choice.settings.get('momentum', 0):g})."
     )
     blocks: list[Block] = [
-        Text(heading="" if brief else "Recommendation", body=recommended(choice), lead=True),
-        Steps(title="By batch size", items=tuple(by_batch_size(choice))),
+        Text(heading="" if brief else "Recommendation", body=choice.recommendation, lead=True),
+        Steps(title="By batch size", items=tuple(by_batch_size(choice.cells))),
         Text(body=about),
         *([] if brief else _chart(choice)),
         _brief_table(choice) if brief else _table(choice),

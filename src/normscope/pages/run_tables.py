@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..monitor.probes.histograms import BINS
+from ..monitor.record import Kind as LayerKind
+from ..monitor.record import LayerRecord
+from ..monitor.run import Run
 from ..report.curves import sparkline
 from ..report.document import Cell, Column, Kind, Table
-from .probes.histograms import BINS
-from .record import Kind as LayerKind
-from .record import LayerRecord
-from .run import Run
 
 Course = Sequence[tuple[int, float]]
 

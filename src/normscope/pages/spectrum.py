@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..geometry.spectrum import Spectrum
 from ..report.document import (
     Block,
     Chart,
@@ -20,7 +21,6 @@ from ..report.document import (
 )
 from ..report.glossary import glossary
 from ..report.words import counted
-from .spectrum import Spectrum
 
 MATRIX = {"hessian": "the Hessian", "gauss-newton": "the Gauss-Newton matrix"}
 READING = (

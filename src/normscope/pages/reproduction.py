@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ..experiments.base import Verdict
+from ..experiments.claims import Claims
+from ..experiments.reproduction import JudgedClaim, Reproduction
+from ..experiments.reproductions import Reproductions
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.words import counted
-from .base import Verdict
-from .reproduction import JudgedClaim, Reproduction
 
 ABOUT = (
     "Every verdict is computed: the program compares the figures of its own run with what the claim says, and other "
@@ -25,9 +27,14 @@ QUICK = (
 )
 
 
-def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False, notes: Sequence[str] = ()) -> Document:
+def reproduction_document(one: Reproduction, *, brief: bool = False) -> Document:
+    """Return the report of one experiment that was run."""
+    return reproductions_document(Reproductions(items=(one,)), brief=brief)
+
+
+def reproductions_document(found: Reproductions, *, brief: bool = False) -> Document:
     """Return the report of experiments that were run."""
-    rows = [claim for one in items for claim in one.claims]
+    items, rows = found.items, found.claims
     title = f"Reproduction of {items[0].experiment.title}" if len(items) == 1 else "Reproduction of the papers"
     blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
     if not brief:
@@ -36,7 +43,7 @@ def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False,
         blocks.append(claims_table(rows, brief=brief))
     if any(one.experiment.stored and not one.full for one in items):
         blocks.append(Text(body=QUICK))
-    blocks += [Text(body=f"Note: {note}.") for note in notes]
+    blocks += [Text(body=f"Note: {note}.") for note in found.notes]
     if brief:
         blocks += [block for one in items for block in _unfinished(one)]
     else:
@@ -44,8 +51,9 @@ def reproduction_document(items: Sequence[Reproduction], *, brief: bool = False,
     return Document(title=title, blocks=tuple(blocks))
 
 
-def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], *, brief: bool = False) -> Document:
+def ledger_document(found: Claims, *, brief: bool = False) -> Document:
     """Return the ledger of claims and, on a page, the results behind it."""
+    rows = found.rows
     blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
     if not brief:
         blocks.append(Text(body=ABOUT))
@@ -56,7 +64,7 @@ def ledger_document(rows: Sequence[JudgedClaim], items: Sequence[Reproduction], 
     if brief:
         blocks += [Text(body=ONE)] if len(rows) > FEW else []
     else:
-        blocks += _papers(items, rows)
+        blocks += _papers(found.items, rows)
     return Document(title="Claims of the papers", blocks=tuple(blocks))
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ..core.log10 import log10_sum
+from ..generalize.bound import CERTIFIED, RATE, BoundRow
+from ..generalize.generalization_table import Generalization
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
 from ..theory.complexity import generalization_slack
-from .bound import CERTIFIED, RATE, BoundRow
-
-if TYPE_CHECKING:
-    from .generalization_table import Generalization
 
 SHOWN = 6.0
 """Exponents that charts go up to: a bound above a million times the largest loss is drawn at the edge."""
 
 
-def page(found: Generalization, *, brief: bool) -> Document:
+def generalization_document(found: Generalization, *, brief: bool = False) -> Document:
     """Return the report."""
     blocks: list[Block] = [Text(body=_verdict(found), lead=True)]
     if not brief:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from ..core.finding import Finding, Severity
+from ..diagnosis.audit_result import Row
+from ..diagnosis.verdict import clause, groups, place, places, sentence
 from ..report.document import Notice, Steps
 from ..report.words import counted, listed
-from .audit_result import Row
-from .verdict import clause, groups, place, places, sentence
 
 SHOWN = 3
 """Sentences of a group that say different things; of the other findings, only where they are."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..monitor.log import FILE, read_line
+from ..monitor.log_reading import LogReading
+from ..monitor.run import Run
 from ..report.cells import visible
 from ..report.document import Curve, Curves
-from .log import FILE, read_line
-from .log_reading import LogReading
-from .page import (
+from .run import (
     PRODUCTS,
     READING_THE_PRODUCTS,
     Points,
@@ -25,8 +26,7 @@ from .page import (
     verdict_of,
     view_curves,
 )
-from .page_views import PARTS, LayerPicture
-from .run import Run
+from .run_views import PARTS, LayerPicture
 
 HISTOGRAMS = "Histograms"
 TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...]] = {

@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from ..bounds.radius.page import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
+from ..diagnosis.audit_result import Audit, Row
+from ..diagnosis.findings.loose import useful
 from ..report.brackets import PLAIN
 from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted, listed
-from .audit_result import Audit, Row
+from .audit import cut_short, not_measured, part, useful_bound
+from .audit_comparison_headline import has_use, headline_table
+from .audit_comparison_words import compared_findings, compared_steps, compared_verdict
+from .audit_tables import own_gain, sensitivity_lower, sensitivity_upper
 from .cards import steps
-from .comparing_headline import has_use, headline_table
-from .comparing_words import compared_findings, compared_steps, compared_verdict
-from .findings.loose import useful
-from .page import cut_short, not_measured, part, useful_bound
-from .page_tables import own_gain, sensitivity_lower, sensitivity_upper
+from .radii import compared_curves, compared_radii
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""

@@ -1,0 +1,90 @@
+"""`Cell`: one normalizer at one batch size, over the seeds and learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ..experiments.statistics import half_width
+from .run_outcome import WENT, RunOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One normalizer at one batch size: its best learning rate, over the seeds.
+
+    Attributes:
+        normalizer, batch_size: which.
+        lr: with the smallest mean held-out loss; None if no run took place.
+        outcomes: at that learning rate, one per seed; where none took place, the refusals or failures.
+        others: the outcomes at other learning rates.
+    """
+
+    normalizer: str
+    batch_size: int
+    lr: float | None
+    outcomes: tuple[RunOutcome, ...]
+    others: tuple[RunOutcome, ...] = ()
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Held-out losses by seed; a run without one counts as infinite."""
+        return tuple(math.inf if one.loss is None or math.isnan(one.loss) else one.loss for one in self.outcomes)
+
+    @property
+    def mean(self) -> float:
+        """Of the losses."""
+        return fmean(self.losses) if self.lr is not None else math.inf
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the interval of the mean, at 95 %; None with one seed."""
+        return half_width(self.losses) if self.lr is not None else None
+
+    @property
+    def trained(self) -> int:
+        """How many of the seeds trained."""
+        return sum(one.status == "trained" for one in self.outcomes)
+
+    @property
+    def status(self) -> str:
+        """In words."""
+        if self.lr is None:
+            return self.outcomes[0].status
+        if 0 < self.trained < len(self.outcomes):
+            return f"{self.trained} of {len(self.outcomes)} seeds"
+        return "trains" if self.trained else "does not train"
+
+    def first(self, name: str) -> Any:
+        """Return a figure of the first outcome, of any learning rate, that has it."""
+        every = (*self.outcomes, *self.others)
+        return next((value for one in every if (value := getattr(one, name)) is not None), None)
+
+    def mean_of(self, name: str) -> float | None:
+        """Return the mean of a figure over the seeds that have it."""
+        values = [value for one in self.outcomes if (value := getattr(one, name)) is not None]
+        return fmean(values) if values else None
+
+
+def best_rate(normalizer: str, size: int, outcomes: Sequence[RunOutcome]) -> Cell:
+    """Return the cell of a normalizer at a batch size, at the learning rate with the smallest mean loss."""
+    rates: dict[float, list[RunOutcome]] = {}
+    for outcome in outcomes:
+        if outcome.status in WENT:
+            rates.setdefault(outcome.run.lr, []).append(outcome)
+    if not rates:
+        return Cell(normalizer=normalizer, batch_size=size, lr=None, outcomes=tuple(outcomes))
+    cells = [
+        Cell(
+            normalizer=normalizer,
+            batch_size=size,
+            lr=lr,
+            outcomes=tuple(sorted(chosen, key=lambda one: one.run.seed)),
+            others=tuple(one for one in outcomes if one.run.lr != lr),
+        )
+        for lr, chosen in rates.items()
+    ]
+    return min(cells, key=lambda cell: (cell.mean, cell.lr or 0.0))
