@@ -12,9 +12,7 @@ from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.finding import Finding
 from ..core.json_values import plain
-from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
-from ..report.words import counted
 from .form import check_form
 from .signal import Signal, SignalRow
 from .verdict import verdict
@@ -51,6 +49,8 @@ class Check(Shown):
         notes: what the reader must know.
         provenance: versions and device.
     """
+
+    page = "check:check_document"
 
     name: str
     mode: str
@@ -132,30 +132,6 @@ class Check(Shown):
         rows = () if self.signal is None else self.signal.rows
         columns = [item.name for item in fields(SignalRow)]
         return pandas.DataFrame([{name: getattr(row, name) for name in columns} for row in rows], columns=columns)
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        from ..pages.cards import next_steps, notices, steps
-        from ..pages.signal import signal_chart, signal_table
-
-        went = f"{counted(self.samples, 'sample')} in {counted(self.batches, 'batch', 'batches')}"
-        about = (
-            f"{self.name} holds {counted(self.parameters, 'parameter')}. It was checked in {self.mode} mode on {went}, "
-            f"with {counted(self.cost.forwards, 'forward pass', 'forward passes')} and "
-            f"{counted(self.cost.backwards, 'backward pass', 'backward passes')}. No bounds were taken: "
-            "normscope.audit takes them."
-        )
-        skipped = Table(columns=(Column(title="not measured"), Column(title="why")), rows=self.skipped)
-        notes = [Text(body=f"Note: {note}") for note in self.notes]
-        rest: list[Block] = [*([skipped] if self.skipped else []), *notes]
-        table = signal_table(self.signal, brief=brief, title="values and gradients by depth")
-        chart = None if brief else signal_chart(self.signal)
-        shown: list[Block] = [block for block in (chart, table) if block is not None]
-        opening = Text(heading="" if brief else "Verdict", body=self.verdict, lead=True)
-        found: list[Block] = [*notices(self.findings), *([] if brief else steps(next_steps(self.findings)))]
-        depth = [] if brief or not shown else [Text(heading="Signal by depth")]
-        blocks: tuple[Block, ...] = (opening, Text(body=about), *found, *depth, *shown, *rest)
-        return Document(title=f"Check of {self.name}", blocks=blocks)
 
     def __repr__(self) -> str:
         return f"<Check of {self.name}: {self.verdict}>"

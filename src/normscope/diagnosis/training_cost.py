@@ -9,13 +9,11 @@ from typing import Any
 from ..bounds.weights.sensitivity import WeightSensitivity
 from ..core.errors import InputError
 from ..core.json_values import plain
-from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
-from ..theory.complexity import GAUGE, RATES, LayerCost, corollaries
+from ..theory.complexity import RATES, LayerCost, corollaries
 from .audit_result import Audit, Row
 
 SCHEMA_VERSION = 1
-LOGARITHMS = "Figures are exponents of ten of orders without constants: compare them, do not count with them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +33,8 @@ class TrainingCost(Shown):
         notes: why the corollaries do not apply as they stand, if so.
     """
 
+    page = "training_cost:training_cost_document"
+
     name: str
     mode: str
     alpha: float
@@ -50,57 +50,6 @@ class TrainingCost(Shown):
         """Return plain data."""
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "training_cost"}
         return plain(data | asdict(self))
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        worst = max(range(len(self.at_data)), key=lambda k: self.at_data[k].log10_behind)
-        first = self.at_data[worst]
-        head = (
-            f"By the papers' worst case `{self.paths[worst]}` is the slowest layer to train. With the normalizers as "
-            f"they are at the data its count is 10^{first.log10_ratio:.1f} times that of the network without them."
-            if self.normalizers
-            else f"By the papers' worst case `{self.paths[worst]}` is the slowest layer to train. The model has no "
-            "normalizer, so that there is nothing to compare."
-        )
-        warning = f"This ratio depends on a convention: {GAUGE}. Here {self.normalizers} normalizers allow it."
-        blocks: list[Block] = [Text(body=head, lead=True), *([Text(body=warning)] if self.normalizers else [])]
-        blocks += [Text(body=f"Note: {note}.") for note in self.notes]
-        columns = (
-            Column(title="layer", kind="name"),
-            Column(title="weights behind", kind="log10", help="product of the operator norms of the later layers"),
-            Column(title="at least", kind="log10", help="Corollary 18: iterations, unnormalized"),
-            Column(title="enough", kind="log10", help="Corollary 19: evaluations, unnormalized"),
-            Column(title="enough, normalized", kind="log10", help="Corollary 19, constants at the data"),
-            Column(title="ratio", kind="log10", help="normalized over unnormalized, constants at the data"),
-            Column(title="ratio as printed", kind="log10", help="with the constants of Lemmas 1 to 3"),
-        )
-        rows = tuple(
-            (
-                path,
-                one.log10_behind,
-                one.log10_at_least,
-                one.log10_unnormalized,
-                one.log10_normalized,
-                one.log10_ratio,
-                other.log10_ratio,
-            )
-            for path, one, other in zip(self.paths, self.at_data, self.printed)
-        )
-        title = f"Iterations for an accuracy of {self.alpha:g}, by layer"
-        blocks.append(Table(title=title, columns=columns, rows=rows, caption=LOGARITHMS))
-        if self.log10_constant is not None:
-            titles = (Column(title="source"), Column(title="remark"))
-            heads = (Column(title="rate"), Column(title="iterations", kind="log10"), *titles)
-            blocks.append(
-                Table(
-                    title=f"All rates, at the measured constant 10^{self.log10_constant:.2f}",
-                    columns=heads,
-                    rows=self.rates,
-                    caption="The constant is how far the output moves, at the data, per relative change of a weight: "
-                    "rescaling weights in front of a normalizer does not move it.",
-                )
-            )
-        return Document(title=f"Training cost of {self.name}", blocks=tuple(blocks))
 
 
 def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None, alpha: float = 0.01) -> TrainingCost:

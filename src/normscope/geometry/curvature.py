@@ -10,9 +10,8 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import read_json, write_text
-from ..report.document import Document
 from ..report.shown import Shown
-from .figure_result import SCHEMA_VERSION, FigureResult, joined
+from .figure_result import SCHEMA_VERSION, FigureResult
 from .flatness import Flatness
 from .flow import Flow
 from .margins import Margins
@@ -28,6 +27,8 @@ KINDS: dict[str, type[FigureResult]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curvature(Shown):
     """What `normscope curvature` measures: a spectrum, and others beside it."""
+
+    page = "curvature:curvature_document"
 
     results: tuple[FigureResult, ...]
 
@@ -59,7 +60,3 @@ class Curvature(Shown):
         if not all(isinstance(part, Mapping) for part in parts):
             raise InputError(f"{name} is damaged: a result in it is no object")
         return cls(results=tuple(KINDS[kind].from_json(given[kind]) for kind in KINDS if kind in given))
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return one report of all; `brief` for a terminal."""
-        return joined([one.document(brief=brief) for one in self.results], brief=brief)

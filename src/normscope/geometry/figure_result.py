@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Self
 
@@ -13,8 +13,6 @@ from torch import Tensor
 from ..core.errors import InputError, said
 from ..core.files import read_json, write_text
 from ..core.json_values import plain, rebuilt
-from ..report.document import Block, Document, Glossary, Text
-from ..report.glossary import glossary
 from ..report.shown import Shown
 
 SCHEMA_VERSION = 1
@@ -69,24 +67,3 @@ class FigureResult(Shown):
                 "to_json(path)"
             ) from error
         return made
-
-
-def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
-    """Return one document of several: the first as it is, each other one under its own heading.
-
-    Args:
-        documents: at least one.
-        brief: for a terminal: nothing is folded away, and there is no glossary.
-    """
-    first, *others = documents
-    blocks = _without_words(first)
-    for document in others:
-        blocks.append(Text(heading=document.title, folded=not brief))
-        blocks += [block for block in _without_words(document) if not (isinstance(block, Text) and block.heading)]
-    return Document(title=first.title, blocks=(*blocks, *(() if brief else glossary(blocks))))
-
-
-def _without_words(document: Document) -> list[Block]:
-    """Return the blocks but for the glossary and its heading."""
-    kept = [block for block in document.blocks if not isinstance(block, Glossary)]
-    return [block for block in kept if not (isinstance(block, Text) and block.heading == "Words")]

@@ -16,7 +16,6 @@ from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
-from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
 from .directions import directions
@@ -68,6 +67,8 @@ class Flatness(FigureResult):
         notes: what the reader must know.
     """
 
+    page = "flatness:flatness_document"
+
     name: str
     mode: str
     loss: float
@@ -81,64 +82,6 @@ class Flatness(FigureResult):
     raw_ascent: float
     definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
     notes: tuple[str, ...] = ()
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        worst = next((one for one in self.noise if one.loss.value > 2 * self.loss), None)
-        head = (
-            f"Noise of {100 * worst.level:g} % of every group of weights more than doubles the loss of {self.loss:.4g}"
-            if worst is not None
-            else f"No level of noise that was tried doubles the loss of {self.loss:.4g}"
-        )
-        blocks: list[Block] = [Text(body=f"{head} ({self.mode} mode).", lead=True)]
-        if not brief:
-            items = [
-                Figure(label="Spherical sharpness", value=self.spherical_sharpness, kind="number", term="sharpness"),
-                Figure(label="Increase by ascent", value=self.ascent, kind="number", note=f"rho {self.rho:g} a group"),
-                Figure(label="The same, raw", value=self.raw_ascent, kind="number", note="depends on the scale"),
-            ]
-            blocks += [Figures(items=tuple(items)), *self._charts()]
-        columns = [
-            Column(title="noise", kind="percent", help="relative to the weights"),
-            Column(title="loss", kind="number", help="noise scaled by group"),
-            Column(title="±", kind="number", help="standard error"),
-            Column(title="raw loss", kind="number", help="depends on the scale of the weights"),
-        ]
-        rows: list[tuple[Any, ...]] = [(n.level, n.loss.value, n.loss.error, n.raw_loss.value) for n in self.noise]
-        if self.accuracy is not None:
-            columns += [Column(title="accuracy", kind="percent"), Column(title="raw accuracy", kind="percent")]
-            rows = [
-                (*row, n.accuracy and n.accuracy.value, n.raw_accuracy and n.raw_accuracy.value)
-                for row, n in zip(rows, self.noise)
-            ]
-        blocks.append(Table(title="Under noise", columns=tuple(columns), rows=tuple(rows)))
-        if brief:
-            sharp = "not measured" if self.spherical_sharpness is None else f"{self.spherical_sharpness:.4g}"
-            text = (
-                f"Spherical sharpness {sharp}; ascent adds {self.ascent:.3g} to the loss (raw {self.raw_ascent:.3g})."
-            )
-            blocks.append(Text(body=text))
-        blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions]
-        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
-        return Document(title=f"Flatness of {self.name}", blocks=tuple(blocks))
-
-    def _charts(self) -> list[Block]:
-        def line(name: str, start: float, values: Sequence[Estimate | None]) -> Curve:
-            known = [(n.level, v.value) for n, v in zip(self.noise, values) if v is not None and math.isfinite(v.value)]
-            return Curve(name=name, points=((0.0, start), *known))
-
-        curves = (
-            line("scaled by group", self.loss, [n.loss for n in self.noise]),
-            line("raw", self.loss, [n.raw_loss for n in self.noise]),
-        )
-        blocks: list[Block] = [Curves(title="Loss under noise", curves=curves, axis="loss", along="noise")]
-        if self.accuracy is not None:
-            curves = (
-                line("scaled by group", self.accuracy, [n.accuracy for n in self.noise]),
-                line("raw", self.accuracy, [n.raw_accuracy for n in self.noise]),
-            )
-            blocks.append(Curves(title="Accuracy under noise", curves=curves, axis="accuracy", along="noise"))
-        return blocks
 
 
 @outside_inference_mode

@@ -14,8 +14,6 @@ from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..report.curves import thinned
-from ..report.document import Block, Circle, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, directions
@@ -28,8 +26,6 @@ SLICE = 21
 """Points of a slice through the loss."""
 DOUBLINGS = 2.0
 """A slice along the scaling goes from a quarter to four times the weights."""
-POINTS = 200
-"""Of a drawn trajectory, about."""
 DEFINITIONS = {
     "gradient flow": "dw/dt = -grad L(w), integrated with adaptive steps of order 5 whose error is held below rtol",
     "gradient descent": "w - lr grad L(w), one step for every lr of time",
@@ -82,6 +78,8 @@ class Flow(FigureResult):
         notes: what the reader must know.
     """
 
+    page = "flow:flow_document"
+
     name: str
     mode: str
     learning_rate: float
@@ -97,95 +95,6 @@ class Flow(FigureResult):
     gradients: int
     definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
     notes: tuple[str, ...] = ()
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        first, last, beside = self.flow[0], self.flow[-1], self.descent[-1]
-        head = (
-            f"In time {last.time:.3g} gradient flow takes the loss from {first.loss:.4g} to {last.loss:.4g}, and "
-            f"gradient descent with learning rate {self.learning_rate:.3g} to {beside.loss:.4g} ({self.mode} mode)."
-        )
-        if self.conserved:
-            head += (
-                f" Of the {self.conserved} norms that the flow conserves, none moves by more than {last.drift:.2g} of "
-                f"its square; under descent they grow by up to {beside.drift:.2g}."
-            )
-        blocks: list[Block] = [Text(body=head, lead=True)]
-        if not brief:
-            blocks += [*self._figures(), *self._charts()]
-        columns = (
-            Column(title="path", kind="name"),
-            *(Column(title=title, kind="number") for title in ("time", "loss", "norms moved", "turned", "norm")),
-        )
-        rows = tuple(
-            (name, point.time, point.loss, point.drift, point.angle, point.radius)
-            for name, path in (("flow", self.flow), ("descent", self.descent))
-            for point in (path[0], path[len(path) // 2], path[-1])
-        )
-        blocks.append(Table(title="The start, the middle and the end", columns=columns, rows=rows))
-        blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions]
-        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
-        return Document(title=f"Gradient flow of {self.name}", blocks=tuple(blocks))
-
-    def _figures(self) -> list[Block]:
-        items = [
-            Figure(label="Distance of the two ends", value=self.distance, kind="percent", note="of the flow's way")
-        ]
-        if self.conserved:
-            drift = self.flow[-1].drift
-            items.append(Figure(label="Norms moved under flow", value=drift, kind="number", note="of their squares"))
-            note = "less lr^2 norm(grad)^2 a step"
-            items.append(Figure(label="Defect of their growth", value=self.growth_defect, kind="number", note=note))
-        return [Figures(items=tuple(items))]
-
-    def _charts(self) -> list[Block]:
-        paths = (("flow", self.flow), ("descent", self.descent))
-        lines = tuple(Curve(name=name, points=thinned([(p.time, p.loss) for p in path])) for name, path in paths)
-        blocks: list[Block] = [Curves(title="The loss along both paths", curves=lines, axis="loss", along="time")]
-        if self.group:
-            blocks.append(
-                Circle(
-                    title="The trajectory on the circle",
-                    paths=tuple(
-                        Curve(name=name, points=tuple((p.angle or 0.0, p.radius or 0.0) for p in thinly(path)))
-                        for name, path in paths
-                    ),
-                    along="turned by, in radians",
-                    caption=f"A group of `{self.group}`, whose scale has no effect: its distance to the centre is its "
-                    "norm over the first, and the dashed circle has radius 1. Flow stays on the circle. A step of "
-                    "descent leaves it along a tangent.",
-                )
-            )
-            norms = tuple(
-                Curve(name=name, points=thinned([(p.time, p.radius or 0.0) for p in path])) for name, path in paths
-            )
-            blocks.append(
-                Curves(
-                    title="How far it leaves the circle",
-                    curves=norms,
-                    axis="norm over the first",
-                    along="time",
-                    rules=(("the circle", 1.0),),
-                    caption="A step of descent adds lr^2 norm(grad)^2 to the squared norm.",
-                )
-            )
-        slices = tuple(Curve(name=name, points=points) for name, points in self.slices.items())
-        blocks.append(
-            Curves(
-                title="The loss along lines through the start",
-                curves=slices,
-                axis="loss",
-                along="place",
-                caption="Along the gradient: steps against it, in learning rates. Along the scaling: all weights whose "
-                "scale has no effect, in doublings; the loss is level along it, but for eps.",
-            )
-        )
-        return blocks
-
-
-def thinly(path: tuple[PathPoint, ...]) -> tuple[PathPoint, ...]:
-    """Return a path with few enough points to be drawn: every so many of them, and the last."""
-    return (*path[: -1 : max(len(path) // POINTS, 1)], path[-1])
 
 
 @outside_inference_mode

@@ -17,16 +17,10 @@ from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
-from ..report.document import Block, Chart, Column, Document, Figure, Figures, Series, Table, Text
-from ..report.words import counted
 from ..theory.losses import margins as logit_margins
 from .batches import kept_batches
 from .figure_result import FigureResult
 
-SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""Of the samples whose margin lies below the quantile."""
-BINS = 24
-"""Bars of the histogram, at most one more."""
 DEFINITIONS = {
     "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "
     "without labels; negative where another class wins",
@@ -51,6 +45,8 @@ class Margins(FigureResult):
         definitions: what the figures are.
         notes: what the reader must know.
     """
+
+    page = "margins:margins_document"
 
     name: str
     mode: str
@@ -89,67 +85,6 @@ class Margins(FigureResult):
         """Return the margin that a share of the samples lies below or at."""
         ordered = sorted(self.margin)
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share > 0 else 0)]
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        who = "are classified correctly" if self.labelled else "have a class that wins"
-        head = (
-            f"{100 * self.accuracy:.3g} % of {counted(len(self), 'sample')} {who}; half of all margins are above "
-            f"{self.quantile(0.5):.3g}."
-        )
-        blocks: list[Block] = [Text(body=head, lead=True)]
-        if not brief:
-            items = [Figure(label="Median margin", value=self.quantile(0.5), kind="number")]
-            items += [
-                Figure(
-                    label=f"Median margin over {scope.upper()}", value=_middle(self.normalised(scope)), kind="number"
-                )
-                for scope in self.log10_constants
-            ]
-            blocks += [Figures(items=tuple(items)), self._histogram()]
-        columns = (
-            Column(title="share of samples below", kind="percent"),
-            Column(title="margin", kind="number"),
-            *(Column(title=f"over {scope.upper()}", kind="number") for scope in self.log10_constants),
-        )
-        scaled = [sorted(self.normalised(scope)) for scope in self.log10_constants]
-        ordered = sorted(self.margin)
-        places = [min(len(self) - 1, math.ceil(s * len(self)) - 1 if s > 0 else 0) for s in SHARES]
-        rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(SHARES, places))
-        blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
-        used = ("margin", *(f"margin over {scope.upper()}" for scope in self.log10_constants))
-        blocks += [
-            Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions if name in used
-        ]
-        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
-        return Document(title=f"Margins of {self.name}", blocks=tuple(blocks))
-
-    def _histogram(self) -> Chart:
-        width = _round_width(max(self.margin) - min(self.margin))
-        first, last = (math.floor(end / width) for end in (min(self.margin), max(self.margin)))
-        counts = [0] * (last - first + 1)
-        for value in self.margin:
-            counts[math.floor(value / width) - first] += 1
-        shares = tuple(count / len(self) for count in counts)
-        return Chart(
-            title="How the margins are spread",
-            labels=tuple(f"{place * width:.6g}" for place in range(first, last + 1)),
-            series=(Series(name="samples", style="spans", values=(0.0,) * len(counts), until=shares),),
-            axis="share of the samples",
-            caption=f"A bar holds the margins from the number below it up to {width:g} more; below zero another class "
-            "wins.",
-        )
-
-
-def _round_width(reach: float) -> float:
-    """Return 1, 2 or 5 times a power of ten such that about `BINS` ranges of this width cover a reach."""
-    least = reach / BINS or 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least)
-
-
-def _middle(values: tuple[float, ...]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
 
 
 @outside_inference_mode

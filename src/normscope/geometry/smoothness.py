@@ -14,7 +14,6 @@ from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .figure_result import FigureResult
@@ -69,6 +68,8 @@ class Smoothness(FigureResult):
         notes: what the reader must know.
     """
 
+    page = "smoothness:smoothness_document"
+
     name: str
     mode: str
     learning_rate: float
@@ -85,51 +86,6 @@ class Smoothness(FigureResult):
     def effective_beta(self) -> float:
         """The largest over all steps."""
         return max((step.effective_beta for step in self.steps), default=math.nan)
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report; `brief` for a terminal."""
-        end = (
-            f"and no longer at {self.unstable:.3g}"
-            if self.unstable < math.inf
-            else "and no larger one was found that is not"
-        )
-        head = f"Gradient descent is stable at a learning rate of {self.stable:.3g} {end} ({self.mode} mode)."
-        if self.stable == 0.0:
-            head = f"No stable learning rate was found down to {self.unstable:.3g} ({self.mode} mode)."
-        blocks: list[Block] = [Text(body=head, lead=True)]
-        if not brief:
-            items = (
-                Figure(label="Largest stable learning rate", value=self.stable, kind="number"),
-                Figure(label="Largest curvature met by a step", value=self.effective_beta, kind="number"),
-            )
-            blocks += [Figures(items=items), self._chart()]
-        columns = (
-            Column(title="step", kind="count"),
-            *(
-                Column(title=title, kind="number")
-                for title in ("loss", "gradient", "least loss", "most loss", "predictiveness", "effective beta")
-            ),
-        )
-        rows = tuple(
-            (s.step, s.loss, s.gradient_norm, s.least_loss, s.most_loss, s.predictiveness, s.effective_beta)
-            for s in self.steps
-        )
-        title = f"Along gradient descent with learning rate {self.learning_rate:.3g}"
-        blocks.append(Table(title=title, columns=columns, rows=rows))
-        blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in self.definitions]
-        blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in self.notes]
-        return Document(title=f"Smoothness of {self.name}", blocks=tuple(blocks))
-
-    def _chart(self) -> Curves:
-        def line(name: str, values: list[float]) -> Curve:
-            return Curve(name=name, points=tuple((float(s.step), v) for s, v in zip(self.steps, values)))
-
-        curves = (
-            line("loss", [s.loss for s in self.steps]),
-            line("least along the step", [s.least_loss for s in self.steps]),
-            line("most along the step", [s.most_loss for s in self.steps]),
-        )
-        return Curves(title="The loss, and its range along each gradient step", curves=curves, axis="loss")
 
 
 @outside_inference_mode

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from ..report.document import Column, Document, Table, Text
 from ..report.shown import Shown
-from ..report.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +37,13 @@ class Twin(Shown):
         notes: what the reader must know.
     """
 
+    page = "twin:twin_document"
+
     model: nn.Module = field(repr=False)
     normalizer: str | None
     changes: tuple[Change, ...]
     checked: bool
     notes: tuple[str, ...] = ()
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return what was changed as plain blocks."""
-        what = "no normalizer" if self.normalizer is None else f"{self.normalizer} normalization"
-        ran = "It ran on the batch." if self.checked else "It was not run: pass a batch to have it checked."
-        body = f"The twin has {what}: {counted(len(self.changes), 'place')} changed. {ran}"
-        columns = (Column(title="module", kind="name"), Column(title="was"), Column(title="now"), Column(title="note"))
-        rows = tuple((change.path, change.was, change.now, change.note) for change in self.changes)
-        table = (Table(columns=columns, rows=rows),) if rows else ()
-        notes = tuple(Text(body=f"Note: {note}.") for note in self.notes)
-        return Document(
-            title=f"Twin of {type(self.model).__name__}", blocks=(Text(body=body, lead=True), *table, *notes)
-        )
 
     def to_json(self) -> dict[str, object]:
         """Return plain data: what was changed, without the weights."""

@@ -18,9 +18,7 @@ from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapp
 from ..graph.call import Call
 from ..graph.capturing import capture
 from ..graph.invariance import feeds
-from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
-from ..report.words import counted
 from .checked_run import run
 from .twin import Where, call_of, chosen, copied
 
@@ -61,6 +59,8 @@ class Initialisation(Shown):
         notes: what the reader must know.
     """
 
+    page = "initialisation:initialisation_document"
+
     model: nn.Module = field(repr=False)
     layers: tuple[Scaled, ...]
     mode: str
@@ -70,39 +70,6 @@ class Initialisation(Shown):
     def factors(self) -> dict[str, float]:
         """By which weight and bias of each layer were multiplied, those that changed."""
         return {layer.path: layer.factor for layer in self.layers if layer.factor != 1.0}
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return what was changed as plain blocks."""
-        changed = len(self.factors)
-        deviations = [layer.before for layer in self.layers]
-        head = (
-            f"{counted(changed, 'weight layer')} of {len(self.layers)} rescaled ({self.mode} mode). Before, what "
-            f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
-        )
-        columns = (
-            Column(title="layer", kind="name"),
-            Column(title="deviation before", kind="number"),
-            Column(title="after", kind="number"),
-            Column(title="factor", kind="number", help="by which weight and bias were multiplied"),
-            Column(title="gradient before", kind="log10", help="as a multiple of that at the output"),
-            Column(title="after", kind="log10"),
-            Column(title="left alone because"),
-        )
-        rows = tuple(
-            (
-                layer.path,
-                layer.before,
-                layer.after,
-                layer.factor,
-                layer.log10_gradient_before,
-                layer.log10_gradient_after,
-                layer.reason,
-            )
-            for layer in self.layers
-        )
-        notes = tuple(Text(body=f"Note: {note}.") for note in self.notes)
-        blocks: tuple[Block, ...] = (Text(body=head, lead=True), Table(columns=columns, rows=rows), *notes)
-        return Document(title=f"Initialisation of {type(self.model).__name__}", blocks=blocks)
 
 
 @outside_inference_mode

@@ -28,17 +28,7 @@ from .audit_tables import (
     sensitivity_lower,
     sensitivity_upper,
 )
-from .audit_words import (
-    NO_BOUND,
-    briefly_useless,
-    cuts,
-    figures,
-    headline,
-    nothing_found,
-    subject,
-    to_do,
-    why_useless,
-)
+from .audit_words import NO_BOUND, briefly_useless, cuts, figures, headline, nothing_found, subject, to_do, why_useless
 from .cards import notices, steps
 from .radii import radii_blocks
 from .signal import signal_chart, signal_table

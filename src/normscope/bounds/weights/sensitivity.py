@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...core.json_values import plain
-from ...report.document import Block, Cell, Column, Document, Kind, Table, Text
 from ...report.shown import Shown
-from ...report.words import counted, shape
 
 if TYPE_CHECKING:
     import pandas
 
 BRACKETS = ("bracket_h", "bracket_f", "printed_h", "printed_f")
-READING = (
-    "Every figure is an exponent of ten (log10). norm(h, W) bounds how far the output moves per unit (Frobenius) of "
-    "change of one weight, all others and the data fixed: the upper side, norm(H) times the constant of the network "
-    "behind the layer, for every value of the weight; the lower side for a change that was found. Relative is the "
-    "lower side times norm(W): rescaling a weight in front of a normalizer moves the lower side, not that. Biases are "
-    "held fixed."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +84,8 @@ class WeightSensitivity(Shown):
         notes: what the reader must know.
     """
 
+    page = "weight_sensitivity:weight_sensitivity_document"
+
     rows: tuple[WeightRow, ...]
     loss: str | None
     log10_loss: float | None
@@ -144,53 +137,3 @@ class WeightSensitivity(Shown):
                 line[f"printed_{name}_holds"] = None if found is None else found.holds
             lines.append(line)
         return pandas.DataFrame(lines)
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
-        where = f"at {counted(self.samples, 'sample')}" if self.mode == "eval" else "at the batch, as one input"
-        of = "" if self.loss is None else f" and of the loss ({self.loss})"
-        blocks: list[Block] = [
-            Text(
-                body=f"Sensitivity of the output{of} to {counted(len(self.rows), 'weight')}, {self.mode} mode, {where}."
-            )
-        ]
-        if self.rows:
-            blocks.append(self._table())
-        if self.skipped:
-            columns = (Column(title="not measured"), Column(title="why"))
-            blocks.append(Table(columns=columns, rows=self.skipped))
-        blocks += [Text(body=f"Note: {note}") for note in self.notes]
-        return Document(title="Sensitivity to the weights", blocks=tuple(blocks))
-
-    def _table(self) -> Table:
-        columns: list[tuple[str, Kind, Callable[[WeightRow], Cell]]] = [
-            ("layer", "name", lambda row: row.path or "(model)"),
-            ("operator", "name", lambda row: row.operator),
-            ("weight", "name", lambda row: shape(row.weight_shape)),
-            ("norm(H)", "log10", lambda row: row.log10_read),
-            ("behind", "log10", lambda row: row.log10_behind),
-            ("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
-            ("upper", "log10", lambda row: row.bracket_h.log10_upper),
-            ("relative", "log10", lambda row: row.log10_relative),
-            ("norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower),
-            ("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
-            ("printed", "log10", lambda row: row.printed_h.log10_upper),
-            ("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
-            ("remarks", "text", _remarks),
-        ]
-        kept = [c for c in columns if self.loss is not None or not c[0].startswith("norm(f")]
-        if self.loss is None:
-            kept.remove(columns[9])
-        return Table(
-            title="norm(h, W) by weight (log10)",
-            caption=READING,
-            columns=tuple(Column(title=title, kind=kind) for title, kind, _ in kept),
-            rows=tuple(tuple(read(row) for *_, read in kept) for row in self.rows),
-        )
-
-
-def _remarks(row: WeightRow) -> str | None:
-    parts = [row.bracket_h.reason or "", "scale invariant" if row.scale_invariant else ""]
-    if row.bracket_f is not None and row.bracket_f.reason != row.bracket_h.reason:
-        parts.append(row.bracket_f.reason or "")
-    return "; ".join(part for part in (*parts, *row.notes) if part) or None

@@ -12,7 +12,7 @@ from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
 
-from .audits import LAYERS, audit, bracket, deep, finding, ladder, normalizer, weight
+from ..diagnosis.audits import LAYERS, audit, bracket, deep, finding, ladder, normalizer, weight
 
 
 def of(document, kind):

@@ -14,7 +14,7 @@ from normscope.report.document import Chart, Figures, Glossary, Notice, Steps, T
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render
 
-from .audits import audit, bracket, deep, finding, ladder, normalizer, weight
+from ..diagnosis.audits import audit, bracket, deep, finding, ladder, normalizer, weight
 
 WEIGHTS_ONLY = audit(
     mode=None,

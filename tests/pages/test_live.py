@@ -1,12 +1,9 @@
 """The page of runs that go on, in a real browser."""
 
-import importlib.util
 import json
-import sys
 import threading
 from dataclasses import replace
 from http.client import HTTPConnection
-from pathlib import Path
 
 import pytest
 
@@ -15,20 +12,10 @@ from normscope.monitor.log import LogWriter
 from normscope.pages.live import Followed, live_data
 from normscope.pages.serving import LiveServer
 
-from .browser import Browser
-from .documents import HOSTILE
+from ..monitor import logs
+from ..report.browser import Browser
+from ..report.documents import HOSTILE
 
-
-def _logs():
-    place = Path(__file__).parents[1] / "monitor" / "logs.py"
-    spec = importlib.util.spec_from_file_location("normscope_tests_logs", place)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-logs = _logs()
 POINTS = (
     "[...document.querySelectorAll('figure[data-chart=loss] .curve')].map(g => [g.dataset.run,"
     " g.querySelector('path').getAttribute('d')])"

@@ -14,7 +14,7 @@ from normscope.pages.run_comparison import compare_runs_document
 from normscope.report.document import Curves, Figures, Notice, Table, Text
 from normscope.report.html import to_html
 
-from . import logs
+from ..monitor import logs
 
 
 def headings(document):

@@ -1,0 +1,67 @@
+"""`weight_sensitivity_document`: sensitivities to the weights as the report a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..bounds.weights.sensitivity import WeightRow, WeightSensitivity
+from ..report.document import Block, Cell, Column, Document, Kind, Table, Text
+from ..report.words import counted, shape
+
+READING = (
+    "Every figure is an exponent of ten (log10). norm(h, W) bounds how far the output moves per unit (Frobenius) of "
+    "change of one weight, all others and the data fixed: the upper side, norm(H) times the constant of the network "
+    "behind the layer, for every value of the weight; the lower side for a change that was found. Relative is the "
+    "lower side times norm(W): rescaling a weight in front of a normalizer moves the lower side, not that. Biases are "
+    "held fixed."
+)
+
+
+def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False) -> Document:
+    """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
+    where = f"at {counted(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
+    of = "" if found.loss is None else f" and of the loss ({found.loss})"
+    blocks: list[Block] = [
+        Text(body=f"Sensitivity of the output{of} to {counted(len(found.rows), 'weight')}, {found.mode} mode, {where}.")
+    ]
+    if found.rows:
+        blocks.append(_table(found))
+    if found.skipped:
+        columns = (Column(title="not measured"), Column(title="why"))
+        blocks.append(Table(columns=columns, rows=found.skipped))
+    blocks += [Text(body=f"Note: {note}") for note in found.notes]
+    return Document(title="Sensitivity to the weights", blocks=tuple(blocks))
+
+
+def _table(found: WeightSensitivity) -> Table:
+    columns: list[tuple[str, Kind, Callable[[WeightRow], Cell]]] = [
+        ("layer", "name", lambda row: row.path or "(model)"),
+        ("operator", "name", lambda row: row.operator),
+        ("weight", "name", lambda row: shape(row.weight_shape)),
+        ("norm(H)", "log10", lambda row: row.log10_read),
+        ("behind", "log10", lambda row: row.log10_behind),
+        ("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
+        ("upper", "log10", lambda row: row.bracket_h.log10_upper),
+        ("relative", "log10", lambda row: row.log10_relative),
+        ("norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower),
+        ("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
+        ("printed", "log10", lambda row: row.printed_h.log10_upper),
+        ("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
+        ("remarks", "text", _remarks),
+    ]
+    kept = [c for c in columns if found.loss is not None or not c[0].startswith("norm(f")]
+    if found.loss is None:
+        kept.remove(columns[9])
+    return Table(
+        title="norm(h, W) by weight (log10)",
+        caption=READING,
+        columns=tuple(Column(title=title, kind=kind) for title, kind, _ in kept),
+        rows=tuple(tuple(read(row) for *_, read in kept) for row in found.rows),
+    )
+
+
+def _remarks(row: WeightRow) -> str | None:
+    parts = [row.bracket_h.reason or "", "scale invariant" if row.scale_invariant else ""]
+    if row.bracket_f is not None and row.bracket_f.reason != row.bracket_h.reason:
+        parts.append(row.bracket_f.reason or "")
+    return "; ".join(part for part in (*parts, *row.notes) if part) or None

@@ -1,0 +1,78 @@
+"""No module of the package leads back to itself through imports, those inside functions and of types alone counted."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import normscope
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Return every module of a package by its name."""
+    paths = {path: path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in paths.items()}
+
+
+def imported(name: str, path: Path) -> Iterator[str]:
+    """Yield what a module imports, wherever in its text, as dotted names of modules or of things in them."""
+    above = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = above[: len(above) - node.level + 1] if node.level else []
+            for alias in node.names:
+                yield ".".join([*base, *([node.module] if node.module else []), alias.name])
+
+
+def graph(package: Path) -> dict[str, set[str]]:
+    """Return which modules of a package each of them imports; a thing in a module stands for the module."""
+    found = modules(package)
+    arrows = {
+        name: {one if one in found else one.rpartition(".")[0] for one in imported(name, path)}
+        for name, path in found.items()
+    }
+    return {name: (targets & found.keys()) - {name} for name, targets in arrows.items()}
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Return one circle, from a module round to itself; nothing where there is none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_the_package_has_no_circle() -> None:
+    arrows = graph(Path(normscope.__file__).parent)
+    assert len(arrows) > 400
+    assert sum(map(len, arrows.values())) > 2000
+    assert circle(arrows) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("from .b import B", "from .a import A"),
+        ("from . import b", "import room.a"),
+        ("def f():\n    from .b import B", "from room.a import A"),
+        ("def f():\n    from .inner.c import C", "from room import b"),
+        ("if TYPE_CHECKING:\n    from .b import B", "from .a import A as Other"),
+        ("import room.b as other", "class X:\n    def f(self):\n        import room.a"),
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, there: str, back: str) -> None:
+    room = tmp_path / "room"
+    (room / "inner").mkdir(parents=True)
+    texts = {"__init__": "", "a": there, "b": back, "inner/__init__": "", "inner/c": "from ..a import A"}
+    for name, text in texts.items():
+        (room / f"{name}.py").write_text(text)
+    assert len(circle(graph(room))) == 3
+    (room / "a.py").write_text("import math")
+    assert circle(graph(room)) == []
