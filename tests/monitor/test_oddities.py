@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.monitor.history import History
+from normscope.monitor.alarms import add_record
 from normscope.monitor.watched_layers import compiled_functions
 from normscope.monitor.watching import watch
 
@@ -295,9 +295,9 @@ def test_decay_that_is_not_rescaled_is_not_coupled(optimizer: Any, coupled: bool
 def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
     looked: list[bool] = []
-    add = History.add
     monkeypatch.setattr(
-        History, "add", lambda self, record, *, thorough=True: looked.append(thorough) or add(self, record)
+        "normscope.monitor.recording.add_record",
+        lambda history, record, *, thorough=True: looked.append(thorough) or add_record(history, record),
     )
     fit(batch_normed(), noise(8, 6), watched={}, steps=8)
     assert looked[-1]
