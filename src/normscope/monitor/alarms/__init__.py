@@ -64,9 +64,8 @@ def add_record(history: History, record: Record, *, thorough: bool = True) -> li
         thorough: whether to look for all alarms, or only for those that cannot wait.
 
     Example:
-        >>> history = History()
-        >>> known = history.begin([LayerRecord(name="fc", kind="weight", family="linear")])
-        >>> [f.code for f in add_record(history, Record(step=0, seconds=0.0, tier="economy", loss=float("nan")))]
+        >>> broken = Record(step=0, seconds=0.0, tier="economy", loss=float("nan"))
+        >>> [finding.code for finding in add_record(History(), broken)]
         ['loss-not-finite']
     """
     history.keep(record)
