@@ -43,7 +43,7 @@ def printed_constant(node: Node, effect: Effect) -> float:
         return log10(lemma1(arguments["running_var"], eps, weight))
     top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
     groups = int(arguments.get("num_groups", 1))
-    if "instance_norm" in str(node.op) or "batch_norm" in str(node.op):
+    if node.is_batch_norm or node.operator == "instance_norm":
         groups = node.shape[1]
     return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
 

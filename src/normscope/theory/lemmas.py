@@ -29,6 +29,7 @@ def lemma1(running_var: Tensor, eps: float, gamma: Tensor | None = None) -> floa
         The printed value.
 
     Example:
+        >>> import torch
         >>> lemma1(torch.zeros(4), 1.0)
         2.0
 
@@ -73,6 +74,7 @@ def lemma3(eps: float, variances: Tensor) -> float:
         The printed value.
 
     Example:
+        >>> import torch
         >>> lemma3(1e-4, torch.zeros(8))
         800.0
 
@@ -99,6 +101,7 @@ def slides_layer_norm(n: int, variance: float, eps: float, gamma: Tensor | None 
         The printed value.
 
     Example:
+        >>> import torch
         >>> slides_layer_norm(4, 0.0, 1.0), slides_layer_norm(4, 0.0, 1.0, torch.ones(4))
         (0.75, 1.5)
 
@@ -124,6 +127,7 @@ def slides_group_norm(n_g: int, variances: Tensor, eps: float, gamma: Tensor | N
         The printed value.
 
     Example:
+        >>> import torch
         >>> slides_group_norm(2, torch.zeros(3), 1.0), slides_group_norm(2, torch.zeros(2), 1.0, torch.ones(4))
         (0.5, 1.0)
 
