@@ -8,9 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import normscope as ns
 from normscope.core.bracket import Evidence, Scope
 from normscope.theory import normalizers as nz
-from normscope.theory import pointwise as pw
+
+from . import normalizer_oracles as oracles
+from . import pointwise as pw
 
 EPS = 1e-3
 
@@ -44,14 +47,14 @@ def test_constant_gamma_closes(n, scale):
     for gamma in (None, torch.tensor([-2.5])):
         full = None if gamma is None else gamma.expand(n)
         holds(pw.layer_norm_at(x, gamma, EPS), nz.layer_norm_jacobian(x, full, EPS), gap=1e-10)
-        holds(pw.rms_norm_at(x, gamma, EPS), nz.rms_norm_jacobian(x, full, EPS), gap=1e-10)
+        holds(pw.rms_norm_at(x, gamma, EPS), oracles.rms_norm_jacobian(x, full, EPS), gap=1e-10)
 
 
 @pytest.mark.parametrize("n", [2, 3, 20, 300])
 def test_any_gamma_is_bracketed(n):
     for seed in range(3):
         x, gamma = normal(n, seed=seed), normal(n, seed=seed + 10)
-        layer, rms = nz.layer_norm_jacobian(x, gamma, EPS), nz.rms_norm_jacobian(x, gamma, EPS)
+        layer, rms = nz.layer_norm_jacobian(x, gamma, EPS), oracles.rms_norm_jacobian(x, gamma, EPS)
         holds(pw.layer_norm_at(x, gamma, EPS), layer)
         holds(pw.rms_norm_at(x, gamma, EPS), rms)
         assert pw.layer_norm_at(x, gamma, EPS).lower >= size(layer) * (1 - 1e-6)
@@ -72,7 +75,7 @@ def test_never_crossed(pairs, eps):
     gamma = torch.tensor([second for _, second in pairs], dtype=torch.float64)
     for bracket, matrix in (
         (pw.layer_norm_at(x, gamma, eps), nz.layer_norm_jacobian(x, gamma, eps)),
-        (pw.rms_norm_at(x, gamma, eps), nz.rms_norm_jacobian(x, gamma, eps)),
+        (pw.rms_norm_at(x, gamma, eps), oracles.rms_norm_jacobian(x, gamma, eps)),
     ):
         if matrix.isfinite().all() and eps >= 1e-5:
             truth = size(matrix)
@@ -106,8 +109,8 @@ def test_variance_that_drowns_in_the_mean(n, offset):
 
 def test_blocks():
     x, gamma = normal(6, 5), normal(6, seed=1)
-    holds(pw.group_norm_at(x, gamma, 2, EPS), nz.group_norm_jacobian(x, gamma, 2, EPS))
-    holds(pw.group_norm_at(x, gamma, 6, EPS), nz.group_norm_jacobian(x, gamma, 6, EPS), gap=1e-10)
+    holds(pw.group_norm_at(x, gamma, 2, EPS), oracles.group_norm_jacobian(x, gamma, 2, EPS))
+    holds(pw.group_norm_at(x, gamma, 6, EPS), oracles.group_norm_jacobian(x, gamma, 6, EPS), gap=1e-10)
     assert pw.group_norm_at(x, gamma, 2, EPS).witness.shape == x.shape
 
 
@@ -144,3 +147,26 @@ def test_constant_set_without_eps_is_infinite_with_a_reason():
     assert "eps is 0" in bracket.reason
     with pytest.raises(ValueError, match="NaN"):
         pw.layer_norm_at(torch.tensor([1.0, math.nan]), None, EPS)
+
+
+@pytest.mark.parametrize(
+    ("layer", "bracket"),
+    [
+        (torch.nn.LayerNorm(6, eps=EPS), pw.layer_norm_at),
+        (torch.nn.LayerNorm(2, eps=EPS), pw.layer_norm_at),
+        (torch.nn.RMSNorm(6, eps=EPS), pw.rms_norm_at),
+        (torch.nn.RMSNorm(1, eps=EPS), pw.rms_norm_at),
+        (torch.nn.GroupNorm(2, 6, eps=EPS), lambda x, gamma, eps: pw.group_norm_at(x, gamma, 2, eps)),
+    ],
+    ids=["layer", "layer of two", "rms", "rms of one", "group"],
+)
+def test_constants_of_layers_at_a_point_meet_the_formulas(layer, bracket):
+    """What `ns.lipschitz` says of a layer at a point lies between the proven sides of the oracle."""
+    layer = layer.double()
+    with torch.no_grad():
+        layer.weight.copy_(normal(*layer.weight.shape, seed=7))
+    x = normal(1, layer.weight.numel(), seed=8)
+    found = ns.lipschitz(layer, x, scope="point")
+    known = bracket(x[0], layer.weight.detach(), EPS)
+    assert found.upper >= known.lower * (1 - 1e-12)
+    assert found.lower <= known.upper * (1 + 1e-12)

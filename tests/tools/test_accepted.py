@@ -96,6 +96,16 @@ def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
 
 
+def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
+    """The scale of one entry alone: the constant of the layer is sqrt(4/5) of the product of its parts."""
+    layer = nn.LayerNorm(5, eps=0.01)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
+    bracket = proven(layer, drawn(2, 5, seed=1))
+    assert bracket.upper == pytest.approx(3.0 * math.sqrt(0.8) / 0.1, rel=1e-9)
+    assert [verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")] == [VERIFIED] * 3
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
     build, shape = PRODUCTS[name]

@@ -20,7 +20,7 @@ from ..graph.capturing import capture, warmed
 from ..graph.ir import Graph, Shape
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import BOUNDING, upper
-from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from ..rules.registry import check, fill
 from .balls.unrolled import UnrolledNetwork
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
@@ -29,11 +29,11 @@ from .ellipsoids.optimised import TIGHTENING, Certified, optimise
 from .ellipsoids.rounded import accounted, is_exact
 from .evaluation import ESTIMATED, Values
 from .exact.patterns import closer
-from .folded import Joints, Norm, propagate
+from .folded import Joints, propagate
 from .global_attack import lower_bound
 from .passes import multiplications, passes
 from .point import first_samples, jacobian_norms
-from .printed import exact_constant, is_normalizer, is_weight, printed
+from .printed import is_normalizer, is_weight, printed
 from .proofs.multipliers import Multipliers
 from .proofs.proof import Proof
 from .segments import Segments, segment
@@ -396,7 +396,7 @@ class Captured:
             effect = self.segments.effects[node.name]
             normalizer = is_normalizer(node)
             if normalizer:
-                bound = exact_constant(effect, self.norm)
+                bound = effect.constant(self.norm)
             elif is_weight(node) and isinstance(effect, Linear):
                 bound = self._norm(effect.maps[0])
             else:

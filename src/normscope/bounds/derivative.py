@@ -233,4 +233,4 @@ def _jumps(node: Node) -> bool:
 def _foreign(node: Node) -> bool:
     """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
     own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
-    return not own or "fake_quant" in str(node.op)
+    return not own or "fake_quant" in node.operator

@@ -32,13 +32,12 @@ from ..linalg.absolute import absolute
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
-from ..rules.effects import UNKNOWN
+from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
 from ..rules.registry import effect_of
 from .balls.enclosure import applied
 from .balls.unrolled import GraphSteps, evaluate
 from .certain import SAFETY, TINY, UP, Certain, behind
-from .folded import Norm as NormOf
 
 SHAKE, COPIES = 16.0, 3
 """Estimates: how hard copies are shaken, and how many there are."""
@@ -56,7 +55,7 @@ class Values:
         norm: bounds the norm of one linear map; each map is asked for once.
     """
 
-    def __init__(self, steps: GraphSteps, norm: NormOf = upper) -> None:
+    def __init__(self, steps: GraphSteps, norm: Norm = upper) -> None:
         self.steps, self._norm = steps, norm
         self._norms: dict[LinearMap, float] = {}
         self._constants: dict[str, Tensor] = {}
@@ -66,7 +65,7 @@ class Values:
         """Whether the last slope that was confirmed rests on estimated errors."""
 
     @classmethod
-    def of(cls, graph: Graph, norm: NormOf = upper, base: GraphSteps | None = None) -> Values:
+    def of(cls, graph: Graph, norm: Norm = upper, base: GraphSteps | None = None) -> Values:
         """Read the steps off a float64 graph; those of nodes that `base` holds, too, are taken over."""
         held = {} if base is None else {node.name: node for node in base.graph}
         effects = {

@@ -8,7 +8,7 @@ sources u_j has L <= sum of norm(A_j) L(u_j), and L <= norm([A_j/t_j]) (sum of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -21,10 +21,9 @@ from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
 from ..linalg.writing import moderate, written
-from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from .segments import Form, Segments
 
-Norm = Callable[[LinearMap], Upper]
 Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
 """Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
 FAR = 250.0

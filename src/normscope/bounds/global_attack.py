@@ -202,7 +202,7 @@ def _climb(
     if not climb:
         return
     centre, along = point.clone(), direction.clone()
-    moments = [torch.zeros_like(point) for _ in range(4)]
+    ascents = AdamStep(point), AdamStep(point)
     width = 0.02 * size
     for count in range(1, 31):
         if not budget.spend():
@@ -219,17 +219,32 @@ def _climb(
         if len(usable) < 2:
             break
         rates = (0.02 * size / math.sqrt(point.numel()), 0.1 / math.sqrt(point.numel()))
-        moved = []
-        for i, (value, grad, rate) in enumerate(zip((centre, along), usable, rates, strict=True)):
-            moments[2 * i] = 0.9 * moments[2 * i] + 0.1 * grad
-            moments[2 * i + 1] = 0.99 * moments[2 * i + 1] + 0.01 * grad * grad
-            first, second = moments[2 * i] / (1 - 0.9**count), moments[2 * i + 1] / (1 - 0.99**count)
-            moved.append(value + rate * first / (second.sqrt() + 1e-30))
-        centre, along = moved[0], moved[1] / moved[1].norm()
+        moves = [ascent.of(grad, rate) for ascent, grad, rate in zip(ascents, usable, rates, strict=True)]
+        centre, along = centre + moves[0], along + moves[1]
+        along = along / along.norm()
         if count % 10 == 0:
             yield centre + width * along, centre - width * along
     for step in STEPS[1:]:
         yield centre + step * size * along, centre - step * size * along
+
+
+class AdamStep:
+    """The steps of Adam for one tensor.
+
+    `torch.optim.Adam` takes no rate per row, as balls of several radii need, and rounds in another order: in float32
+    the pairs it ends at are other ones.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.first, self.second, self.count = torch.zeros_like(like), torch.zeros_like(like), 0
+
+    def of(self, grad: Tensor, rate: float | Tensor) -> Tensor:
+        """Return the next step upwards; the rate is a number, or one for every row."""
+        self.count += 1
+        self.first = 0.9 * self.first + 0.1 * grad
+        self.second = 0.99 * self.second + 0.01 * grad * grad
+        first, second = self.first / (1 - 0.9**self.count), self.second / (1 - 0.99**self.count)
+        return rate * first / (second.sqrt() + 1e-30)
 
 
 def gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = None) -> tuple[Tensor | None, ...]:

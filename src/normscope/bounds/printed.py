@@ -14,12 +14,10 @@ from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.log10 import log10
-from ..core.rounding import ONE, Upper, smallest
 from ..graph.ir import Node, Unit
-from ..rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from ..rules.effects import Effect, Linear, Norm, Unbounded
 from ..rules.registry import lookup
 from ..theory.lemmas import lemma1, lemma2, lemma3
-from .folded import Norm
 from .segments import Segments
 
 WEIGHTS = ("linear", "convolution")
@@ -37,17 +35,6 @@ def is_normalizer(node: Node) -> bool:
     return found is not None and found.family == "normalization" and node.index in (None, 0)
 
 
-def exact_constant(effect: Effect, norm: Norm) -> Upper:
-    """The exact GLOBAL constant of a normalizer on its own, with its scale (theory 1)."""
-    if isinstance(effect, Linear):
-        return norm(effect.maps[0])
-    if isinstance(effect, Gain):
-        around = [norm(linear) for linear in (effect.before, effect.after) if linear is not None]
-        parts = effect.gains[0].times(*around)
-        return parts if effect.whole is None else smallest([parts, effect.whole])
-    return Upper.infinite(effect.reason if isinstance(effect, Unbounded) else "not a normalizer")
-
-
 def printed_constant(node: Node, effect: Effect) -> float:
     """log10 of the printed constant over all inputs, times the scale gamma: Lemma 1, 2 or 3."""
     arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
@@ -56,7 +43,7 @@ def printed_constant(node: Node, effect: Effect) -> float:
         return log10(lemma1(arguments["running_var"], eps, weight))
     top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
     groups = int(arguments.get("num_groups", 1))
-    if "instance_norm" in str(node.op) or "batch_norm" in str(node.op):
+    if node.is_batch_norm or node.operator == "instance_norm":
         groups = node.shape[1]
     return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
 
@@ -74,7 +61,7 @@ def printed(segments: Segments, norm: Norm, *, exact: bool) -> Bracket:
             bound = norm(effect.maps[0])
             exponent, evidence = exponent + bound.log10, min(evidence, bound.evidence)
         elif is_normalizer(node):
-            exponent += exact_constant(effect, norm).log10 if exact else printed_constant(node, effect)
+            exponent += effect.constant(norm).log10 if exact else printed_constant(node, effect)
     reason = _why_no_bound(segments, norm)
     method = "printed product, exact constants" if exact else "printed product"
     if exponent == math.inf:
@@ -103,9 +90,9 @@ def _why_no_bound(segments: Segments, norm: Norm) -> str | None:
             return f"the network is not a chain ({node.op} in {node.where}): skips or branches"
         if isinstance(effect, Unbounded):
             return effect.reason
-        if is_weight(node) or is_normalizer(node):
+        if is_weight(node) or is_normalizer(node) or not node.refs:
             continue
-        gain = _other_gain(effect, norm)
+        gain = effect.constant(norm)
         if gain.reason:
             return gain.reason
         if gain.log10 > 1e-9:
@@ -113,15 +100,3 @@ def _why_no_bound(segments: Segments, norm: Norm) -> str | None:
     if len(segments.graph.inputs) > 1 or any(readers.get(item.name, 0) > 1 for item in segments.graph.inputs):
         return "the network is not a chain: several inputs or branches from the input"
     return None
-
-
-def _other_gain(effect: Effect, norm: Norm) -> Upper:
-    match effect:
-        case Linear():
-            return norm(effect.maps[0])
-        case Elementwise():
-            return effect.gain
-        case Gain():
-            return exact_constant(effect, norm) if effect.gains else ONE
-        case Unbounded():
-            return Upper.infinite(effect.reason)

@@ -16,7 +16,7 @@ from ..linalg.folding import add, compose
 from ..linalg.linear_map import Centering, Identity, LinearMap
 from ..linalg.operator_norms import upper
 from ..rules import ranges
-from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Range
+from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Norm, Range
 from ..rules.registry import effect_of
 
 Form = dict[str, LinearMap]
@@ -55,7 +55,7 @@ class Segments:
         return self.forms[self.graph.output]
 
 
-def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: ranges.Norm = upper) -> Segments:
+def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Norm = upper) -> Segments:
     """Read the rules and fold the linear segments of a float64 graph.
 
     Args:

@@ -34,7 +34,7 @@ def dead_filters(node: Node, *, normalized: bool) -> Tensor | None:
         node: a linear layer or a convolution.
         normalized: whether a normalizer follows, which makes up for a small filter, but not for a zero one.
     """
-    if "transpose" in str(node.op):
+    if node.is_transposed_convolution:
         return None
     if isinstance(node.op, Unit):
         weight, axis = (node.args[1] if len(node.args) > 1 else None), 0

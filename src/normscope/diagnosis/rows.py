@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.captured import Captured
-from ..bounds.printed import exact_constant, is_normalizer, is_weight, printed_constant
+from ..bounds.printed import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.log10 import log10
@@ -271,7 +271,7 @@ def _normalizer(
     effect = work.segments.effects[node.name]
     found: dict[str, Any] = {
         "log10_printed": printed_constant(node, effect),
-        "log10_exact": exact_constant(effect, work.norm).log10,
+        "log10_exact": effect.constant(work.norm).log10,
     }
     if seen is None:
         stored = {"log10_at_data": found["log10_exact"]} if isinstance(effect, Linear) else {}

@@ -68,9 +68,7 @@ def over_all_inputs(
         if is_weight(node) and isinstance(effect, Linear):
             product += work.norm(effect.maps[0]).log10
         elif is_normalizer(node):
-            found.append(
-                ("batch_norm" if "batch_norm" in str(node.op) else node.operator, printed_constant(node, effect))
-            )
+            found.append(("batch_norm" if node.is_batch_norm else node.operator, printed_constant(node, effect)))
     return Constants(
         log10_global=best.log10_upper,
         reason=best.reason,

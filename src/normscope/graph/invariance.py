@@ -289,7 +289,7 @@ def _normalizer(reader: Reader, node: Node) -> _Normalizer | None:
     if not isinstance(given.get("input"), Ref):
         return None
     if node.op in BATCH_NORMS:
-        running = not given.get("training", node.op is not aten._native_batch_norm_legit_no_training.default)
+        running = not node.uses_batch_statistics
         return _Normalizer(source=source, groups=source.shape[1], running=running)
     if node.op is aten.instance_norm.default:
         return _Normalizer(source=source, groups=source.shape[1], running=not given["use_input_stats"])

@@ -109,7 +109,37 @@ class Node:
     @property
     def operator(self) -> str:
         """The operator's name without namespace and overload, e.g. `conv2d`."""
-        return str(self.op).removeprefix("aten.").split(".")[0]
+        return self.overload.split(".")[0]
+
+    @property
+    def overload(self) -> str:
+        """The operator's name with its overload but without torch's own namespace, e.g. `max.dim`."""
+        return str(self.op).removeprefix("aten.")
+
+    @property
+    def is_batch_norm(self) -> bool:
+        """Whether the operator is a BatchNorm, in train or in eval mode."""
+        return "batch_norm" in self.operator
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether a BatchNorm normalizes by the statistics of its batch rather than by those it has stored."""
+        return bool(self.bound().get("training", "no_training" not in self.operator))
+
+    @property
+    def pooled_axes(self) -> int:
+        """Over how many trailing axes a max pooling goes: 2 for `max_pool2d_with_indices`."""
+        return int(self.operator.split("max_pool")[1][0])
+
+    @property
+    def takes_smallest(self) -> bool:
+        """Whether the operator takes the smallest of several values, as `amin` and `minimum` do."""
+        return self.operator in ("amin", "min", "minimum")
+
+    @property
+    def is_transposed_convolution(self) -> bool:
+        """Whether the operator is a transposed convolution."""
+        return self.operator.startswith("conv_transpose")
 
     @property
     def where(self) -> str:

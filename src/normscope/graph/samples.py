@@ -243,10 +243,9 @@ def contraction(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 def batch_norm(node: Node, values: Sequence[Tensor]) -> Tensor:
     """With running statistics entry by entry; with those of the batch a channel meets over all samples."""
-    given = node.bound()
     if len(values) != 1 or not _first(node) or node.index not in (None, 0):
         return everything(node, values)
-    if given.get("training", "no_training" not in str(node.op)):
+    if node.uses_batch_statistics:
         return _along(values[0], [dim for dim in range(values[0].ndim) if dim != 1]).expand(node.shape)
     return _together(node, values)
 

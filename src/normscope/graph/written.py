@@ -88,7 +88,7 @@ def _applied(node: Node, given: dict[str, Any], kind: Any) -> Any:
     if node.op in COMPARISONS:
         return _polynomial(operand("self")).compared(COMPARISONS[node.op], _polynomial(operand("other")))
     if node.op in CHOICES:
-        filling = "masked_fill" in str(node.op)
+        filling = node.operator == "masked_fill"
         condition = given["mask" if filling else "condition"]
         if not hasattr(condition, "chosen"):
             raise Unreadable("a choice by something that is no comparison")

@@ -75,9 +75,8 @@ def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> 
 )  # fmt: skip
 def add(node: Node, operands: Sequence[Range]) -> Effect:
     """A sum: every operand enters linearly."""
-    name = str(node.op)
     alpha = node.bound().get("alpha", 1)
-    first, second = (1, alpha) if ".add" in name else (1, -alpha) if ".sub" in name else (-alpha, 1)
+    first, second = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[node.operator]
     factors = [f for argument, f in zip(node.args[:2], (first, second), strict=False) if isinstance(argument, Ref)]
     return Linear(
         maps=tuple(spread(r, node.shape, f, node.device) for r, f in zip(node.operands, factors, strict=True))
@@ -162,7 +161,7 @@ def extreme(node: Node, operands: Sequence[Range]) -> Effect:
 def choose(node: Node, operands: Sequence[Range]) -> Effect:
     """A fixed mask chooses; a mask that depends on the input is not continuous."""
     arguments = list(node.args)
-    filling = "masked_fill" in str(node.op)
+    filling = node.operator == "masked_fill"
     mask = arguments[1] if filling else arguments[0]
     if isinstance(mask, Ref):
         return Unbounded(reason=f"a mask that depends on the input in {node.where}: not continuous")
@@ -202,11 +201,10 @@ def average(node: Node, operands: Sequence[Range]) -> Effect:
 )  # fmt: skip
 def reduce(node: Node, operands: Sequence[Range]) -> Effect:
     """Extremes, norms and log-sum-exp over disjoint sets: gradients of norm at most one."""
-    name = str(node.op)
     if node.index not in (None, 0):
         return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
     gain = ONE
-    if "norm" in name:
+    if node.operator == "linalg_vector_norm":
         order = node.bound().get("ord", 2)
         order = 2 if order is None else order
         order = float(order)
@@ -276,9 +274,9 @@ def steep(node: Node, operands: Sequence[Range]) -> Effect:
 )  # fmt: skip
 def jump(node: Node, operands: Sequence[Range]) -> Effect:
     """Not continuous."""
-    return Unbounded(
-        reason=f"{node.op} is not continuous, in {node.where}", range=Range.of(*_jump_range(node, operands))
-    )
+    within_one = node.dtype is torch.bool or node.operator in ("sign", "sgn", "frac")
+    size = Range.of(1.0 if within_one else math.inf, node.shape[-1] if node.shape else 1)
+    return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=size)
 
 
 @rule(
@@ -299,11 +297,3 @@ def contraction(node: Node, operands: Sequence[Range]) -> Effect:
     if len(node.operands) != 1:
         return Unbounded(reason=f"{node.op} of several variable operands in {node.where}")
     return Linear(maps=(coded(node, 0),))
-
-
-def _jump_range(node: Node, operands: Sequence[Range]) -> tuple[float, int]:
-    name = str(node.op)
-    width = node.shape[-1] if node.shape else 1
-    if any(word in name for word in ("round", "floor", "ceil", "trunc", "mod", "remainder", "div", "heaviside", "arg")):
-        return math.inf, width
-    return 1.0, width

@@ -1,13 +1,21 @@
-"""What an operator does: an effect is what a rule returns, and folding, certificates and balls all read it."""
+"""What an operator does: an effect is what a rule returns, and folding, certificates and balls all read it.
+
+Every effect answers `constant(norm, operand)`: an upper bound on the Lipschitz constant of the whole operator in one of
+its operands, the maps around a nonlinear core included, whatever the kind of effect.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core.bracket import Evidence
-from ..core.rounding import Upper
+from ..core.rounding import Upper, smallest
 from ..linalg.linear_map import LinearMap
+
+Norm = Callable[[LinearMap], Upper]
+"""What bounds the norm of one linear map from above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,10 @@ class Linear:
     maps: tuple[LinearMap, ...]
     disjoint: bool = False
 
+    def constant(self, norm: Norm, operand: int = 0) -> Upper:
+        """Return the norm of the operand's map."""
+        return norm(self.maps[operand])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elementwise:
@@ -60,6 +72,10 @@ class Elementwise:
         """Whether squares of the slopes, times those of weights, are within the range of floats."""
         top = max(abs(self.slope[0]), abs(self.slope[1]))
         return top == 0.0 or 1e-70 <= top <= 1e70
+
+    def constant(self, norm: Norm, operand: int = 0) -> Upper:
+        """Return the largest absolute slope."""
+        return self.gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +100,12 @@ class Gain:
     whole: Upper | None = None
     range: Range | None = None
 
+    def constant(self, norm: Norm, operand: int = 0) -> Upper:
+        """Return the gain of the core times the norms of the maps around it, or `whole` where that is smaller."""
+        around = [norm(linear) for linear in (self.before, self.after) if linear is not None]
+        parts = self.gains[operand].times(*around)
+        return parts if self.whole is None else smallest([parts, self.whole])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unbounded:
@@ -91,6 +113,10 @@ class Unbounded:
 
     reason: str
     range: Range | None = None
+
+    def constant(self, norm: Norm, operand: int = 0) -> Upper:
+        """Return +inf with the reason."""
+        return Upper.infinite(self.reason)
 
 
 Effect = Linear | Elementwise | Gain | Unbounded

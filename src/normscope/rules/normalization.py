@@ -71,8 +71,7 @@ def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
     if node.index not in (None, 0):
         return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
     weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
-    training = arguments.get("training", "no_training" not in str(node.op))
-    if not training:
+    if not node.uses_batch_statistics:
         return _statistics(node, weight, arguments["running_var"], eps)
     batch, channels = node.shape[:2]
     entries = math.prod(node.shape) // channels

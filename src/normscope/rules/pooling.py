@@ -59,7 +59,7 @@ def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
     if node.index not in (None, 0):
         return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
     arguments = node.bound()
-    dims = int(str(node.op).split("max_pool")[1][0])
+    dims = node.pooled_axes
     kernel = _each(arguments["kernel_size"], dims)
     stride = _each(arguments.get("stride") or kernel, dims)
     padding, dilation = _each(arguments.get("padding", 0), dims), _each(arguments.get("dilation", 1), dims)
@@ -85,7 +85,7 @@ def adaptive_max_pool(node: Node, operands: Sequence[Range]) -> Effect:
     """Adaptive max pooling: windows may share an input where the sizes do not divide."""
     if node.index not in (None, 0):
         return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
-    dims = int(str(node.op).split("max_pool")[1][0])
+    dims = node.pooled_axes
     shared = 1
     for axis in range(dims):
         size, outputs = node.operands[0].shape[axis - dims], node.shape[axis - dims]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..core.log10 import ceiling10
 from ..core.log10 import product_above as above
-from ..core.rounding import Upper
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
 from ..linalg.convolution_map import Convolution
@@ -28,9 +27,8 @@ from ..linalg.linear_map import (
     Sum,
 )
 from ..linalg.operator_norms import upper
-from .effects import UNKNOWN, Effect, Elementwise, Linear, Range
+from .effects import UNKNOWN, Effect, Elementwise, Linear, Norm, Range
 
-Norm = Callable[[LinearMap], Upper]
 SLACK = 1 + 1e-12
 """Float64 rounding of these short computations; whatever is built on a range is NUMERICAL, never PROVEN."""
 

@@ -1,47 +1,17 @@
-"""The normalizers' constants as the papers print them, each beside the exact one.
+"""The normalizers' constants as the papers print them.
 
 Than is "The Hidden Power of Normalization Layers in Neural Networks", section 3 and appendix A; the Slides and the
-digest go back to an earlier version. A printed value is a float without rounding allowance. Whether it is a bound is
-computed, never asserted.
+digest go back to an earlier version. A printed value is a float without rounding allowance, and need not be a
+bound.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from ..core.log10 import log10
-from ..core.rounding import Upper
-from .normalizers import batch_norm_eval, batch_norm_eval_global, group_norm_global, layer_norm_global
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """A Lipschitz constant as it is and as it is printed.
-
-    Attributes:
-        exact: the exact constant, rounded outward.
-        as_printed: the printed value.
-        reference: where it is printed.
-    """
-
-    exact: Upper
-    as_printed: float
-    reference: str
-
-    @property
-    def printed_is_bound(self) -> bool:
-        """Whether the printed value is at least the exact constant (to 1e-12, the rounding of both)."""
-        return log10(self.as_printed) >= self.exact.log10 - 1e-12
-
-    @property
-    def log10_excess(self) -> float:
-        """log10 of printed over exact: how loose the printed value is, or below 0 how wrong."""
-        printed = log10(self.as_printed)
-        return 0.0 if printed == self.exact.log10 else printed - self.exact.log10
+from .normalizers import batch_norm_eval
 
 
 def lemma1(running_var: Tensor, eps: float, gamma: Tensor | None = None) -> float:
@@ -59,6 +29,7 @@ def lemma1(running_var: Tensor, eps: float, gamma: Tensor | None = None) -> floa
         The printed value.
 
     Example:
+        >>> import torch
         >>> lemma1(torch.zeros(4), 1.0)
         2.0
 
@@ -103,6 +74,7 @@ def lemma3(eps: float, variances: Tensor) -> float:
         The printed value.
 
     Example:
+        >>> import torch
         >>> lemma3(1e-4, torch.zeros(8))
         800.0
 
@@ -129,6 +101,7 @@ def slides_layer_norm(n: int, variance: float, eps: float, gamma: Tensor | None 
         The printed value.
 
     Example:
+        >>> import torch
         >>> slides_layer_norm(4, 0.0, 1.0), slides_layer_norm(4, 0.0, 1.0, torch.ones(4))
         (0.75, 1.5)
 
@@ -154,6 +127,7 @@ def slides_group_norm(n_g: int, variances: Tensor, eps: float, gamma: Tensor | N
         The printed value.
 
     Example:
+        >>> import torch
         >>> slides_group_norm(2, torch.zeros(3), 1.0), slides_group_norm(2, torch.zeros(2), 1.0, torch.ones(4))
         (0.5, 1.0)
 
@@ -164,52 +138,6 @@ def slides_group_norm(n_g: int, variances: Tensor, eps: float, gamma: Tensor | N
     if gamma is None:
         return (1.0 - 1.0 / n_g) * float(inverse.max())
     return (1.0 - 1.0 / n_g) * float((gamma.detach().double().reshape(-1, n_g) * inverse[:, None]).norm())
-
-
-def batch_norm_constants(gamma: Tensor | None, running_var: Tensor, eps: float) -> tuple[Constant, ...]:
-    """Return eval-mode BatchNorm's constant beside Lemma 1 and the Slides' form (the first without gamma)."""
-    plain, affine = lemma1(running_var, eps), lemma1(running_var, eps, gamma)
-    return (
-        Constant(exact=batch_norm_eval_global(None, running_var, eps), as_printed=plain, reference="Than, Lemma 1"),
-        Constant(exact=batch_norm_eval_global(gamma, running_var, eps), as_printed=affine, reference="Slides, BN"),
-    )
-
-
-def layer_norm_constants(gamma: Tensor | None, n: int, eps: float) -> tuple[Constant, ...]:
-    """Return LayerNorm's constant over all inputs beside Lemma 2, the digest (without gamma) and the Slides.
-
-    Example:
-        >>> [row.printed_is_bound for row in layer_norm_constants(None, 8, 1e-5)]
-        [True, False, True]
-    """
-    plain, scales = layer_norm_global(None, n, eps), torch.ones(n) if gamma is None else gamma
-    digest, slides = slides_layer_norm(n, 0.0, eps), slides_layer_norm(n, 0.0, eps, scales)
-    return (
-        Constant(exact=plain, as_printed=lemma2(eps), reference="Than, Lemma 2"),
-        Constant(exact=plain, as_printed=digest, reference="digest, LN"),
-        Constant(exact=layer_norm_global(gamma, n, eps), as_printed=slides, reference="Slides, LN"),
-    )
-
-
-def group_norm_constants(gamma: Tensor | None, groups: int, set_size: int, eps: float) -> tuple[Constant, ...]:
-    """Return GroupNorm's constant over all inputs beside Lemma 3 (without gamma) and the Slides.
-
-    Example:
-        >>> [round(row.log10_excess, 3) for row in group_norm_constants(None, 10, 8, 1e-5)]
-        [1.0, 0.894]
-    """
-    zeros = torch.zeros(groups)
-    scales = torch.ones(groups, 1) if gamma is None else gamma.detach().reshape(groups, -1)
-    entries = scales.repeat_interleave(set_size // scales.shape[1], dim=1)
-    slides = slides_group_norm(set_size, zeros, eps, entries)
-    return (
-        Constant(
-            exact=group_norm_global(None, groups, set_size, eps),
-            as_printed=lemma3(eps, zeros),
-            reference="Than, Lemma 3",
-        ),
-        Constant(exact=group_norm_global(gamma, groups, set_size, eps), as_printed=slides, reference="Slides, GN"),
-    )
 
 
 def _inverse_root(square: float) -> float:

@@ -5,8 +5,7 @@ eps). LayerNorm, GroupNorm, InstanceNorm and train-mode BatchNorm are one functi
 (1/s) diag(gamma) (I - y y^T/(n s^2)) (I - 11^T/n); RMSNorm has (1/r) diag(gamma) (I - x x^T/(n r^2)); eval-mode
 BatchNorm is diag(gamma/s) with s from the running variance.
 
-`*_jacobian` writes the matrix out, `*_global` bounds its norm over all inputs, `*_at` (in `pointwise.py`) brackets it
-at a point; what the papers print is in `lemmas.py`.
+`*_jacobian` writes the matrix out, `*_global` bounds its norm over all inputs; what the papers print is in `lemmas.py`.
 """
 
 from __future__ import annotations
@@ -39,58 +38,12 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
         tensor([[ 0.1768, -0.1768],
                 [-0.1768,  0.1768]], dtype=torch.float64)
     """
-    return _jacobian(x, gamma, eps, centred=True)
-
-
-def rms_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
-    """Return the `[n, n]` Jacobian (1/r) diag(gamma) (I - x x^T/(n r^2)) of RMSNorm."""
-    return _jacobian(x, gamma, eps, centred=False)
-
-
-def group_norm_jacobian(x: Tensor, gamma: Tensor | None, groups: int, eps: float) -> Tensor:
-    """Return the Jacobian of GroupNorm at one sample: one LayerNorm block per group.
-
-    Args:
-        x: one sample, `[channels, *positions]`.
-        gamma: one scale per channel; None for ones.
-        groups: the number of groups.
-        eps: the stabiliser.
-
-    Returns:
-        A float64 matrix, block diagonal, with as many rows and columns as `x` has entries.
-
-    Example:
-        >>> group_norm_jacobian(torch.randn(4, 3), None, 2, 1e-5).shape
-        torch.Size([12, 12])
-    """
-    sets, scales = sets_of(x, gamma, groups)
-    return torch.block_diag(*(_jacobian(part, scale, eps, centred=True) for part, scale in zip(sets, scales)))
-
-
-def layer_norm_nonaffine(n: int, s: float, eps: float) -> float:
-    """Return the exact norm of the Jacobian without gamma: 1/s for n >= 3, eps/s^3 for n = 2, 0 for n = 1.
-
-    With three entries some direction is orthogonal to both 1 and y and passes at full gain; with two, the only
-    direction that survives centring is y itself, and the output is nearly a sign: the set is degenerate.
-
-    Args:
-        n: the size of the normalized set (for train-mode BatchNorm the m values of a channel).
-        s: sqrt(var + eps).
-        eps: the stabiliser.
-
-    Returns:
-        The norm, as a float64 without rounding allowance.
-
-    Example:
-        >>> layer_norm_nonaffine(3, 2.0, 1.0), layer_norm_nonaffine(2, 2.0, 1.0), layer_norm_nonaffine(1, 2.0, 1.0)
-        (0.5, 0.125, 0.0)
-    """
-    return 1.0 / s if n >= 3 else eps / s / s / s if n == 2 else 0.0
-
-
-def rms_norm_nonaffine(n: int, r: float, eps: float) -> float:
-    """Return the exact norm of RMSNorm's Jacobian without gamma: 1/r for n >= 2, eps/r^3 for n = 1."""
-    return 1.0 / r if n >= 2 else eps / r / r / r
+    n = x.numel()
+    y = _float64(x).flatten()
+    y = y - y.mean()
+    square = y.square().mean() + eps
+    matrix = torch.eye(n, dtype=torch.float64) - 1.0 / n - torch.outer(y, y) / (n * square)
+    return scales_of(gamma, n)[:, None] * matrix / square.sqrt()
 
 
 def rms_epsilon(eps: float | None, dtype: torch.dtype) -> float:
@@ -142,37 +95,6 @@ def layer_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
         Than, Lemma 2 (1/sigma, sigma = min over R^n, which is sqrt(eps)).
     """
     return _over_root(centred_gain(scales_of(gamma, n)), eps, "layer norm at zero variance")
-
-
-def group_norm_global(gamma: Tensor | None, groups: int, set_size: int, eps: float) -> Upper:
-    """Return the Lipschitz constant of GroupNorm over all inputs: the largest over its groups.
-
-    Args:
-        gamma: one scale per channel; None for ones.
-        groups: the number of groups.
-        set_size: the entries of one group, channels per group times positions.
-        eps: the stabiliser.
-
-    Returns:
-        The constant, rounded outward; 0 for sets of one entry, infinite with its reason for eps = 0.
-
-    Example:
-        >>> round(10 ** group_norm_global(torch.tensor([1.0, 2.0]), 2, 9, 1e-4).log10, 9)
-        200.0
-    """
-    scales = torch.ones(groups, 1) if gamma is None else gamma.detach().reshape(groups, -1)
-    repeats, rest = divmod(set_size, scales.shape[1])
-    if repeats < 1 or rest:
-        raise ValueError(f"group norm: {scales.shape[1]} channels a group do not divide a set of {set_size} entries")
-    # From two positions on each scale occurs twice: the largest one passes in full, by the difference of the two.
-    gain = _largest(scales) if repeats > 1 else max(centred_gain(scale) for scale in scales)
-    return _over_root(gain, eps, "group norm at zero variance")
-
-
-def batch_norm_train_global(gamma: Tensor | None, m: int, eps: float) -> Upper:
-    """Return max abs(gamma)/sqrt(eps), the constant of train-mode BatchNorm, m values per channel (0 for m = 1)."""
-    gain = 0.0 if m < 2 else 1.0 if gamma is None else _largest(gamma)
-    return _over_root(gain, eps, "batch norm at zero variance")
 
 
 def rms_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
@@ -242,12 +164,6 @@ def scales_of(gamma: Tensor | None, n: int) -> Tensor:
     return _float64(gamma).flatten().expand(n)
 
 
-def sets_of(x: Tensor, gamma: Tensor | None, groups: int) -> tuple[Tensor, Tensor]:
-    """Return the normalized sets of a sample `[channels, *positions]` and their scales, both `[groups, set_size]`."""
-    scales = scales_of(gamma, x.shape[0]).reshape(-1, 1).expand(x.shape[0], x[0].numel())
-    return _float64(x).reshape(groups, -1), scales.reshape(groups, -1)
-
-
 def _over_root(gain: float, eps: float, method: str) -> Upper:
     """Return gain/sqrt(eps), rounded outward."""
     if not eps >= 0.0:
@@ -256,12 +172,3 @@ def _over_root(gain: float, eps: float, method: str) -> Upper:
         return Upper.infinite(f"{method}: eps is 0, and the slope grows without bound as the variance tends to 0")
     inverse = Upper.of(1.0 / math.sqrt(eps), Evidence.PROVEN, allowance=rounding.gamma(2))
     return ZERO.named(method) if gain == 0.0 else Upper.of(gain, Evidence.PROVEN).times(inverse).named(method)
-
-
-def _jacobian(x: Tensor, gamma: Tensor | None, eps: float, *, centred: bool) -> Tensor:
-    y, n = _float64(x).flatten(), x.numel()
-    matrix = torch.eye(n, dtype=torch.float64)
-    if centred:
-        y, matrix = y - y.mean(), matrix - 1.0 / n
-    square = y.square().mean() + eps
-    return scales_of(gamma, n)[:, None] * (matrix - torch.outer(y, y) / (n * square)) / square.sqrt()

@@ -1,6 +1,6 @@
 """The lower side of a BALL bracket: pairs of inputs inside each ball that the network drives far apart.
 
-All centres are searched at once, in float64; what counts is confirmed pair by pair (`attack.confirmed`).
+All centres are searched at once, in float64; what counts is confirmed pair by pair (`global_attack.confirmed`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.budget import Budget, attempt
 from ...rules.local.local import flat
 from ..evaluation import Values
-from ..global_attack import confirmed, gradients
+from ..global_attack import AdamStep, confirmed, gradients
 
 Function = Callable[[Tensor], Tensor]
 WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
@@ -129,7 +129,7 @@ class _BallAscent:
     def climb(self, offset: Tensor, along: Tensor, *, width: float) -> None:
         """Adam on the middle and the direction of the pair."""
         half = width * self.radius
-        moments = [torch.zeros_like(offset) for _ in range(4)]
+        ascents = AdamStep(offset), AdamStep(offset)
         rates = [rate / math.sqrt(offset.shape[1]) for rate in (0.1 * self.radius, 0.2 * torch.ones_like(self.radius))]
         for count in range(1, ASCENTS + 1):
             if not self.budget.spend():
@@ -140,17 +140,14 @@ class _BallAscent:
                 u, v = (self.centres + self.drawn_in(offset + sign * half * unit) for sign in (1.0, -1.0))
                 change = (self.function(u) - self.function(v)).pow(2).sum(1) / (u - v).pow(2).sum(1)
                 grads = gradients(change.clamp(min=1e-60).log().sum(), (offset, along))
-            moved = []
-            for k, (value, grad) in enumerate(zip((offset.detach(), along.detach()), grads, strict=True)):
+            moves = []
+            for ascent, grad, rate in zip(ascents, grads, rates, strict=True):
                 if grad is None:
                     return
                 grad = grad.nan_to_num(0.0, 0.0, 0.0)
-                grad = grad / grad.norm(dim=1, keepdim=True).clamp(min=1e-300)
-                moments[2 * k] = 0.9 * moments[2 * k] + 0.1 * grad
-                moments[2 * k + 1] = 0.99 * moments[2 * k + 1] + 0.01 * grad * grad
-                first, second = moments[2 * k] / (1 - 0.9**count), moments[2 * k + 1] / (1 - 0.99**count)
-                moved.append(value + rates[k] * first / (second.sqrt() + 1e-30))
-            offset, along = self.drawn_in(moved[0]), moved[1] / moved[1].norm(dim=1, keepdim=True)
+                moves.append(ascent.of(grad / grad.norm(dim=1, keepdim=True).clamp(min=1e-300), rate))
+            along = along.detach() + moves[1]
+            offset, along = self.drawn_in(offset.detach() + moves[0]), along / along.norm(dim=1, keepdim=True)
             if count % 10 == 0:
                 self.keep(offset, half * along)
         for narrow in (0.1 * half, 0.01 * half):

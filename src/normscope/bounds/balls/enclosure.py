@@ -19,8 +19,8 @@ from ...core.log10 import SMALLEST, ceiling10
 from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute, row_norms
 from ...linalg.linear_map import LinearMap
+from ...rules.effects import Norm
 from ...rules.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
-from ..folded import Norm
 from ..segments import Form
 from .unrolled import UnrolledNetwork
 

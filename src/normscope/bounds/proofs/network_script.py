@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...core.archive import Archive
 from ...core.errors import InputError
-from ...graph.ir import Graph, Node, Ref, Unit
+from ...graph.ir import Graph, Node, Ref
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
 from ...linalg.lowering import Nodes, TooLargeError, pattern
 from ...rules.effects import Effect, Elementwise, Linear
@@ -114,7 +114,7 @@ class Script:
 
     def _known(self, node: Node, effect: Effect) -> Made | None:
         """Add a node the vocabulary has words for; return its core and what that reads."""
-        name = node.op.name if isinstance(node.op, Unit) else str(node.op).removeprefix("aten.")
+        name = node.overload
         if isinstance(effect, Elementwise):
             return self._activation(node)
         if len(node.operands) == 1:
@@ -131,7 +131,7 @@ class Script:
                 data = {"of": math.prod(node.operands[0].shape[leading:]), "index": self.archive.put(index)}
                 return self._add(node, node.name, "extreme", node.refs, **data, lowest=lowest), node.refs
         if name in ("maximum.default", "max.other", "minimum.default", "min.other"):
-            return self._larger(node, lowest=name.startswith("min"))
+            return self._larger(node, lowest=node.takes_smallest)
         if name in ("mul.Tensor", "mul.Scalar") and len(node.operands) == 2:
             operands = self._pair(node)
             return None if operands is None else (self._add(node, node.name, "product", operands), operands)

@@ -78,7 +78,7 @@ def activation(node: Node) -> Said | None:
         if said is None or not _identical(node.op.function, node.op.data["activation"].function):
             return None
     else:
-        name = str(node.op).removeprefix("aten.").split(".")[0]
+        name = node.operator
         if name in _PLAIN:
             return _PLAIN[name], {}
         if name not in _WITH:
@@ -165,7 +165,7 @@ def normalizer(node: Node) -> NormalizerWord | None:
     if not isinstance(eps, float | int) or not eps > 0:
         return None
     weight, bias = arguments.get("weight"), arguments.get("bias")
-    name = str(node.op).removeprefix("aten.").split(".")[0]
+    name = node.operator
     if name in ("layer_norm", "rms_norm"):
         axes = dims[len(dims) - len(arguments["normalized_shape"]) :]
         scale, shift = (None if value is None else value.double() for value in (weight, bias))
@@ -178,7 +178,7 @@ def normalizer(node: Node) -> NormalizerWord | None:
         return NormalizerWord((sets, math.prod(shape) // sets), (1,), float(eps), scale, shift)
     if name == "instance_norm" and arguments["use_input_stats"]:
         return NormalizerWord(shape, dims[2:], float(eps), scale, shift)
-    if name.startswith("_native_batch_norm_legit") and arguments.get("training", "no_training" not in name):
+    if node.is_batch_norm and node.uses_batch_statistics:
         return NormalizerWord(shape, (0, *dims[2:]), float(eps), scale, shift)
     return None
 
@@ -190,20 +190,19 @@ def windows(node: Node) -> tuple[Tensor, int, bool] | None:
         The entries each output looks at, `[outputs, taps]` (-1 for none), within every slice of the leading
         dimensions; the number of these; whether the lowest is taken.
     """
-    name = str(node.op).removeprefix("aten.")
     shape = node.operands[0].shape
-    if name.split(".")[0] in ("amax", "amin") or name in ("max.dim", "min.dim", "max.default", "min.default"):
+    if node.operator in ("amax", "amin") or node.overload in ("max.dim", "min.dim", "max.default", "min.default"):
         arguments = node.bound()
         given = arguments.get("dim")
         dims = tuple(range(len(shape))) if given in (None, [], ()) else given
         dims = tuple(d % len(shape) for d in ((dims,) if isinstance(dims, int) else dims))
         ids = torch.arange(math.prod(shape)).reshape(shape)
         ids = ids.permute(*(d for d in range(len(shape)) if d not in dims), *dims)
-        return ids.reshape(math.prod(node.shape), -1), 0, "min" in name
-    if "max_pool" not in name:
+        return ids.reshape(math.prod(node.shape), -1), 0, node.takes_smallest
+    if "max_pool" not in node.operator:
         return None
-    dims = int(name.split("max_pool")[1][0])
-    axes = [_taps(node, axis, dims, adaptive=name.startswith("adaptive")) for axis in range(dims)]
+    dims = node.pooled_axes
+    axes = [_taps(node, axis, dims, adaptive=node.operator.startswith("adaptive")) for axis in range(dims)]
     index = torch.zeros(1, 1, dtype=torch.int64)
     for axis, taps in enumerate(axes):
         size = shape[axis - dims]

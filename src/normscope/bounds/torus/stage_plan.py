@@ -97,7 +97,7 @@ class _StagePlanner:
             if isinstance(effect, Elementwise) and needed is not None:
                 self._bend(node.name, node.refs[0], effect.slope, needed)
             elif isinstance(effect, Gain) and needed == [] and len(effect.gains) == 1:
-                self._close(node.refs[0], _whole(effect))
+                self._close(node.refs[0], effect.constant(upper).log10)
                 self._begin({node.name: 0.0})
             else:
                 self._afresh(index)
@@ -349,13 +349,6 @@ def _early(graph: Graph, effects: Mapping[str, Effect]) -> tuple[Node, ...]:
         done |= {node.name for node in ready}
         left = [node for node in left if node.name not in done]
     return tuple(order)
-
-
-def _whole(effect: Gain) -> float:
-    """Return log10 of the constant of a node with one operand."""
-    around = [upper(linear).log10 for linear in (effect.before, effect.after) if linear is not None]
-    parts = effect.gains[0].log10 + sum(around)
-    return parts if effect.whole is None else min(parts, effect.whole.log10)
 
 
 def _sizes(least: Iterable[tuple[Grid, Grid, bool]], axes: int) -> Grid:

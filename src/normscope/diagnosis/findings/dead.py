@@ -278,6 +278,6 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     size = weight.detach().double().cpu()
     if place.normalizer is not None:
         return size.abs()
-    if place.weight is None or place.node is None or "transpose" in str(place.node.op):
+    if place.weight is None or place.node is None or place.node.is_transposed_convolution:
         return None
     return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input

@@ -78,7 +78,7 @@ def both(node: Node, build: Builder) -> str | None:
     if node.dtype is not torch.bool:
         return None
     values = [build.moved(build.operand(argument), lambda x: x.expand(node.shape)) for argument in node.args[:2]]
-    if "and" in str(node.op):
+    if node.operator in ("logical_and", "__and__"):
         return build.apply(Multiply(), *values, shape=node.shape)
     return _other(build, build.apply(Multiply(), *(_other(build, value) for value in values), shape=node.shape))
 
@@ -89,7 +89,7 @@ def both(node: Node, build: Builder) -> str | None:
 )  # fmt: skip
 def choose(node: Node, build: Builder) -> str | None:
     """A choice by a mask that depends on the input."""
-    filling = "masked_fill" in str(node.op)
+    filling = node.operator == "masked_fill"
     mask, yes, no = (node.args[1], node.args[2], node.args[0]) if filling else node.args[:3]
     if not isinstance(mask, Ref) or any(_infinite(value) for value in (yes, no)):
         return None

@@ -50,11 +50,10 @@ def normalized(
 def batch_norm(node: Node, build: Builder) -> str | None:
     """BatchNorm in train mode: every channel over the batch (eval mode is linear and never gets here)."""
     arguments = node.bound()
-    training = arguments.get("training", "no_training" not in str(node.op))
     if (
         not isinstance(arguments["input"], Ref)
         or len(node.operands) != 1
-        or not training
+        or not node.uses_batch_statistics
         or node.index not in (None, 0)
     ):
         return None
@@ -144,7 +143,7 @@ def _over(shape: Sequence[int], dims: Sequence[int]) -> tuple[Mover, Mover, tupl
 def softmax(node: Node, build: Builder) -> str | None:
     """Softmax or its logarithm over one dimension."""
     there, back, size = _over(node.shape, [int(node.args[1]) % max(len(node.shape), 1)])
-    primitive: Primitive = LogSoftmax() if "log" in str(node.op) else Softmax()
+    primitive: Primitive = LogSoftmax() if node.operator == "log_softmax" else Softmax()
     return build.moved(build.apply(primitive, build.moved(node.refs[0], there), shape=size), back)
 
 
@@ -152,7 +151,7 @@ def softmax(node: Node, build: Builder) -> str | None:
 def reduced(node: Node, build: Builder) -> str | None:
     """An l2 norm or a log-sum-exp over dimensions."""
     arguments = node.bound()
-    norm = "norm" in str(node.op)
+    norm = node.operator == "linalg_vector_norm"
     if norm and arguments.get("ord") not in (2, 2.0, None):
         return None
     shape = node.operands[0].shape

@@ -13,7 +13,7 @@ from ...core.rounding import Upper
 from ...core.sizes import norm as l2
 from ...graph.ir import Node
 from ...linalg.operator_norms import upper
-from ..effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
+from ..effects import Elementwise, Linear, Range, Unbounded
 from ..registry import effect_of
 from .local import Enclosure, LocalForm, OperandShare, Primitive, times, wide
 
@@ -47,7 +47,8 @@ class Opaque(Primitive):
             if isinstance(effect, Unbounded):
                 reason = effect.reason
             else:
-                gains[i] = torch.tensor(_gains(effect, len(operands)), dtype=torch.float64)
+                constants = [effect.constant(upper, j) for j in range(len(operands))]
+                gains[i] = torch.tensor([_float(constant) for constant in constants], dtype=torch.float64)
             if not isinstance(effect, Linear | Elementwise) and effect.range is not None:
                 limits[i] = effect.range.entry
         gains, limits = gains.to(value.device), limits.to(value.device)
@@ -76,23 +77,6 @@ def _range(operand: Enclosure, i: int) -> Range:
     rows = l2(size.reshape(-1, size.shape[-1] if size.ndim else 1), -1)
     row = float(rows.amax()) if rows.numel() else 0.0
     return Range(float(size.amax()) if size.numel() else 0.0, row)
-
-
-def _gains(effect: Effect, operands: int) -> list[float]:
-    """Return one gain per operand, the linear maps around a core included."""
-    match effect:
-        case Linear():
-            return [_float(upper(linear)) for linear in effect.maps]
-        case Elementwise():
-            return [_float(effect.gain)]
-        case Gain():
-            around = [_float(upper(linear)) for linear in (effect.before, effect.after) if linear is not None]
-            gains = [_float(gain) for gain in effect.gains]
-            for factor in around:
-                gains = [gain * factor for gain in gains]
-            whole = torch.inf if effect.whole is None else _float(effect.whole)
-            return [min(gain, whole) for gain in gains]
-    return [torch.inf] * operands
 
 
 def _float(bound: Upper) -> float:

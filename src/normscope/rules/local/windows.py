@@ -113,7 +113,7 @@ def max_pool(node: Node, build: Builder) -> str | None:
     if node.index not in (None, 0):
         return None
     arguments = node.bound()
-    dims = int(str(node.op).split("max_pool")[1][0])
+    dims = node.pooled_axes
     kernel = _each(arguments["kernel_size"], dims)
     stride = _each(arguments.get("stride") or kernel, dims)
     padding, dilation = _each(arguments.get("padding", 0), dims), _each(arguments.get("dilation", 1), dims)
@@ -134,7 +134,7 @@ def adaptive_max_pool(node: Node, build: Builder) -> str | None:
     """Adaptive max pooling: windows of neighbours."""
     if node.index not in (None, 0):
         return None
-    dims = int(str(node.op).split("max_pool")[1][0])
+    dims = node.pooled_axes
     shape = node.operands[0].shape
     per_axis = []
     for axis in range(-dims, 0):
@@ -159,11 +159,10 @@ def extreme(node: Node, build: Builder) -> str | None:
     kept = [d for d in range(len(shape)) if d not in dims]
     windows = ids.permute(*kept, *dims).reshape(math.prod(shape[d] for d in kept), -1)
     name = node.refs[0]
-    smallest = "min" in str(node.op).removeprefix("aten.")
-    if smallest:
+    if node.takes_smallest:
         name = build.affine([(name, spread(Ref(name, shape), shape, -1, node.device))])
     name = build.apply(WindowMaximum(windows, node.shape), name, shape=node.shape)
-    if smallest:
+    if node.takes_smallest:
         name = build.affine([(name, spread(Ref(name, node.shape), node.shape, -1, node.device))])
     return name
 
@@ -171,7 +170,7 @@ def extreme(node: Node, build: Builder) -> str | None:
 @local(aten.maximum.default, aten.minimum.default, aten.max.other, aten.min.other)
 def larger(node: Node, build: Builder) -> str | None:
     """max(a, b) = b + relu(a - b) and min(a, b) = b - relu(b - a), so that shared sources cancel."""
-    sign = 1.0 if "max" in str(node.op) else -1.0
+    sign = -1.0 if node.takes_smallest else 1.0
     values = [build.operand(argument) for argument in node.args[:2]]
     a, b = [build.moved(value, lambda x: x.expand(node.shape)) for value in values]
 

@@ -11,11 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-from ..core import rounding
-from ..core.bracket import Bracket, Evidence, Scope
-from ..core.log10 import log10
-from ..core.rounding import UNIT, Upper
-from .normalizers import centred_gain, scales_of, sets_of
+from normscope.core import rounding
+from normscope.core.bracket import Bracket, Evidence, Scope
+from normscope.core.log10 import log10
+from normscope.core.rounding import UNIT, Upper
+from normscope.theory.normalizers import centred_gain, scales_of
+
+from .normalizer_oracles import sets_of
 
 _DENSE = 256
 """Sets up to this size get their lower side from a dense SVD, larger ones from Lanczos."""

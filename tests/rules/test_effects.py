@@ -1,0 +1,155 @@
+"""Effects answer for their own constant, and nodes for what their operator is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds.captured import Captured
+from normscope.core.bracket import Evidence
+from normscope.core.rounding import ONE, Upper
+from normscope.graph.ir import Node
+from normscope.linalg.linear_map import Diagonal, LinearMap
+from normscope.linalg.operator_norms import upper
+from normscope.rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+
+
+def diagonal(*scale: float) -> LinearMap:
+    return Diagonal(torch.tensor(scale, dtype=torch.float64), (len(scale),))
+
+
+def sure(value: float) -> Upper:
+    return Upper.of(value, Evidence.PROVEN)
+
+
+def value(effect: Effect, operand: int = 0) -> float:
+    return 10 ** effect.constant(upper, operand).log10
+
+
+AROUND = Gain(gains=(sure(0.5),), before=diagonal(3.0, 1.0), after=diagonal(1.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("effect", "constants"),
+    [
+        (Linear(maps=(diagonal(2.0, -3.0), diagonal(0.5))), (3.0, 0.5)),
+        (Elementwise(slope=(-2.0, 1.0)), (2.0,)),
+        (Gain(gains=(sure(2.0), sure(5.0))), (2.0, 5.0)),
+        (Gain(gains=(sure(2.0), sure(5.0)), joint=True), (2.0, 5.0)),
+        (AROUND, (6.0,)),
+        (Gain(gains=AROUND.gains, before=AROUND.before, after=AROUND.after, whole=sure(1.5)), (1.5,)),
+        (Gain(gains=AROUND.gains, before=AROUND.before, after=AROUND.after, whole=sure(60.0)), (6.0,)),
+        (Unbounded(reason="it jumps"), (math.inf, math.inf)),
+    ],
+    ids=["linear", "entrywise", "two gains", "two joint gains", "maps around", "whole", "loose whole", "unbounded"],
+)
+def test_an_effect_gives_its_constant_in_every_operand(effect: Effect, constants: tuple[float, ...]) -> None:
+    for operand, constant in enumerate(constants):
+        assert value(effect, operand) == pytest.approx(constant, rel=1e-12)
+        assert value(effect, operand) >= constant * (1 - 1e-15)
+
+
+def test_an_unbounded_effect_says_why() -> None:
+    assert Unbounded(reason="it jumps").constant(upper).reason == "it jumps"
+
+
+def test_evidence_of_a_constant_is_the_weakest_of_its_parts() -> None:
+    doubtful = Gain(gains=(Upper.of(2.0, Evidence.NUMERICAL),), after=diagonal(3.0))
+    assert doubtful.constant(lambda _: ONE).evidence is Evidence.NUMERICAL
+
+
+def uneven() -> nn.LayerNorm:
+    """A LayerNorm whose constant, sqrt(2/3) of its scale, is smaller than the product of its parts."""
+    layer = nn.LayerNorm(3, eps=1e-2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0]))
+    return layer
+
+
+def test_every_reader_takes_the_smaller_constant_of_a_whole_normalizer() -> None:
+    """The layer's row, the printed product and the bound over the graph all give norm(diag(gamma) P)/sqrt(eps)."""
+    work = Captured(uneven(), torch.randn(1, 3))
+    expected = math.log10(math.sqrt(6.0) / 0.1)
+    [node] = work.graph
+    assert work.segments.effects[node.name].constant(upper).log10 == pytest.approx(expected, abs=1e-12)
+    assert work.layers()[0].log10_upper == pytest.approx(expected, abs=1e-12)
+    printed = ns.ladder(uneven(), torch.randn(1, 3))["printed-exact"]
+    assert printed.log10_upper == pytest.approx(expected, abs=1e-12)
+
+
+def nodes(function, *shapes: tuple[int, ...]) -> list[Node]:
+    class Function(nn.Module):
+        def forward(self, *inputs: Tensor) -> Tensor:
+            return function(*inputs)
+
+    return list(ns.capture(Function(), *(torch.randn(shape) for shape in shapes)))
+
+
+def layer_nodes(layer: nn.Module, shape: tuple[int, ...]) -> list[Node]:
+    return list(ns.capture(layer, torch.randn(shape)))
+
+
+def test_batch_norms_say_which_statistics_they_use() -> None:
+    for layer, used in ((nn.BatchNorm1d(3).train(), True), (nn.BatchNorm1d(3).eval(), False)):
+        [node] = [node for node in layer_nodes(layer, (4, 3)) if node.is_batch_norm]
+        assert node.uses_batch_statistics is used
+    bare = nn.BatchNorm1d(3, track_running_stats=False).eval()
+    assert [node.uses_batch_statistics for node in layer_nodes(bare, (4, 3)) if node.is_batch_norm] == [True]
+    assert not any(node.is_batch_norm for node in layer_nodes(nn.InstanceNorm1d(3), (2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "axes"),
+    [
+        (nn.MaxPool1d(2), (1, 2, 4), 1),
+        (nn.MaxPool2d(2), (1, 2, 4, 4), 2),
+        (nn.MaxPool3d(2), (1, 2, 4, 4, 4), 3),
+        (nn.AdaptiveMaxPool1d(2), (1, 2, 4), 1),
+        (nn.AdaptiveMaxPool2d(2), (1, 2, 4, 4), 2),
+    ],
+)
+def test_poolings_say_over_how_many_axes_they_go(layer: nn.Module, shape: tuple[int, ...], axes: int) -> None:
+    assert [node.pooled_axes for node in layer_nodes(layer, shape) if "max_pool" in node.operator] == [axes]
+
+
+def test_extremes_say_which_end_they_take() -> None:
+    found = nodes(lambda x: x.amin(1) + x.amax(1) + x.min() + x.max() + torch.minimum(x, -x).sum(), (2, 3))
+    smallest = [node.operator for node in found if node.takes_smallest]
+    assert smallest == ["amin", "min", "minimum"]
+
+
+def test_transposed_convolutions_are_told_apart() -> None:
+    for layer, transposed in ((nn.ConvTranspose2d(2, 3, 3), True), (nn.Conv2d(2, 3, 3), False)):
+        assert any(n.is_transposed_convolution for n in layer_nodes(layer, (1, 2, 5, 5))) is transposed
+    assert not any(node.is_transposed_convolution for node in nodes(lambda x: x.transpose(0, 1) * 2, (2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "largest"),
+    [
+        (lambda x: x + (x > 0), "gt", 1.0),
+        (lambda x: x + torch.sign(x), "sign", 1.0),
+        (lambda x: x + ~(x > 0), "bitwise_not", 1.0),
+        (lambda x: x + ~x.argmax(), "bitwise_not", math.inf),
+        (lambda x: x + (x.argmax() & x.argmin()), "__and__", math.inf),
+        (lambda x: x + torch.floor(x), "floor", math.inf),
+        (lambda x: x + x.argmax(), "argmax", math.inf),
+    ],
+)
+def test_only_truth_values_signs_and_fractions_lie_within_one(function, operator: str, largest: float) -> None:
+    """Of integers `~` and `&` give more: only where the value is a truth value is it 0 or 1."""
+
+    class Function(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x)
+
+    work = Captured(Function(), torch.randn(1, 4))
+    [node] = [node for node in work.double if node.operator == operator]
+    effect = work.segments.effects[node.name]
+    assert isinstance(effect, Unbounded)
+    assert effect.range is not None
+    assert effect.range.entry == largest
