@@ -66,9 +66,8 @@ def ruled() -> Iterator[SimpleNamespace]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_truly_how_many_files_it_touches(name):
     """As many as it names, and all of them exist."""
-    (count, said) = re.search(
-        r"^Touches (\d) source files?: (.*?)\n\n", RECIPES[name], re.MULTILINE | re.DOTALL
-    ).groups()
+    sentence = r"^Touches (\d) source files?: (.*?)\n\n"
+    ((count, said),) = re.findall(sentence, RECIPES[name], re.MULTILINE | re.DOTALL)
     named = re.findall(r"`((?:src|tools)/[^`]*)`", said)
     assert len(named) == int(count)
     assert all((ROOT / path).exists() for path in named)

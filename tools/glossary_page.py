@@ -14,9 +14,9 @@ from normscope.report.glossary import USED, WORDS
 
 INTRO = """# Glossary
 
-What the words of reports, of the documentation and of the command line mean, and where each is used. Reports explain the
-terms that they use at their end, under *Words*. This page is written by `tools/glossary_page.py` from the same source,
-`src/normscope/report/glossary.py`.
+What the words of reports, of the documentation and of the command line mean, and where each is used. Reports explain
+the terms that they use at their end, under *Words*. This page is written by `tools/glossary_page.py` from the same
+source, `src/normscope/report/glossary.py`.
 """
 
 

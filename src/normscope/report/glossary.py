@@ -42,36 +42,37 @@ WORDS = {
     "log10": "An exponent of ten: 2 stands for 100, -1 for 0.1. Products of many layers would not fit into numbers.",
     "effective learning rate": "The learning rate over the squared norm of a weight whose scale has no effect: how far "
     "a step turns it.",
-    "bracket": "A number that is known to lie between a lower side and an upper side. The lower side has a witness that "
-    "attains it; the upper side has evidence, and a reason where it is infinite.",
-    "witness": "What attains the lower side of a bracket: a vector that a linear map stretches by so much, or two inputs "
-    "whose outputs are so far apart.",
-    "scope": "The inputs that a figure speaks of: all inputs (GLOBAL), those within a distance of a sample (BALL), those "
-    "whose inner values stay in recorded ranges (DOMAIN), fresh draws from the same data (DATA), or the given samples "
-    "alone (POINT).",
+    "bracket": "A number that is known to lie between a lower side and an upper side. The lower side has a witness "
+    "that attains it; the upper side has evidence, and a reason where it is infinite.",
+    "witness": "What attains the lower side of a bracket: a vector that a linear map stretches by so much, or two "
+    "inputs whose outputs are so far apart.",
+    "scope": "The inputs that a figure speaks of: all inputs (GLOBAL), those within a distance of a sample (BALL), "
+    "those whose inner values stay in recorded ranges (DOMAIN), fresh draws from the same data (DATA), or the given "
+    "samples alone (POINT).",
     "GLOBAL": "The scope of all inputs of the captured shape, whether or not they look like data.",
-    "DATA": "The scope of fresh, independent draws from the same data: with a stated confidence, a stated share of them "
-    "has a Jacobian norm of at most the upper side. It says nothing about shifted or adversarial inputs.",
-    "DOMAIN": "The scope of all inputs whose values inside the network stay in the ranges that were recorded over data.",
+    "DATA": "The scope of fresh, independent draws from the same data: with a stated confidence, a stated share of "
+    "them has a Jacobian norm of at most the upper side. It says nothing about shifted or adversarial inputs.",
+    "DOMAIN": "The scope of all inputs whose values inside the network stay in ranges that were recorded over data.",
     "POINT": "The scope of the given samples alone: the Jacobian norm at each of them.",
     "BALL": "The scope of all inputs within a radius (l2) of a sample.",
     "rung": "One entry of the ladder of bounds: one method and the bracket that it gives.",
     "product": "The rung that multiplies the constants of all layers, and adds those of layers that run side by side.",
     "folded": "The rung that first joins every run of linear layers into one map, and then takes the norm of that map. "
     "A convolution with the BatchNorm behind it, in eval mode, is one such map.",
-    "liplt": "The rung that adds up the paths through the network with all linear parts joined (LipLT, Fazlyab et al. "
-    "2024). It is tighter than the product where layers partly cancel.",
-    "closed form": "A certificate whose multipliers are given by a formula, without a search. It looks at several layers "
-    "at once and is never worse than the product of norms.",
+    "liplt": "The rung that takes every activation for a straight line plus a small remainder, and adds up the linear "
+    "paths from the input and from each remainder (LipLT, by loop transformation).",
+    "closed form": "A certificate whose multipliers are given by a formula, without a search. It looks at several "
+    "layers at once and is never worse than the product of norms.",
     "tight": "The certificate whose multipliers are searched for: the rung `tight`, from effort `tight` on.",
     "certificate": "Numbers from which anyone can compute that an upper side holds, without repeating the search for "
     "them.",
     "printed": "Computed as the literature prints it. A printed constant or product is shown for comparison, and the "
     "page says where it is no bound.",
-    "gauge": "A choice that changes the weights and leaves the function as it is: weights in front of a normalizer can be "
-    "multiplied by any positive number. Figures that move with it, such as the norm of one layer, say nothing alone.",
-    "scale-invariant weight": "A weight that can be multiplied by a positive number without changing the output, because "
-    "a normalizer stands behind it.",
+    "gauge": "A choice that changes the weights and leaves the function as it is: weights in front of a normalizer can "
+    "be multiplied by any positive number. Figures that move with it, such as the norm of one layer, say nothing "
+    "alone.",
+    "scale-invariant weight": "A weight that can be multiplied by a positive number without changing the output, "
+    "because a normalizer stands behind it.",
     "capture": "To run a model once under `torch.export` and to keep what it does as a small graph of operators.",
     "rule": "What is known of one operator: how much a change of its input can change its output.",
     "effect": "What a rule answers: a linear map, an interval of slopes, one gain per operand, or that there is no "
