@@ -19,7 +19,8 @@ from normscope.core.untouched import ProtectedParameters
 from normscope.graph import call, capturing, memory, narrow_floats, samples, state, translate
 from normscope.graph.ir import Node
 
-from . import test_memory, test_precision, test_reached, test_samples, test_state
+from ..core import test_reached
+from . import test_memory, test_precision, test_samples, test_state
 
 aten = torch.ops.aten
 Patch = pytest.MonkeyPatch

@@ -44,7 +44,7 @@ app = typer.Typer(
     "ns.spectral_norm(layer, input_shape=...), "
     "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder), "
-    "ns.claims().",
+    "ns.claims(). What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
 )
 app.command()(demo.demo)
 app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)

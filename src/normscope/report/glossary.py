@@ -1,4 +1,4 @@
-"""What the terms of the papers mean, in plain words."""
+"""What the terms of the papers and of Normscope mean, in plain words: for pages, and for `docs/glossary.md`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,96 @@ WORDS = {
     "log10": "An exponent of ten: 2 stands for 100, -1 for 0.1. Products of many layers would not fit into numbers.",
     "effective learning rate": "The learning rate over the squared norm of a weight whose scale has no effect: how far "
     "a step turns it.",
+    "bracket": "A number that is known to lie between a lower side and an upper side. The lower side has a witness "
+    "that attains it; the upper side has evidence, and a reason where it is infinite.",
+    "witness": "What attains the lower side of a bracket: a vector that a linear map stretches by so much, or two "
+    "inputs whose outputs are so far apart.",
+    "scope": "The inputs that a figure speaks of: all inputs (GLOBAL), those within a distance of a sample (BALL), "
+    "those whose inner values stay in recorded ranges (DOMAIN), fresh draws from the same data (DATA), or the given "
+    "samples alone (POINT).",
+    "GLOBAL": "The scope of all inputs of the captured shape, whether or not they look like data.",
+    "DATA": "The scope of fresh, independent draws from the same data: with a stated confidence, a stated share of "
+    "them has a Jacobian norm of at most the upper side. It says nothing about shifted or adversarial inputs.",
+    "DOMAIN": "The scope of all inputs whose values inside the network stay in ranges that were recorded over data.",
+    "POINT": "The scope of the given samples alone: the Jacobian norm at each of them.",
+    "BALL": "The scope of all inputs within a radius (l2) of a sample.",
+    "rung": "One entry of the ladder of bounds: one method and the bracket that it gives.",
+    "product": "The rung that multiplies the constants of all layers, and adds those of layers that run side by side.",
+    "folded": "The rung that first joins every run of linear layers into one map, and then takes the norm of that map. "
+    "A convolution with the BatchNorm behind it, in eval mode, is one such map.",
+    "liplt": "The rung that takes every activation for a straight line plus a small remainder, and adds up the linear "
+    "paths from the input and from each remainder (LipLT, by loop transformation).",
+    "closed form": "A certificate whose multipliers are given by a formula, without a search. It looks at several "
+    "layers at once and is never worse than the product of norms.",
+    "tight": "The certificate whose multipliers are searched for: the rung `tight`, from effort `tight` on.",
+    "certificate": "Numbers from which anyone can compute that an upper side holds, without repeating the search for "
+    "them.",
+    "printed": "Computed as the literature prints it. A printed constant or product is shown for comparison, and the "
+    "page says where it is no bound.",
+    "gauge": "A choice that changes the weights and leaves the function as it is: weights in front of a normalizer can "
+    "be multiplied by any positive number. Figures that move with it, such as the norm of one layer, say nothing "
+    "alone.",
+    "scale-invariant weight": "A weight that can be multiplied by a positive number without changing the output, "
+    "because a normalizer stands behind it.",
+    "capture": "To run a model once under `torch.export` and to keep what it does as a small graph of operators.",
+    "rule": "What is known of one operator: how much a change of its input can change its output.",
+    "effect": "What a rule answers: a linear map, an interval of slopes, one gain per operand, or that there is no "
+    "finite constant, with the reason.",
+    "gain": "How many times longer a change can be behind a layer than in front of it.",
+    "normalizer": "A layer that divides values by their own spread: BatchNorm, LayerNorm, GroupNorm, InstanceNorm or "
+    "RMSNorm.",
+    "finding": "Something wrong with a model or worth knowing about it: where it is, why it matters and what to do.",
+    "alarm": "A finding that is raised while a model trains.",
+    "probe": "A small function that measures something of a training step on the device, such as a variance.",
+    "twin": "The same network with other normalizers, or with none.",
 }
-"""By term, in the order a reader may need them."""
+"""By term, in the order a reader may need them: first those that pages lead to, then those of the documentation."""
+
+USED = {
+    "Lipschitz constant": "certificates.md#over-all-inputs",
+    "Jacobian norm": "certificates.md#lower-sides-and-rounding",
+    "domain": "domain.md#what-is-recorded",
+    "operator norm": "api.md#front-door",
+    "folded gain": "architecture.md#choices",
+    "printed product": "watching.md#what-is-measured",
+    "ladder of bounds": "certificates.md#over-all-inputs",
+    "evidence": "certificates.md#lower-sides-and-rounding",
+    "normalized variance": "findings.md#in-an-audit",
+    "weight sensitivity": "certificates.md#with-respect-to-weights",
+    "certified radius": "certificates.md#over-balls",
+    "sharpness": "geometry.md#curvature",
+    "log10": "json.md#audits",
+    "effective learning rate": "watching.md#what-is-measured",
+    "bracket": "json.md#brackets-over-data",
+    "witness": "certificates.md#lower-sides-and-rounding",
+    "scope": "domain.md#where-the-data-lives",
+    "GLOBAL": "certificates.md#over-all-inputs",
+    "DATA": "domain.md#the-curve-not-one-point",
+    "DOMAIN": "domain.md#what-is-bounded",
+    "POINT": "domain.md#where-the-data-lives",
+    "BALL": "certificates.md#over-balls",
+    "rung": "certificates.md#over-all-inputs",
+    "product": "certificates.md#over-all-inputs",
+    "folded": "certificates.md#over-all-inputs",
+    "liplt": "certificates.md#over-all-inputs",
+    "closed form": "certificates.md#over-all-inputs",
+    "tight": "certificates.md#over-all-inputs",
+    "certificate": "certificates.md#checked-by-someone-else",
+    "printed": "reproduction.md#what-of-the-theory-holds",
+    "gauge": "geometry.md#symmetries",
+    "scale-invariant weight": "geometry.md#weight-decay-and-scale-invariance",
+    "capture": "architecture.md#architecture",
+    "rule": "api.md#rules",
+    "effect": "api.md#rules",
+    "gain": "findings.md#in-an-audit",
+    "normalizer": "networks.md#twins",
+    "finding": "findings.md#findings",
+    "alarm": "watching.md#alarms",
+    "probe": "watching.md#what-is-measured",
+    "twin": "networks.md#twins",
+}
+"""Where the documentation uses each term: a page of `docs` and one of its headings."""
+MORE = "These and other terms are explained in `docs/glossary.md`, with links to where they are used."
 
 EXPLAINED = {"evidence": "evidence", "folded": "folded gain", "printed": "printed product"}
 """The terms that explain columns, by their headings."""
@@ -57,7 +145,7 @@ def glossary(blocks: Iterable[Block]) -> list[Block]:
     """
     used = set(_terms(blocks))
     items = tuple((term, meaning) for term, meaning in WORDS.items() if term in used)
-    return [Text(heading="Words", folded=True), Glossary(items=items)] if items else []
+    return [Text(heading="Words", body=MORE, folded=True), Glossary(items=items)] if items else []
 
 
 def _terms(blocks: Iterable[Block]) -> Iterator[str]:

@@ -1,0 +1,194 @@
+"""The recipes of CONTRIBUTING.md work: the code that stands there is run, registered as it says, and removed again.
+
+What a test patches is what the recipe says is touched beside the file that holds the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds.proofs import vocabulary
+from normscope.bounds.trial import try_example
+from normscope.core.errors import MissingRuleError
+from normscope.diagnosis import findings, verdict
+from normscope.experiments import registry, theory
+from normscope.experiments.base import Verdict
+from normscope.experiments.reproducing import reproduce
+from normscope.monitor import composing, history, measuring
+from normscope.rules.local import local
+from normscope.rules.registry import forget, rules
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+RECIPES = dict(re.findall(r"^## Recipe: (.*?)\n(.*?)(?=^## )", TEXT, re.MULTILINE | re.DOTALL))
+ASINH = torch.ops.aten.asinh.default
+
+
+def code(name: str) -> SimpleNamespace:
+    """Run the code of a recipe; return the names that it binds."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", RECIPES[name], re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {"__name__": "recipe"}
+    exec(compile(block, f"CONTRIBUTING.md, {name}", "exec", dont_inherit=True), found)
+    return SimpleNamespace(**found)
+
+
+def network() -> tuple[nn.Module, torch.Tensor]:
+    """Return a small network with the operator of the first three recipes, and a batch."""
+
+    class Asinh(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.asinh(x)
+
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), Asinh(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model, torch.randn(2, 3, generator=generator)
+
+
+@pytest.fixture
+def ruled() -> Iterator[SimpleNamespace]:
+    """The recipe of a rule, followed and undone."""
+    yield code("a rule for an operator")
+    forget(ASINH)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_truly_how_many_files_it_touches(name):
+    """As many as it names, and all of them exist."""
+    sentence = r"^Touches (\d) source files?: (.*?)\n\n"
+    ((count, said),) = re.findall(sentence, RECIPES[name], re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`((?:src|tools)/[^`]*)`", said)
+    assert len(named) == int(count)
+    assert all((ROOT / path).exists() for path in named)
+
+
+def test_every_recipe_is_run():
+    run = re.findall(r'code\("(.*?)"\)', Path(__file__).read_text(encoding="utf-8"))
+    assert set(run) == set(RECIPES)
+    assert len(RECIPES) == 7
+
+
+def test_a_rule(ruled):
+    model, batch = network()
+    bracket = ns.lipschitz(model, batch)
+    first, last = (torch.linalg.matrix_norm(model[i].weight.detach(), 2).item() for i in (0, 2))
+    assert 0.0 < bracket.lower <= bracket.upper <= 1.001 * first * last
+    (found,) = [rule for rule in rules() if rule.op is ASINH]
+    assert found.summary.startswith("Inverse hyperbolic sine")
+    assert all(try_example(example, steps=20).log10_uppers["best"] <= 1e-9 for example in found.examples)
+
+
+def test_without_the_rule_its_operator_is_missing():
+    with pytest.raises(MissingRuleError, match="asinh"):
+        ns.lipschitz(*network())
+
+
+def test_a_ball_rule(ruled, monkeypatch):
+    model, batch = network()
+    monkeypatch.setattr(local, "_LOCAL", dict(local._LOCAL))
+    before = ns.lipschitz(model, batch, scope="ball", radius=0.05)
+    code("a ball rule")
+    after = ns.lipschitz(model, batch, scope="ball", radius=0.05)
+    for looser, tighter in zip(before.per_sample, after.per_sample, strict=True):
+        assert tighter.log10_upper < looser.log10_upper - 1e-3
+        assert tighter.log10_upper >= max(tighter.log10_lower, looser.log10_lower)
+    points = torch.func.vmap(torch.func.jacrev(model))(batch)
+    norms = torch.linalg.matrix_norm(points, 2).log10().tolist()
+    assert all(norm <= bound.log10_upper for norm, bound in zip(norms, after.per_sample, strict=True))
+
+
+def test_a_proof_step(ruled, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "verify"))
+    from normscope_verify import claims, functions
+
+    model, batch = network()
+    for table in (vocabulary._PLAIN, functions.FUNCTIONS):
+        monkeypatch.delitem(table, "asinh", raising=False)  # and so removed again at the end
+
+    def upper() -> str:
+        ns.lipschitz(model, batch).save(tmp_path / "proof.npz")
+        return next(one.status for one in claims.check(str(tmp_path / "proof.npz")) if "<=" in one.what)
+
+    assert upper() != claims.VERIFIED
+    code("a proof step")
+    try:
+        assert upper() == claims.VERIFIED
+    finally:
+        del vocabulary._PLAIN["asinh"], functions.FUNCTIONS["asinh"]
+
+
+def test_a_probe(monkeypatch):
+    probe, (model, batch) = code("a probe"), network()
+    model = nn.Sequential(model[0], nn.Tanh(), model[2])
+    given = [torch.tensor([[1.0, -3.0]]), torch.tensor([2.0])]
+    assert probe.largest_gradient(given).tolist() == [3.0]
+
+    def sent(contents):  # what the line in measuring.py does
+        gradients = [p.grad for p in model.parameters()]
+        return real({**contents, "largest": probe.largest_gradient(gradients)})
+
+    def totals(found):  # and the one in composing.py
+        return named(found) | {"largest_gradient": float(found["largest"][0])}
+
+    real, named = measuring.Parcel, composing._found_totals
+    monkeypatch.setattr(measuring, "Parcel", sent)
+    monkeypatch.setattr(composing, "_found_totals", totals)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with ns.watch(model, optimizer, every=1, panel=False) as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    last = run.history.records[-1].total["largest_gradient"]
+    assert last == pytest.approx(max(float(p.grad.abs().max()) for p in model.parameters()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("sign", "raised"), [(-1.0, ["negative-loss"]), (1.0, [])])
+def test_an_alarm(sign, raised, monkeypatch):
+    alarm, (model, batch) = code("an alarm"), network()
+    model.train()
+    monkeypatch.setattr(history, "ALARMS", (*history.ALARMS, alarm.negative_loss))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with ns.watch(model, optimizer, every=1, panel=False) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = sign * model(batch).square().mean()
+            run.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+    assert [finding.code for finding in run.findings] == raised
+
+
+@pytest.mark.parametrize(("samples", "found"), [(2, ["few-samples"]), (3, [])])
+def test_a_finding(samples, found, monkeypatch):
+    finding = code("a finding")
+    monkeypatch.setattr(findings, "LOOKED_FOR", (*findings.LOOKED_FOR, finding.few_samples))
+    monkeypatch.setitem(verdict.CLAUSES, "few-samples", finding.CLAUSE)
+    checked = ns.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval(), torch.randn(samples, 3))
+    seen = [one for one in checked.findings if one.code == "few-samples"]
+    assert [one.code for one in seen] == found
+    if seen:
+        assert verdict.clause(seen) == "the data has hardly any samples"
+
+
+def test_an_experiment(monkeypatch):
+    experiment = code("an experiment").SQUARES
+    monkeypatch.setattr(theory, "EXPERIMENTS", (*theory.EXPERIMENTS, experiment))
+    registry.registered.cache_clear()
+    try:
+        (done,) = reproduce(["toy.squares"], workers=0).items
+        assert [(claim.id, claim.verdict) for claim in done.claims] == [("toy.squares", Verdict.HOLDS)]
+        assert experiment.claims[0].judge({"off": 1.0}).verdict is Verdict.FAILS
+    finally:
+        registry.registered.cache_clear()
