@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..bounds.weights.sensitivity import WeightSensitivity
+from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
-from ..core.json_values import plain
 from ..report.document import Block, Column, Document, Table, Text
 from ..report.shown import Shown
 from ..theory.complexity import GAUGE, RATES, LayerCost, corollaries
 from .audit_result import Audit, Row
 
-SCHEMA_VERSION = 1
 LOGARITHMS = "Figures are exponents of ten of orders without constants: compare them, do not count with them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCost(Shown):
+class TrainingCost(Saved, Shown):
     """What Corollaries 18 and 19 of Than and the rates beside them say of a model. Prints as tables.
 
     Attributes:
@@ -35,6 +34,10 @@ class TrainingCost(Shown):
         notes: why the corollaries do not apply as they stand, if so.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="training_cost", noun="training cost", write="write one with to_json(path)"
+    )
+
     name: str
     mode: str
     alpha: float
@@ -45,11 +48,6 @@ class TrainingCost(Shown):
     log10_constant: float | None
     rates: tuple[tuple[str, float, str, str], ...]
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "training_cost"}
-        return plain(data | asdict(self))
 
     def document(self, *, brief: bool = False) -> Document:
         """Return the report; `brief` for a terminal."""

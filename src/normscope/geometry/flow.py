@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget
+from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -19,7 +20,7 @@ from ..report.document import Block, Circle, Column, Curve, Curves, Document, Fi
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, directions, verified
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 from .objective import Objective
 from .runge_kutta import integrate
 
@@ -80,6 +81,8 @@ class Flow(FigureResult):
         definitions: what the figures are.
         notes: what the reader must know.
     """
+
+    JSON: ClassVar[JsonForm] = figures_form("flow", "flow")
 
     name: str
     mode: str

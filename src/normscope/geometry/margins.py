@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
+from ..core.codec import JsonForm
 from ..core.errors import InputError, NormscopeError, said
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -21,7 +22,7 @@ from ..report.document import Block, Chart, Column, Document, Figure, Figures, S
 from ..report.words import counted
 from ..theory.losses import margins as logit_margins
 from .batches import kept_batches
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Of the samples whose margin lies below the quantile."""
@@ -51,6 +52,8 @@ class Margins(FigureResult):
         definitions: what the figures are.
         notes: what the reader must know.
     """
+
+    JSON: ClassVar[JsonForm] = figures_form("margins", "margins")
 
     name: str
     mode: str

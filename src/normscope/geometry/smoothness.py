@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget
+from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -17,7 +18,7 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)
@@ -68,6 +69,8 @@ class Smoothness(FigureResult):
         definitions: what the figures are.
         notes: what the reader must know.
     """
+
+    JSON: ClassVar[JsonForm] = figures_form("smoothness", "smoothness")
 
     name: str
     mode: str

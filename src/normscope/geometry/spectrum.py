@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.codec import JsonForm
 from ..report.document import Document
 from .directions import Invariant
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class Spectrum(FigureResult):
         provenance: versions and device.
         vectors: unit eigenvectors of `eigenvalues`, `[k, parameters]`; not stored in JSON.
     """
+
+    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",))
 
     name: str
     mode: str

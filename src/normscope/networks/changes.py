@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from torch import nn
 
+from ..core.codec import JsonForm, encoded
 from ..report.document import Column, Document, Table, Text
 from ..report.shown import Shown
 from ..report.words import counted
@@ -39,6 +41,8 @@ class Twin(Shown):
         notes: what the reader must know.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
+
     model: nn.Module = field(repr=False)
     normalizer: str | None
     changes: tuple[Change, ...]
@@ -58,7 +62,6 @@ class Twin(Shown):
             title=f"Twin of {type(self.model).__name__}", blocks=(Text(body=body, lead=True), *table, *notes)
         )
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return plain data: what was changed, without the weights."""
-        rows = [{"path": c.path, "was": c.was, "now": c.now, "note": c.note} for c in self.changes]
-        return {"normalizer": self.normalizer, "changes": rows, "checked": self.checked, "notes": list(self.notes)}
+        return dict(encoded(self))
