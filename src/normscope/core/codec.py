@@ -77,7 +77,7 @@ class Part:
         return dict(encoded(self))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], /) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote.
 
         Raises:
@@ -112,7 +112,7 @@ class Saved(Part):
         return save_json(super().to_json(), path)
 
     @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any], /) -> Self:
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
         """Return the result that `to_json` wrote; what its file leaves out is at its default.
 
         Args:
