@@ -174,8 +174,12 @@ def test_json_and_back(found: ns.ShareCurve, tmp_path) -> None:
     again = ns.ShareCurve.from_json(tmp_path / "curve.json")
     assert again.to_json() == found.to_json()
     assert again.limits(0.9) == found.limits(0.9)
-    for broken in ({}, {"type": "share_curve", "schema_version": 9}, {**found.to_json(), "domains": [{}]}):
-        with pytest.raises(InputError, match="holds no curve"):
+    for broken, why in (
+        ({}, "holds no curve over shares: write one with"),
+        ({"type": "share_curve", "schema_version": 9}, "has schema_version 9, this version reads 1: update Normscope"),
+        ({**found.to_json(), "domains": [{}]}, r"is a damaged curve over shares \(domains\[0\]\.quantile is missing\)"),
+    ):
+        with pytest.raises(InputError, match=why):
             ns.ShareCurve.from_json(broken)
 
 

@@ -37,7 +37,7 @@ def test_the_curvature_of_digits_is_printed_and_written(work, run):
     (work / "one.json").write_text(json.dumps(data["smoothness"]))
     assert "Effective beta" in run("show", "one.json").out
     (work / "damaged.json").write_text(json.dumps(data | {"spectrum": data["smoothness"]}))
-    assert "holds no result of normscope.hessian" in run("show", "damaged.json").err
+    assert "is a damaged curvature (spectrum.type is 'smoothness')" in run("show", "damaged.json").err
 
 
 def test_a_loss_of_ones_own(work, run):

@@ -135,7 +135,7 @@ def test_what_is_whole_is_read_again():
         ("[" * 100_000, "nested too deeply"),
         (json.dumps(damaged("schema_version", True)), "has schema_version True"),
         (json.dumps(damaged("name", None)), "(name is null)"),
-        (json.dumps(damaged("lipschitz.log10_lower", 99)), "(a lower side lies above its upper side)"),
+        (json.dumps(damaged("lipschitz.log10_lower", 99)), "(lipschitz: a lower side lies above its upper side)"),
     ],
 )
 @pytest.mark.parametrize("verb", ["show", "compare"])

@@ -162,9 +162,9 @@ class TestForms:
         ("change", "words"),
         [
             ({"type": "audit"}, "holds no check"),
-            ({"schema_version": 2}, "another version"),
-            ({"signal": 3}, "damaged"),
-            ({"findings": [{}]}, "damaged"),
+            ({"schema_version": 2}, "has schema_version 2, this version reads 1: update Normscope"),
+            ({"signal": 3}, r"damaged check \(signal is 3\)"),
+            ({"findings": [{}]}, r"damaged check \(findings\[0\]\.code is missing\)"),
             ({"cost": {"forwards": "2"}}, "damaged"),
             ({"mode": "both"}, "damaged"),
         ],

@@ -475,7 +475,7 @@ def test_a_line_that_is_no_network_is_named_and_not_used(tmp_path, change):
 
 
 def test_a_prediction_of_a_newer_version_says_so():
-    with pytest.raises(InputError, match=r"schema_version 2 .*update Normscope"):
+    with pytest.raises(InputError, match=r"schema_version 2, .*update Normscope"):
         Prediction.from_json({"type": "prediction", "schema_version": 2})
 
 

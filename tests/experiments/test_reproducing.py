@@ -398,7 +398,7 @@ class TestOddFolders:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"schema_version": 2}, "schema_version 2 .*update Normscope"),
+            ({"schema_version": 2}, "schema_version 2, .*update Normscope"),
             ({"schema_version": None}, "schema_version None"),
             ({"name": ["toy.one"]}, "not known here"),
             ({"name": "toy.nine"}, r"'toy\.nine', an experiment that is not known"),

@@ -101,7 +101,7 @@ class TestTable:
     def test_damaged_files_are_refused(self, found):
         data = found.to_json()
         data["rows"][1]["evidence"] = "proven"
-        with pytest.raises(InputError, match=r"no result of normscope\.generalization"):
+        with pytest.raises(InputError, match=r"damaged result of normscope\.generalization \(rows\[1\]: evidence"):
             ns.Generalization.from_json(data)
         data = found.to_json()
         estimated = next(one for one in data["rows"] if one["evidence"] == "estimated")

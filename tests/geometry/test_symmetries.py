@@ -396,7 +396,7 @@ def test_json_and_back(tmp_path: Path) -> None:
         ns.Symmetries.from_json({"type": "share_curve"})
     broken = found.to_json()
     broken["rows"][0]["kind"] = "magic"
-    with pytest.raises(InputError, match="holds no symmetries"):
+    with pytest.raises(InputError, match=r"holds damaged symmetries \(rows\[0\]\.kind is 'magic'\)"):
         ns.Symmetries.from_json(broken)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from ..core.bracket import Bracket
+from ..core.codec import JsonForm, encoded
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
@@ -34,6 +34,8 @@ class Ladder(Mapping[str, Bracket]):
         graph: what was captured.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("graph",))
+
     rungs: dict[str, Bracket]
     layers: tuple[LayerConstant, ...]
     graph: Graph = field(repr=False)
@@ -49,21 +51,7 @@ class Ladder(Mapping[str, Bracket]):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        rows = [
-            {
-                "path": layer.path,
-                "operator": layer.operator,
-                "kind": layer.kind,
-                "input_shape": list(layer.input_shape),
-                "output_shape": list(layer.output_shape),
-                "log10_upper": layer.log10_upper if math.isfinite(layer.log10_upper) else str(layer.log10_upper),
-                "evidence": layer.evidence.name,
-                "method": layer.method,
-                "normalizer": layer.normalizer,
-            }
-            for layer in self.layers
-        ]
-        return {"schema_version": 1, "rungs": {name: b.to_json() for name, b in self.items()}, "layers": rows}
+        return {"schema_version": self.JSON.version, **encoded(self)}
 
     def __str__(self) -> str:
         lines = [f"{'method':<14}{'log10 upper':>12}{'log10 lower':>12}  evidence   note"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from ..core.json_values import plain, revived
+from ..core.codec import JsonForm, Part
 from .task import TrainingRun
 
 Status = Literal["trained", "not trained", "diverged", "refused", "failed"]
@@ -15,7 +14,7 @@ WENT = ("trained", "not trained", "diverged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
+class RunOutcome(Part):
     """What a run came to. `None` is not measured.
 
     Attributes:
@@ -41,6 +40,8 @@ class RunOutcome:
         notes: what was not measured, and why.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(added=(...,))
+
     run: TrainingRun
     status: Status
     reason: str = ""
@@ -63,14 +64,3 @@ class RunOutcome:
     def key(self) -> str:
         """What the run is known by."""
         return self.run.key
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return plain(asdict(self))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RunOutcome:
-        """Return the outcome that `to_json` wrote."""
-        given = {item.name: revived(data[item.name]) for item in fields(cls) if item.name in data}
-        given["run"] = TrainingRun(**data["run"])
-        return cls(**{**given, "findings": tuple(given["findings"]), "notes": tuple(given["notes"])})

@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from .codec import JsonForm, Part
 from .errors import InputError, SoundnessError
-from .json_values import plain, revived
 from .log10 import power10
 from .markup import card
 
@@ -52,7 +51,7 @@ class ProofWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bracket:
+class Bracket(Part):
     """A number known to lie in `[lower, upper]`, with the evidence for both sides.
 
     `log10_lower` and `log10_upper` are authoritative; `lower` and `upper` are floats that may overflow to `inf`.
@@ -76,6 +75,14 @@ class Bracket:
         products: how many products with Jacobians, each of the whole batch, a POINT figure took.
         proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(
+        keys=("log10_lower", "log10_upper", "evidence", "scope", "mode", ...),
+        left_out=("witness", "proof"),
+        added=("per_output", "products"),
+        choices={"mode": ("train", "eval", None)},
+        unsound="a lower side lies above its upper side",
+    )
 
     log10_lower: float
     log10_upper: float
@@ -154,48 +161,6 @@ class Bracket:
                 "do; one read back from JSON, a POINT bracket and a formula that is no bound do not"
             )
         self.proof.write(path, self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data (witnesses and proofs are left out; infinities become strings)."""
-        return {
-            "log10_lower": plain(self.log10_lower),
-            "log10_upper": plain(self.log10_upper),
-            "evidence": self.evidence.name,
-            "scope": self.scope.value,
-            "mode": self.mode,
-            "method": self.method,
-            "reason": self.reason,
-            "converged": self.converged,
-            "advice": self.advice,
-            "holds": self.holds,
-            "input_shape": list(self.input_shape) if self.input_shape is not None else None,
-            "per_sample": [b.to_json() for b in self.per_sample] if self.per_sample is not None else None,
-            "per_output": [b.to_json() for b in self.per_output] if self.per_output is not None else None,
-            "notes": list(self.notes),
-            "products": self.products,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Bracket:
-        """Return the bracket that `to_json` wrote, without its witness."""
-        shape, samples, outputs = data["input_shape"], data["per_sample"], data.get("per_output")
-        return cls(
-            log10_lower=revived(data["log10_lower"]),
-            log10_upper=revived(data["log10_upper"]),
-            evidence=Evidence[data["evidence"]],
-            scope=Scope(data["scope"]),
-            mode=data["mode"],
-            method=data["method"],
-            reason=data["reason"],
-            converged=data["converged"],
-            advice=data["advice"],
-            holds=data["holds"],
-            input_shape=None if shape is None else tuple(shape),
-            per_sample=None if samples is None else tuple(map(cls.from_json, samples)),
-            per_output=None if outputs is None else tuple(map(cls.from_json, outputs)),
-            notes=tuple(data["notes"]),
-            products=data.get("products"),
-        )
 
     def __str__(self) -> str:
         span = f"[{_decimal(self.log10_lower)}, {_decimal(self.log10_upper)}]"

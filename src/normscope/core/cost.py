@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from .budget import Budget, check_time
+from .codec import JsonForm, Part
 from .progress import begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Part):
     """What a measurement took. Counts are the same in every run; seconds are not, and are not stored in JSON.
 
     Attributes:
@@ -29,6 +30,8 @@ class Cost:
         19
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("seconds",))
+
     passes: Mapping[str, int] = field(default_factory=dict)
     backwards: Mapping[str, int] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
@@ -38,15 +41,6 @@ class Cost:
     def total(self, kind: str) -> float:
         """Return what all parts took together of one kind, such as `"passes"` or `"seconds"`."""
         return sum(getattr(self, kind).values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
-        return {kind: dict(getattr(self, kind)) for kind in COUNTED}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Cost:
-        """Return the counts that `to_json` wrote."""
-        return cls(**{kind: dict(data[kind]) for kind in COUNTED})
 
 
 COUNTED = ("passes", "backwards", "norms", "products")

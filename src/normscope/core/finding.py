@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
-from .json_values import plain, revived
+from .codec import JsonForm, Part
 from .markup import card
 
 
@@ -40,7 +40,7 @@ class Severity(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Part):
     """One thing found in a model.
 
     Attributes:
@@ -54,6 +54,8 @@ class Finding:
         step: of the training run, where it was raised; `None` in audits.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("step",))
+
     code: str
     severity: Severity
     where: str
@@ -62,33 +64,6 @@ class Finding:
     advice: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
     step: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        found = {
-            "code": self.code,
-            "severity": self.severity.value,
-            "where": self.where,
-            "seen": self.seen,
-            "why": self.why,
-            "advice": self.advice,
-            "numbers": plain(dict(self.numbers)),
-        }
-        return found if self.step is None else {**found, "step": self.step}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Return the finding that `to_json` wrote."""
-        return cls(
-            code=data["code"],
-            severity=Severity(data["severity"]),
-            where=data["where"],
-            seen=data["seen"],
-            why=data["why"],
-            advice=data["advice"],
-            numbers=revived(data["numbers"]),
-            step=data.get("step"),
-        )
 
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from ..bounds.curve.shares import ShareCurve
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
+from ..core.codec import JsonForm, Part, Saved
 from ..core.cost import Cost
-from ..core.errors import InputError, SoundnessError, said
-from ..core.files import read_json, write_text
+from ..core.errors import InputError
 from ..core.finding import Finding
-from ..core.json_values import plain, revived
 from ..report.shown import Shown
-from .form import ADDED, check_form
 from .signal import Signal
 from .verdict import verdict
 
 if TYPE_CHECKING:
     import pandas
 
-
-SCHEMA_VERSION = 1
-"""Of the JSON form; a change that breaks readers raises it."""
 
 BRACKETS = ("norm", "sensitivity")
 """The fields of a row that hold brackets."""
@@ -61,7 +54,7 @@ class Variance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Part):
     """One weight layer or normalizer of the audited model. `None` always means not measured.
 
     Attributes:
@@ -97,6 +90,11 @@ class Row:
         notes: what was not measured here, and why.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(
+        added=("sensitivity", "follows", "bypassed", "log10_trunk_cumulative", "log10_trunk_observed"),
+        choices={"role": ("weight", "normalizer")},
+    )
+
     path: str
     kind: str
     operator: str
@@ -122,36 +120,9 @@ class Row:
     log10_trunk_observed: float | None = None
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        data = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in BRACKETS:
-            data[name] = None if data[name] is None else data[name].to_json()
-        data["variance"] = (
-            None
-            if self.variance is None
-            else {item.name: getattr(self.variance, item.name) for item in fields(self.variance)}
-        )
-        return plain(data)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Row:
-        """Return the row that `to_json` wrote."""
-        whole: dict[str, Any] = {**dict.fromkeys(ADDED), **data}
-        given = {item.name: whole[item.name] for item in fields(cls)}
-        for name, value in given.items():
-            if name in ("input_shape", "output_shape", "follows", "notes") and value is not None:
-                given[name] = tuple(value)
-            elif name.startswith("log10_"):
-                given[name] = revived(value)
-        for name in BRACKETS:
-            given[name] = None if given[name] is None else Bracket.from_json(given[name])
-        given["variance"] = None if given["variance"] is None else Variance(**revived(given["variance"]))
-        return cls(**given)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit(Shown):
+class Audit(Saved, Shown):
     """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -179,6 +150,14 @@ class Audit(Shown):
     """
 
     page = "audit:audit_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="audit",
+        noun="audit",
+        write="write one with audit.to_json(path) or normscope audit --json",
+        older=("seconds",),
+        added=("radii", "curve", "signal", "cost"),
+        choices={"mode": ("train", "eval", None)},
+    )
 
     name: str
     mode: str | None
@@ -212,83 +191,6 @@ class Audit(Shown):
     def verdict(self) -> str:
         """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
         return verdict(self.findings, self.layers)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Returns:
-            What JSON can hold: `null` is not measured, infinities are strings, one `schema_version`.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "audit"}
-        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name != "seconds"}
-        data["lipschitz"] = None if self.lipschitz is None else self.lipschitz.to_json()
-        data["observed"] = None if self.observed is None else self.observed.to_json()
-        data["radii"] = None if self.radii is None else self.radii.to_json()
-        data["curve"] = None if self.curve is None else self.curve.to_json()
-        data["signal"] = None if self.signal is None else self.signal.to_json()
-        data["ladder"] = {name: bracket.to_json() for name, bracket in self.ladder.items()}
-        data["layers"] = [row.to_json() for row in self.layers]
-        data["findings"] = [finding.to_json() for finding in self.findings]
-        data["provenance"] = dict(self.provenance)
-        data["cost"] = None if self.cost is None else self.cost.to_json()
-        data = plain(data)
-        if path is not None:
-            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        return data
-
-    @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Audit:
-        """Return the audit that `to_json` wrote; witnesses are not stored.
-
-        Args:
-            source: a path, or the plain data itself.
-
-        Raises:
-            InputError: the file is missing, is no JSON, or holds no audit of this version.
-        """
-        name = "the data" if isinstance(source, Mapping) else f"{os.fspath(source)}"
-        data = source if isinstance(source, Mapping) else read_json(source)
-        if not isinstance(data, Mapping) or data.get("type") != "audit":
-            raise InputError(f"{name} holds no audit: write one with audit.to_json(path) or normscope audit --json")
-        schema = data.get("schema_version")
-        if schema != SCHEMA_VERSION or isinstance(schema, bool):
-            raise InputError(
-                f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}: audit the model again"
-            )
-        try:
-            check_form(data, cls)
-            given = {
-                item.name: data[item.name]
-                for item in fields(cls)
-                if item.name not in ("radii", "curve", "signal", "seconds", "cost")
-            }
-            given["seconds"] = data.get("seconds")  # of an older file
-            given["cost"] = None if data.get("cost") is None else Cost.from_json(data["cost"])
-            given["radii"] = None if data.get("radii") is None else Radii.from_json(data["radii"])
-            given["curve"] = None if data.get("curve") is None else ShareCurve.from_json(data["curve"])
-            given["signal"] = None if data.get("signal") is None else Signal.from_json(data["signal"])
-            for key in ("lipschitz", "observed"):
-                given[key] = None if given[key] is None else Bracket.from_json(given[key])
-            for key in ("input_shape", "output_shape"):
-                given[key] = None if given[key] is None else tuple(given[key])
-            given["ladder"] = {key: Bracket.from_json(value) for key, value in given["ladder"].items()}
-            given["layers"] = tuple(map(Row.from_json, given["layers"]))
-            given["findings"] = tuple(map(Finding.from_json, given["findings"]))
-            given["skipped"] = tuple((what, why) for what, why in given["skipped"])
-            given["notes"] = tuple(given["notes"])
-            return cls(**given)
-        except SoundnessError as error:
-            raise InputError(f"{name} is a damaged audit (a lower side lies above its upper side)") from error
-        except ValueError as error:
-            raise InputError(f"{name} is a damaged audit ({error})") from error
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(f"{name} is a damaged audit ({said(error)})") from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per row of `layers`, brackets and variances in columns of their own.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..core.json_values import plain, revived
+from ..core.codec import Part
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""
@@ -78,7 +77,7 @@ def _room(limit: float, largest: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class Signal(Part):
     """The values of a network by depth, from one forward and one backward on one batch.
 
     Attributes:
@@ -111,20 +110,3 @@ class Signal:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return plain(asdict(self))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Signal:
-        """Return the signal that `to_json` wrote."""
-        names = {item.name for item in fields(cls)}
-        rows = tuple(_row(row) for row in data["rows"])
-        return cls(**{name: value for name, value in data.items() if name in names} | {"rows": rows})
-
-
-def _row(data: Mapping[str, Any]) -> SignalRow:
-    kept = {item.name: data[item.name] for item in fields(SignalRow)}
-    read = {name: value if name in ("path", "kind", "dtype") else revived(value) for name, value in kept.items()}
-    return SignalRow(**{**read, "shape": tuple(kept["shape"])})

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..bounds.weights.sensitivity import WeightSensitivity
+from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
-from ..core.json_values import plain
 from ..report.shown import Shown
 from ..theory.complexity import RATES, LayerCost, corollaries
 from .audit_result import Audit, Row
 
-SCHEMA_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCost(Shown):
+class TrainingCost(Saved, Shown):
     """What Corollaries 18 and 19 of Than and the rates beside them say of a model. Prints as tables.
 
     Attributes:
@@ -34,6 +32,9 @@ class TrainingCost(Shown):
     """
 
     page = "training_cost:training_cost_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="training_cost", noun="training cost", write="write one with to_json(path)"
+    )
 
     name: str
     mode: str
@@ -45,11 +46,6 @@ class TrainingCost(Shown):
     log10_constant: float | None
     rates: tuple[tuple[str, float, str, str], ...]
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "training_cost"}
-        return plain(data | asdict(self))
 
 
 def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None, alpha: float = 0.01) -> TrainingCost:

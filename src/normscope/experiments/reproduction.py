@@ -8,23 +8,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+from ..core.codec import JsonForm, Part, decoded, opened
 from ..core.errors import InputError, said
-from ..core.files import read_json, write_text
+from ..core.files import write_text
 from ..core.json_values import plain, revived
 from ..report.document import Block
 from ..report.shown import Shown
 from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from .registry import registered
 
-SCHEMA_VERSION = 1
+FORM = JsonForm(kind="reproduction", noun="reproduction", write="write one with normscope reproduce --folder")
 UNREADABLE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What comes of figures that are computed from jobs that are not there or not what they should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedClaim:
+class JudgedClaim(Part):
     """One row of the ledger of claims.
 
     Attributes:
@@ -36,6 +37,8 @@ class JudgedClaim:
         origin: day, commit, machine and versions of a stored result; empty for one that was computed just now.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin",))
+
     id: str
     source: str
     where: str
@@ -44,13 +47,6 @@ class JudgedClaim:
     evidence: str
     command: str
     origin: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        names = ("id", "source", "where", "claim", "verdict", "evidence", "command")
-        return {name: str(getattr(self, name)) for name in names} | (
-            {"origin": dict(self.origin)} if self.origin else {}
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +128,8 @@ class Reproduction(Shown):
         jobs = [{"kind": job.kind, "seed": job.seed, "measured": found} for job, found in self.measured.items()]
         data = plain(
             {
-                "schema_version": SCHEMA_VERSION,
-                "type": "reproduction",
+                "schema_version": FORM.version,
+                "type": FORM.kind,
                 "name": self.name,
                 "full": self.full,
                 "origin": dict(self.origin),
@@ -158,29 +154,14 @@ class Reproduction(Shown):
         Raises:
             InputError: there is no reproduction of this version, or of an experiment that is not known.
         """
-        data = source if isinstance(source, Mapping) else read_json(source)
-        known = registered()
-        if not isinstance(data, Mapping) or data.get("type") != "reproduction":
-            raise InputError("that holds no reproduction: write one with normscope reproduce --folder")
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(
-                f"that reproduction has schema_version {data.get('schema_version')!r} and this program reads "
-                f"{SCHEMA_VERSION}: update Normscope if that is newer, or write it with normscope reproduce --folder"
-            )
-        if not isinstance(data.get("name"), str) or data["name"] not in known:
-            raise InputError(f"that is the reproduction of {data.get('name')!r}, an experiment that is not known here")
-        try:
-            found = cls(
-                experiment=known[data["name"]],
-                full=bool(data["full"]),
-                settings=revived(dict(data["settings"])),
-                measured={Job(one["kind"], one["seed"]): revived(one["measured"]) for one in data["jobs"]},
-                failed=dict(data["failed"]),
-                origin=dict(data["origin"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"that is a damaged reproduction ({said(error)}): write it again") from error
-        return readable(found, "that reproduction")
+        with opened(FORM, source) as data:
+            known, name = registered(), data.get("name")
+            if not isinstance(name, str) or name not in known:
+                raise InputError(f"that is the reproduction of {name!r}, an experiment that is not known here")
+            jobs = {Job(one["kind"], one["seed"]): revived(one["measured"]) for one in data["jobs"]}
+            hints = {"full": bool, "settings": Settings, "failed": Mapping[str, str], "origin": Mapping[str, str]}
+            given = {key: decoded(hint, data[key], key) for key, hint in hints.items()}
+            return readable(cls(experiment=known[name], measured=jobs, **given), "that reproduction")
 
 
 def readable(found: Reproduction, source: str) -> Reproduction:

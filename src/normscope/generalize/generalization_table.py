@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from ..core.codec import JsonForm
 from ..core.errors import InputError
-from ..geometry.figure_result import FigureResult
+from ..geometry.figure_result import FigureResult, figures_form
 from ..theory.complexity import sample_size
 from .bound import CERTIFIED, BoundRow
 from .families import ALONE
@@ -57,6 +58,7 @@ class Generalization(FigureResult):
     """
 
     page = "generalization:generalization_document"
+    JSON: ClassVar[JsonForm] = figures_form("generalization", "generalization")
 
     name: str
     loss: str

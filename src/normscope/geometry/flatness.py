@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget
+from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -19,7 +20,7 @@ from ..graph.call import select
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
 from .directions import directions
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
 from .spectrum import Estimate
@@ -68,6 +69,7 @@ class Flatness(FigureResult):
     """
 
     page = "flatness:flatness_document"
+    JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness")
 
     name: str
     mode: str

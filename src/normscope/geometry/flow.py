@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget
+from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -17,7 +18,7 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, directions
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 from .objective import Objective
 from .runge_kutta import integrate
 from .verified_directions import verified
@@ -79,6 +80,7 @@ class Flow(FigureResult):
     """
 
     page = "flow:flow_document"
+    JSON: ClassVar[JsonForm] = figures_form("flow", "flow")
 
     name: str
     mode: str

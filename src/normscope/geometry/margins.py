@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
+from ..core.codec import JsonForm
 from ..core.errors import InputError, NormscopeError, said
 from ..core.options import check_numbers
 from ..core.progress import Progress
@@ -19,7 +20,7 @@ from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapp
 from ..graph.call import run
 from ..theory.losses import margins as logit_margins
 from .batches import kept_batches
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 
 DEFINITIONS = {
     "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "
@@ -47,6 +48,7 @@ class Margins(FigureResult):
     """
 
     page = "margins:margins_document"
+    JSON: ClassVar[JsonForm] = figures_form("margins", "margins")
 
     name: str
     mode: str

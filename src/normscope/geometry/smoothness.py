@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget
+from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)
@@ -69,6 +70,7 @@ class Smoothness(FigureResult):
     """
 
     page = "smoothness:smoothness_document"
+    JSON: ClassVar[JsonForm] = figures_form("smoothness", "smoothness")
 
     name: str
     mode: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.codec import JsonForm
 from .directions import Invariant
-from .figure_result import FigureResult
+from .figure_result import FigureResult, figures_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Spectrum(FigureResult):
     """
 
     page = "spectrum:spectrum_document"
+    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",))
 
     name: str
     mode: str

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 
-from ..core.errors import InputError, said
-from ..core.files import read_json, write_text
-from ..core.json_values import plain, revived
+from ..core.codec import JsonForm, Saved
+from ..core.errors import InputError
 from ..core.untouched import unwrapped
 from ..report.shown import Shown
-from .candidate import KINDS, SPHERICAL, Kind
+from .candidate import SPHERICAL, Candidate, Kind
 from .verification import SymmetryEvidence
 
 if TYPE_CHECKING:
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
     from .candidate import Candidate
 
-SCHEMA_VERSION = 1
-"""Of the JSON form; a change that breaks readers raises it."""
 Status = Literal["verified", "failed", "unseen"]
 ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
 
@@ -61,19 +56,9 @@ class Symmetry:
     fault: str
     evidence: SymmetryEvidence
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Symmetry:
-        """Return the symmetry that `Symmetries.to_json` wrote."""
-        given = {item.name: data[item.name] for item in fields(cls)}
-        if given["kind"] not in KINDS or given["status"] not in ("verified", "failed", "unseen"):
-            raise ValueError(f"no symmetry is called {given['kind']!r}, {given['status']!r}")
-        numbers = {item.name: given["evidence"][item.name] for item in fields(SymmetryEvidence)}
-        given |= {"parameters": tuple(map(str, given["parameters"])), "evidence": SymmetryEvidence(**numbers)}
-        return cls(**given)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Symmetries(Shown):
+class Symmetries(Saved, Shown):
     """What `normscope.symmetries` found. Prints as a table; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -88,6 +73,14 @@ class Symmetries(Shown):
     """
 
     page = "symmetry:symmetries_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="symmetries",
+        noun="symmetries",
+        plural=True,
+        write="write them with symmetries.to_json(path)",
+        keys=(..., "schema_version", "type", "dof"),
+        left_out=("_model", "_candidates"),
+    )
 
     rows: tuple[Symmetry, ...]
     mode: str
@@ -163,52 +156,6 @@ class Symmetries(Shown):
         from .spheres import sphere_groups
 
         return sphere_groups(self._owner(model), self._scales())
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        data = {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}
-        data |= {"schema_version": SCHEMA_VERSION, "type": "symmetries", "rows": [asdict(row) for row in self.rows]}
-        data = plain(data | {"dof": self.dof})
-        if path is not None:
-            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        return data
-
-    @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Symmetries:
-        """Return the symmetries that `to_json` wrote; they know no model.
-
-        Args:
-            source: a path, or the plain data itself.
-
-        Raises:
-            InputError: the file is missing, is no JSON, or holds no symmetries of this version.
-        """
-        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
-        given = revived(dict(source) if isinstance(source, Mapping) else read_json(source))
-        try:
-            if given["type"] != "symmetries" or given["schema_version"] != SCHEMA_VERSION:
-                raise ValueError("it is of another type or version")
-            changes = (given["canonical_change"], given["canonical_change_eval"])
-            return cls(
-                rows=tuple(map(Symmetry.from_json, given["rows"])),
-                mode=str(given["mode"]),
-                num_parameters=int(given["num_parameters"]),
-                withheld=tuple((str(where), str(why)) for where, why in given["withheld"]),
-                canonical_change=None if changes[0] is None else float(changes[0]),
-                canonical_change_eval=None if changes[1] is None else float(changes[1]),
-                notes=tuple(map(str, given["notes"])),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{name} holds no symmetries ({said(error)}): write them with symmetries.to_json(path)"
-            ) from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per symmetry, its evidence in columns of its own.

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.codec import decoded
 from ..core.errors import InputError, said
 from ..core.finding import Finding
 from .log import read_log
-from .record import KINDS, LayerRecord, Numbers, Record
+from .record import LayerRecord, Numbers, Record
 
 FORM = {"model": str, "optimizer": str, "parameters": int, "every": dict, "notes": list, "provenance": dict}
 """What the line that begins a run holds."""
@@ -79,8 +80,8 @@ class LogReading:
                 self._forget(begun)
                 self.metrics = [pair for pair in self.metrics if pair[0] <= begun]
                 self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
-                self.layers = tuple(LayerRecord.from_json(layer) for layer in line["layers"])
-                check_run(self.metadata, self.layers)
+                self.layers = decoded(tuple[LayerRecord, ...], line["layers"], "layers")
+                check_run(self.metadata)
                 self.ended = None
             case "step":
                 record = Record.from_json({key: value for key, value in line.items() if key != "type"})
@@ -91,9 +92,7 @@ class LogReading:
                 found = {str(key): float(value) for key, value in line["metrics"].items()}
                 self.metrics.append((int(line["step"]), found))
             case "finding":
-                finding = Finding.from_json(line)
-                check_finding(finding)
-                self.findings.append(finding)
+                self.findings.append(Finding.from_json(line))
             case "end":
                 figures = {key: float(line[key]) for key in ("seconds", "overhead")}
                 self.ended = Ended(how=str(line["how"]), step=int(line["step"]), **figures)
@@ -124,15 +123,11 @@ def _moved(record: Record, old: Sequence[LayerRecord], new: Sequence[LayerRecord
     return replace(record, values=values, histograms={})
 
 
-def check_run(metadata: Mapping[str, Any], layers: Sequence[LayerRecord]) -> None:
+def check_run(metadata: Mapping[str, Any]) -> None:
     """Raise ValueError where the line that begins a run holds something else than a run writes."""
     for key, kind in FORM.items():
         _require(isinstance(metadata.get(key, kind()), kind), key)
     _require(all(type(interval) is int for interval in metadata.get("every", {}).values()), "every")
-    for layer in layers:
-        named = (layer.name, layer.family, layer.normalizer or "", layer.invariant or "")
-        _require(layer.kind in KINDS and all(isinstance(text, str) for text in named), "layers")
-        _require(_are_numbers((layer.eps, layer.weight_decay)), "layers")
 
 
 def check_record(record: Record, layers: Sequence[LayerRecord]) -> None:
@@ -148,13 +143,6 @@ def check_record(record: Record, layers: Sequence[LayerRecord]) -> None:
     for what, rows in record.histograms.items():
         right = all(row is None or (len(row) > 1 and None not in row and _are_numbers(row)) for row in rows)
         _require(len(rows) == count and right, f"histogram of each {what}")
-
-
-def check_finding(finding: Finding) -> None:
-    """Raise ValueError where a finding is not made of sentences."""
-    texts = (finding.code, finding.where, finding.seen, finding.why, finding.advice)
-    _require(all(isinstance(text, str) for text in texts), "text")
-    _require(finding.step is None or type(finding.step) is int, "step")
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

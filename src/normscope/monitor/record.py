@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from ..core.json_values import plain, revived
+from ..core.codec import JsonForm, Part
+from ..core.json_values import revived
 
 Kind = Literal["weight", "normalizer", "block", "units", "operator"]
 KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
@@ -18,7 +19,7 @@ NOT_FINITE = re.compile(r"-?inf|nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecord:
+class LayerRecord(Part):
     """One thing that is watched.
 
     Attributes:
@@ -38,6 +39,8 @@ class LayerRecord:
         coupled: whether that decay is added to the gradient and then rescaled with it (L2 in Adam and its like).
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+
     name: str
     kind: Kind
     family: str
@@ -50,16 +53,6 @@ class LayerRecord:
     samples: int | None = None
     weight_decay: float | None = None
     coupled: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data, without what is left at its default."""
-        fields = self.__dataclass_fields__
-        return plain({key: value for key, value in asdict(self).items() if value != fields[key].default})
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LayerRecord:
-        """Return the layer that `to_json` wrote."""
-        return cls(**{**data, "parameters": tuple(data.get("parameters", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from torch import nn
 
+from ..core.codec import JsonForm, encoded
 from ..report.shown import Shown
 
 
@@ -38,6 +40,7 @@ class Twin(Shown):
     """
 
     page = "twin:twin_document"
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
     model: nn.Module = field(repr=False)
     normalizer: str | None
@@ -45,7 +48,6 @@ class Twin(Shown):
     checked: bool
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return plain data: what was changed, without the weights."""
-        rows = [{"path": c.path, "was": c.was, "now": c.now, "note": c.note} for c in self.changes]
-        return {"normalizer": self.normalizer, "changes": rows, "checked": self.checked, "notes": list(self.notes)}
+        return dict(encoded(self))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...core.bracket import Bracket
-from ...core.errors import InputError, SoundnessError, said
-from ...core.files import read_json, write_text
+from ...core.codec import JsonForm, Part, Saved
+from ...core.errors import InputError
 from ...report.shown import Shown
 from ..data.quantile import SHARES, DataBracket, check_shares
 from ..domain.coverage import Coverage
@@ -20,12 +17,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-SCHEMA_VERSION = 1
-"""Of the JSON form; a change that breaks readers raises it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DomainPoint:
+class DomainPoint(Part):
     """One of several domains that lie inside each other, all from one recording.
 
     Attributes:
@@ -48,29 +41,9 @@ class DomainPoint:
             return f"each range without its outer {100 * self.quantile:g} %"
         return f"ranges {100 * self.margin:g} % wider than seen" if self.margin > 0 else "ranges as seen"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "quantile": self.quantile,
-            "margin": self.margin,
-            "bracket": self.bracket.to_json(),
-            "coverage": None if self.coverage is None else self.coverage.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DomainPoint:
-        """Return the point that `to_json` wrote."""
-        found = data["coverage"]
-        return cls(
-            quantile=float(data["quantile"]),
-            margin=float(data["margin"]),
-            bracket=Bracket.from_json(data["bracket"]),
-            coverage=None if found is None else Coverage.from_json(found),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareCurve(Shown):
+class ShareCurve(Saved, Shown):
     """How much a small change of the input grows, against the share of the data that the figure speaks of.
 
     DATA and DOMAIN answer the same question with different strength. DATA: at a share of the distribution the Jacobian
@@ -90,6 +63,9 @@ class ShareCurve(Shown):
     """
 
     page = "share_curve:curve_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="share_curve", noun="curve over shares", write="write one with curve.to_json(path)"
+    )
 
     mode: str
     samples: int
@@ -128,61 +104,6 @@ class ShareCurve(Shown):
             return None
         covered = (p for p in self.domains if p.coverage is not None and p.coverage.share >= share)
         return next(covered, self.domains[-1])
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        data: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "type": "share_curve",
-            "mode": self.mode,
-            "samples": self.samples,
-            "confidence": self.confidence,
-            "data": None if self.data is None else self.data.to_json(),
-            "domains": [point.to_json() for point in self.domains],
-            "everywhere": self.everywhere.to_json(),
-            "skipped": [list(pair) for pair in self.skipped],
-            "notes": list(self.notes),
-        }
-        if path is not None:
-            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        return data
-
-    @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> ShareCurve:
-        """Return the curve that `to_json` wrote; witnesses are not stored.
-
-        Args:
-            source: a path, or the plain data itself.
-
-        Raises:
-            InputError: the file is missing, is no JSON, or holds no curve of this version.
-        """
-        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
-        given = source if isinstance(source, Mapping) else read_json(source)
-        try:
-            if given["type"] != "share_curve" or given["schema_version"] != SCHEMA_VERSION:
-                raise ValueError("it is of another type or version")
-            return cls(
-                mode=str(given["mode"]),
-                samples=int(given["samples"]),
-                confidence=float(given["confidence"]),
-                data=None if given["data"] is None else DataBracket.from_json(given["data"]),
-                domains=tuple(map(DomainPoint.from_json, given["domains"])),
-                everywhere=Bracket.from_json(given["everywhere"]),
-                skipped=tuple((str(what), str(why)) for what, why in given["skipped"]),
-                notes=tuple(map(str, given["notes"])),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SoundnessError) as error:
-            raise InputError(
-                f"{name} holds no curve over shares ({said(error)}): write one with curve.to_json(path)"
-            ) from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per point: `scope`, `share`, `share_seen`, `log10_upper`, and the width of a domain.

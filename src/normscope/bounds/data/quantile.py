@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from ...core.bracket import Bracket, Evidence, Scope
-from ...core.errors import InputError, said
-from ...core.files import write_text
-from ...core.json_values import plain, revived
+from ...core.codec import JsonForm, Saved
+from ...core.errors import InputError
 from ...report.shown import Shown
 from .order import draws_needed, rank_above, rank_below
 
-if TYPE_CHECKING:
-    pass
-
-SCHEMA_VERSION = 1
-"""Of the JSON form; a change that breaks readers raises it."""
-PARTS = ("per_class", "per_layer")
-"""The fields that hold further brackets."""
 SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 """Of which tables and charts show limits, as far as the samples go."""
 LARGEST = 10
@@ -31,7 +20,7 @@ LARGEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataBracket(Shown, Bracket):
+class DataBracket(Saved, Shown, Bracket):
     """The Jacobian norm that a share of the distribution does not exceed, with confidence.
 
     Over draws of the samples, with probability `confidence` at least, a share of at least `share` of the distribution
@@ -53,6 +42,13 @@ class DataBracket(Shown, Bracket):
     """
 
     page = "quantile:quantile_document"
+    JSON: ClassVar[JsonForm] = replace(
+        Bracket.JSON,
+        kind="data_bracket",
+        noun="bracket over data",
+        write="write one with bracket.to_json(path)",
+        added=(*Bracket.JSON.added, "per_class", "per_layer"),
+    )
 
     share: float
     confidence: float
@@ -95,72 +91,6 @@ class DataBracket(Shown, Bracket):
         confidence = self.confidence if confidence is None else confidence
         check_shares(share, confidence)
         return limits(self.log10_norms_lower, self.log10_norms, share, confidence)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        data = {"schema_version": SCHEMA_VERSION, "type": "data_bracket", **Bracket.to_json(self)}
-        data |= {"share": self.share, "confidence": self.confidence}
-        data |= {"log10_norms": plain(self.log10_norms), "log10_norms_lower": plain(self.log10_norms_lower)}
-        data["indices"] = plain(self.indices)
-        data |= {kind: {name: part.to_json() for name, part in getattr(self, kind).items()} for kind in PARTS}
-        if path is not None:
-            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        return data
-
-    @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> DataBracket:
-        """Return the bracket that `to_json` wrote.
-
-        Args:
-            source: a path, or the plain data itself.
-
-        Raises:
-            InputError: the file is missing, is no JSON, or holds no such bracket of this version.
-        """
-        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
-        try:
-            data = source if isinstance(source, Mapping) else json.loads(Path(source).read_text(encoding="utf-8-sig"))
-            if data["type"] != "data_bracket" or data["schema_version"] != SCHEMA_VERSION:
-                raise ValueError("it is of another type or version")
-            uppers, lowers = (tuple(map(float, revived(data[k]))) for k in ("log10_norms", "log10_norms_lower"))
-            base = Bracket.from_json(data)
-            return cls(
-                log10_lower=base.log10_lower,
-                log10_upper=base.log10_upper,
-                evidence=base.evidence,
-                method=base.method,
-                scope=base.scope,
-                mode=base.mode,
-                reason=base.reason,
-                converged=base.converged,
-                advice=base.advice,
-                input_shape=base.input_shape,
-                notes=base.notes,
-                products=base.products,
-                share=float(data["share"]),
-                confidence=float(data["confidence"]),
-                log10_norms=uppers,
-                log10_norms_lower=lowers,
-                indices=None if data["indices"] is None else tuple(map(int, data["indices"])),
-                per_class=_parts(data, "per_class"),
-                per_layer=_parts(data, "per_layer"),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(
-                f"{name} holds no bracket over data ({said(error)}): write one with bracket.to_json(path)"
-            ) from error
-
-
-def _parts(data: Mapping[str, Any], kind: str) -> dict[str, DataBracket]:
-    """Return the brackets of classes or layers; older files have none."""
-    return {name: DataBracket.from_json(part) for name, part in data.get(kind, {}).items()}
 
 
 def quantile(

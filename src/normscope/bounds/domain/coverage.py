@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from ...core.codec import JsonForm, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class Coverage(Part):
     """How many fresh samples lie inside a domain.
 
     Attributes:
@@ -18,6 +19,8 @@ class Coverage:
         confidence: of the lower limit.
         lower: with that confidence at least this share of the distribution lies inside (Clopper and Pearson).
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(keys=("inside", "samples", "share", ...), unread=("lower",))
 
     inside: int
     samples: int
@@ -34,26 +37,16 @@ class Coverage:
         """The lower limit as a percentage, rounded down: a limit must not be said larger than it is."""
         return f"{math.floor(1000 * self.lower) / 10:g} %"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "inside": self.inside,
-            "samples": self.samples,
-            "share": self.share,
-            "confidence": self.confidence,
-            "lower": self.lower,
-        }
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Coverage:
-        """Return the coverage that `to_json` wrote.
+    def of_fields(cls, **given: Any) -> Coverage:
+        """Return the coverage that was read; its lower limit is computed again.
 
         Raises:
             ValueError: its numbers are no counts, or no confidence.
         """
-        if not 0 <= data["inside"] <= data["samples"] or not 0.0 < data["confidence"] < 1.0:
+        if not 0 <= given["inside"] <= given["samples"] or not 0.0 < given["confidence"] < 1.0:
             raise ValueError("a coverage counts some of its samples, with a confidence between 0 and 1")
-        return covered(int(data["inside"]), int(data["samples"]), float(data["confidence"]))
+        return covered(**given)
 
     def __str__(self) -> str:
         return (

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from ...core.bracket import Evidence
-from ...core.errors import InputError, SoundnessError, said
-from ...core.files import write_text
-from ...core.json_values import plain, revived
+from ...core.codec import JsonForm, Saved
+from ...core.errors import InputError, SoundnessError
 from ...report.scale import ticks
 from ...report.shown import Shown
 
@@ -23,14 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-SCHEMA_VERSION = 1
-"""Of the JSON form; a change that breaks readers raises it."""
 COLUMNS = ("label", "predicted", "margin", "radius", "attacked", "method", "evidence")
 """The fields that hold one value per sample."""
-NOT_STORED = ("witness", "seconds")
-"""The fields that JSON leaves out."""
-ADDED = ("labelled",)
-"""The fields that older files do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +33,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Radii(Shown):
+class Radii(Saved, Shown):
     """What `normscope.certified_radius` found, one entry per sample. Prints as a table; in a notebook as HTML.
 
     Radii are l2 distances in the units of the model's input: of what the loader yields, behind any preprocessing that
@@ -75,6 +65,16 @@ class Radii(Shown):
     """
 
     page = "radii:radii_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="radii",
+        noun="radii",
+        plural=True,
+        write="write them with radii.to_json(path) or normscope radius --json",
+        left_out=("witness",),
+        older=("seconds",),
+        added=("labelled",),
+        unsound="a certified radius lies above an attacked one",
+    )
 
     name: str
     label: tuple[int, ...]
@@ -155,58 +155,6 @@ class Radii(Shown):
         top = max((value for value in (*self.radius, *self.attacked) if value and math.isfinite(value)), default=1.0)
         return tuple(at for at in ticks(0.0, 1.2 * top, about=about) if at <= 1.2 * top)
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given; witnesses are left out.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "type": "radii"}
-        data |= {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_STORED}
-        data["evidence"] = [evidence.name for evidence in self.evidence]
-        data["provenance"] = dict(self.provenance)
-        data = plain(data)
-        if path is not None:
-            write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        return data
-
-    @classmethod
-    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Radii:
-        """Return the radii that `to_json` wrote, without witnesses.
-
-        Args:
-            source: a path, or the plain data itself.
-
-        Raises:
-            InputError: the file is missing, is no JSON, or holds no radii of this version.
-        """
-        name = "the data" if isinstance(source, Mapping) else os.fspath(source)
-        data = source if isinstance(source, Mapping) else _read(Path(source))
-        if not isinstance(data, Mapping) or data.get("type") != "radii":
-            raise InputError(f"{name} holds no radii: write them with radii.to_json(path) or normscope radius --json")
-        schema = data.get("schema_version")
-        if schema != SCHEMA_VERSION or isinstance(schema, bool):
-            raise InputError(f"{name} has schema_version {schema!s:.40}, this version reads {SCHEMA_VERSION}")
-        try:
-            given = {item.name: data[item.name] for item in fields(cls) if item.name not in (*NOT_STORED, *ADDED)}
-            given["seconds"] = data.get("seconds")  # of an older file
-            given["labelled"] = data.get("labelled", True)  # not in an older file
-            _check_form(given)
-            given["evidence"] = tuple(Evidence[item] for item in given["evidence"])
-            for key in ("margin", "radius", "attacked"):
-                given[key] = tuple(revived(value) for value in given[key])
-            for key in ("label", "predicted", "method", "notes"):
-                given[key] = tuple(given[key])
-            given["input_shape"] = None if given["input_shape"] is None else tuple(given["input_shape"])
-            return cls(**given)
-        except SoundnessError as error:
-            raise InputError(f"{name} holds damaged radii (a certified radius lies above an attacked one)") from error
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise InputError(f"{name} holds damaged radii ({said(error)})") from error
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per sample.
 
@@ -228,40 +176,3 @@ class Radii(Shown):
 def _check_radius(radius: float) -> None:
     if not radius >= 0:
         raise InputError(f"a radius is a number >= 0, not {radius}")
-
-
-def _check_form(data: Mapping[str, Any]) -> None:
-    """Refuse plain data whose values are of other types than the fields hold."""
-    kinds: dict[str, tuple[type, ...]] = {
-        **dict.fromkeys(("label", "predicted", "input_shape"), (int,)),
-        **dict.fromkeys(("margin", "radius"), (int, float)),
-        "attacked": (int, float, type(None)),
-        **dict.fromkeys(("method", "evidence", "notes"), (str,)),
-    }
-    for name, kind in kinds.items():
-        items = () if name == "input_shape" and data[name] is None else data[name]
-        if not isinstance(items, list | tuple):
-            raise TypeError(f"{name} is no list")
-        for item in items:
-            value = revived(item) if float in kind else item
-            if isinstance(value, bool) or not isinstance(value, kind):
-                raise TypeError(f"{name} holds {item!r:.40}")
-    plainly: dict[str, tuple[type, ...]] = {
-        "name": (str,), "classes": (int,), "effort": (str,), "rtol": (int, float), "converged": (bool,),
-        "labelled": (bool,),
-        "advice": (str, type(None)), "provenance": (Mapping,), "seconds": (int, float, type(None)),
-    }  # fmt: skip
-    for name, kind in plainly.items():
-        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):
-            raise TypeError(f"{name} is {data[name]!r:.40}")
-    if not all(isinstance(item, str) for pair in data["provenance"].items() for item in pair):
-        raise TypeError("provenance holds more than text")
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON of radii: {said(error)}") from error

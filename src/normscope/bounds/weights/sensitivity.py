@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from ...core.bracket import Bracket
+from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError
-from ...core.json_values import plain
 from ...report.shown import Shown
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ BRACKETS = ("bracket_h", "bracket_f", "printed_h", "printed_f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightRow:
+class WeightRow(Part):
     """One weight, at the given data.
 
     Attributes:
@@ -37,6 +37,8 @@ class WeightRow:
         printed_h, printed_f: the same as printed (Theorem 12, Corollary 14); `holds` says whether they are bounds.
         notes: what the reader must know of this weight.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(keys=(..., "log10_relative"))
 
     path: str
     kind: str
@@ -61,16 +63,9 @@ class WeightRow:
         """log10 of the lower side times norm(W): the move of the output per relative change of the weight."""
         return self.bracket_h.log10_lower + self.log10_weight if math.isfinite(self.log10_weight) else -math.inf
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        data = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in BRACKETS:
-            data[name] = None if data[name] is None else data[name].to_json()
-        return plain(data | {"log10_relative": self.log10_relative})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSensitivity(Shown):
+class WeightSensitivity(Saved, Shown):
     """What `normscope.weight_sensitivity` found. Prints as a table; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -85,6 +80,12 @@ class WeightSensitivity(Shown):
     """
 
     page = "weight_sensitivity:weight_sensitivity_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="weight_sensitivity",
+        noun="weight sensitivity",
+        write="write one with to_json(path)",
+        keys=(..., "schema_version", "type"),
+    )
 
     rows: tuple[WeightRow, ...]
     loss: str | None
@@ -108,12 +109,6 @@ class WeightSensitivity(Shown):
             if row.path == path:
                 return row
         raise KeyError(path)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; witnesses are left out."""
-        data = {item.name: getattr(self, item.name) for item in fields(self)}
-        data |= {"schema_version": 1, "type": "weight_sensitivity", "rows": [row.to_json() for row in self.rows]}
-        return plain(data)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per weight, both sides of every bracket in columns of their own.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
-from ...core.json_values import plain, revived
+from ...core.codec import JsonForm, Part
 from .recipes import Recipe
 from .stacked_training import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Part):
     """What became of a network. `None` is not measured.
 
     Attributes:
@@ -27,6 +27,8 @@ class Member:
         measures: by name; None where one could not be taken.
         notes: what was not measured, and why.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(added=(...,))
 
     recipe: Recipe
     status: Status
@@ -50,26 +52,14 @@ class Member:
             return None
         return self.test_error - self.train_error
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return plain(asdict(self))
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Member:
-        """Return the member that `to_json` wrote.
+    def of_fields(cls, **given: Any) -> Self:
+        """Return the member that was read.
 
         Raises:
-            ValueError: a field is not what it can be.
+            ValueError: an error is no share of the samples.
         """
-        given = {item.name: revived(data[item.name]) for item in fields(cls) if item.name in data}
-        given["recipe"] = Recipe(**data["recipe"])
-        found = cls(**{**given, "notes": tuple(given.get("notes", ()))})
-        if any(isinstance(value, str) != (name == "normalizer") for name, value in asdict(found.recipe).items()):
-            raise ValueError("its recipe is none")
-        if found.status not in get_args(Status):
-            raise ValueError(f"its status is {found.status!r}")
+        found = cls(**given)
         if not all(error is None or 0.0 <= error <= 1.0 for error in (found.train_error, found.test_error)):
             raise ValueError("an error is no share of the samples")
-        if not all(value is None or isinstance(value, int | float) for value in found.measures.values()):
-            raise ValueError("a measure is no number")
         return found
