@@ -14,7 +14,7 @@ class TimeShare:
         share: of the time; None for no limit.
 
     Example:
-        >>> budget = Budget(share=0.0)
+        >>> budget = TimeShare(share=0.0)
         >>> for _ in range(2):  # what was never done is free, and says little of what it will cost
         ...     with budget.spending("norms"):
         ...         total = sum(range(10000))

@@ -59,7 +59,7 @@ class Balls:
 
     Example:
         >>> import torch
-        >>> balls = Balls(Work(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
+        >>> balls = Balls(Captured(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
         >>> balls.over(0.1).constant.shape
         torch.Size([3])
     """
@@ -332,7 +332,7 @@ def ball_bracket(
     Example:
         >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).eval()
-        >>> ball_bracket(Work(model, torch.ones(4, 2)), radius=0.1).scope.value
+        >>> ball_bracket(Captured(model, torch.ones(4, 2)), radius=0.1).scope.value
         'ball'
     """
     if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:

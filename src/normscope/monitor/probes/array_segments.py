@@ -18,7 +18,7 @@ class ArraySegments:
         counts: how many each part has.
 
     Example:
-        >>> parts = Segments([np.array([1.0, 3.0]), np.array([5.0])])
+        >>> parts = ArraySegments([np.array([1.0, 3.0]), np.array([5.0])])
         >>> parts.mean(parts.values), parts.of(np.maximum, parts.values)
         (array([2., 5.]), array([3., 5.]))
     """

@@ -21,7 +21,7 @@ def flat(record: Record, layers: Sequence[LayerRecord] = ()) -> dict[str, float]
         ...     step=3, seconds=0.1, tier="economy", loss=0.5, lr=(0.1,), total={"log10_folded": 2.0},
         ...     values={"normalizer": {"log10_variance": (-1.0, None)}},
         ... )
-        >>> layers = [Layer(name=name, kind="normalizer", family="batch_norm") for name in ("bn1", "bn2")]
+        >>> layers = [LayerRecord(name=name, kind="normalizer", family="batch_norm") for name in ("bn1", "bn2")]
         >>> for name, value in flat(record, layers).items():
         ...     print(name, value)
         normscope/loss 0.5
