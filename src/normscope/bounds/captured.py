@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError, JacobianError
+from ..core.log10 import ceiling10
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.capturing import capture, warmed
@@ -170,6 +171,13 @@ class Captured:
     def certain(self) -> Values:
         """The float64 graph with the rounding errors of its values."""
         return Values(self.unrolled, self.norm)
+
+    @cached_property
+    def ceilings(self) -> dict[str, float]:
+        """The constants of all values over all inputs, rounded up; no ball exceeds them."""
+        with torch.no_grad():
+            bounds = propagate(self.segments, self.norm, fold=True)
+        return {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
 
     @property
     def norm(self) -> Norm:

@@ -33,7 +33,7 @@ def difference_constants(work: Captured, *, effort: str = "fast") -> Tensor:
         >>> layer = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
         >>> layer.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]])) is layer.weight
         True
-        >>> round(float(difference_constants(Work(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
+        >>> round(float(difference_constants(Captured(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
         5.0
     """
     size, device = math.prod(work.graph.output_shape), work.double.inputs[0].value.device
