@@ -44,7 +44,7 @@ class Known:
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What the host keeps of a measured step while its figures are on their way.
 
@@ -68,18 +68,18 @@ class Sent:
     step: int
     tier: Tier
     subject: Subject
-    known: Known = field(default_factory=Known)
-    lost: list[str] = field(default_factory=list)
-    ran: set[Site] = field(default_factory=set)
-    lr: list[float | Tensor] = field(default_factory=list)
-    rates: dict[Site, float | Tensor] = field(default_factory=dict)
-    powers: dict[Site, int | None] = field(default_factory=dict)
-    names: dict[str, list[str]] = field(default_factory=dict)
-    sets: dict[Site, Sets] = field(default_factory=dict)
-    widths: dict[Site, int] = field(default_factory=dict)
-    batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
-    seconds: float = 0.0
-    observed: Mapping[str, Taken] = field(default_factory=dict)
+    known: Known
+    lost: list[str]
+    ran: set[Site]
+    lr: list[float | Tensor]
+    rates: dict[Site, float | Tensor]
+    powers: dict[Site, int | None]
+    names: dict[str, list[str]]
+    sets: dict[Site, Sets]
+    widths: dict[Site, int]
+    batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None
+    seconds: float
+    observed: Mapping[str, Taken]
 
 
 def compose(sent: Sent, found: Found) -> Record:

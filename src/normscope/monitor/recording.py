@@ -14,7 +14,7 @@ from ..core.errors import said
 from ..core.finding import Finding
 from .history import History
 from .log import LogWriter
-from .measuring import Measurement
+from .measuring import Measurement, StepInTransit
 from .observed import Taken
 from .panel import Panel
 from .record import LayerRecord, Record
@@ -42,7 +42,7 @@ class Recorder:
     ) -> None:
         self.history = History()
         self._sinks, self.budget = list(sinks), budget
-        self._queue: deque[Measurement] = deque()
+        self._queue: deque[StepInTransit] = deque()
         self._warned: set[str] = set()
         self._waited = 0
         self._writer = None if folder is None else LogWriter(folder)
@@ -68,17 +68,16 @@ class Recorder:
     def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Taken]) -> None:
         """Send a measured step on its way to the host, with what the loop observed since the last one."""
         try:
-            measurement.send(seconds, observed)
-            self._queue.append(measurement)
+            self._queue.append(measurement.send(seconds, observed))
         except Exception as error:
             self.complain("send", f"a measured step is lost: {said(error)}")
 
     def collect(self, overhead: float, *, wait: bool = False) -> None:
         """Hand on what has arrived; with `wait` everything, and all alarms are looked for."""
         while self._queue and (wait or self._queue[0].arrived()):
-            measurement = self._queue.popleft()
+            arriving = self._queue.popleft()
             try:
-                record = measurement.record()
+                record = arriving.record()
                 raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {said(error)}")

@@ -410,8 +410,8 @@ class Watch:
                         self._look_at_curvature(optimizer)
                     if not self._sharded:
                         self.history.standing.look(parameters, optimizer, self.step)
-                    if self._pending.sent.lost:
-                        names = ", ".join(self._pending.sent.lost[:3])
+                    if self._pending.lost:
+                        names = ", ".join(self._pending.lost[:3])
                         self._recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self._recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
