@@ -8,9 +8,10 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import said
+from ..core.errors import InputError, said
 from ..core.finding import Finding
 from .history import History
 from .log import LogWriter
@@ -170,3 +171,41 @@ class Recorder:
                 self._writer.close()
                 self._writer = None
                 self.complain("log", f"the log cannot be written to and ends here: {said(error)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the records of a run are to go.
+
+    Attributes:
+        folder: of the log; None for none.
+        sinks: called with every record and its findings.
+        panel: whether to show a live panel.
+    """
+
+    folder: str | os.PathLike[str] | None
+    sinks: Sequence[Sink]
+    panel: bool
+
+    @staticmethod
+    def of(log: Any, sinks: Any, panel: bool | None) -> Destination:
+        """Return what was asked for, checked; without a word on the panel there is one beside a log.
+
+        Raises:
+            InputError: the sinks are no functions, or the log is no path of a folder.
+        """
+        if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+            raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
+        if log is not None and not isinstance(log, str | os.PathLike):
+            raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
+        if log is not None and not os.fspath(log):
+            raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
+        return Destination(log, sinks, panel if panel is not None else log is not None)
+
+    def opened(self, budget: TimeShare) -> Recorder:
+        """Return a recorder that goes on with the log, if there is one; `budget` is that of the alarms."""
+        return Recorder(self.folder, self.sinks, panel=self.panel, budget=budget)
+
+
+NOWHERE = Destination(None, (), False)
+"""Of a process that writes nothing, and of a run that has not begun."""
