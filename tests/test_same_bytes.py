@@ -24,7 +24,7 @@ from normscope.bounds.exact import patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
-from normscope.diagnosis import auditing
+from normscope.diagnosis import audit_steps
 from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
@@ -221,8 +221,8 @@ class TestCutShort:
         assert audit.to_json()["notes"] == list(audit.notes)
 
     def test_audits_whose_time_runs_out_say_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(auditing, "_time_to_capture", lambda *_: True)
-        monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **more: ns.capture(*given, **more))
+        monkeypatch.setattr(audit_steps, "_time_to_capture", lambda *_: True)
+        monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **more: ns.capture(*given, **more))
         loader = [made("relu")[1]] * 3
         audit = ns.audit(*made("relu"), loader=loader, effort="thorough", max_seconds=0.0)
         assert audit.batches == 1
@@ -231,7 +231,7 @@ class TestCutShort:
             assert any(f"{what} was cut short" in note for note in audit.notes)
         assert audit.radii is None
         for what in ("certified radii", "sensitivity to the weights"):
-            assert (what, auditing.NOT_REACHED) in audit.skipped
+            assert (what, audit_steps.NOT_REACHED) in audit.skipped
         data = audit.to_json()
         assert data["notes"] == list(audit.notes)
         assert "cut short" in data["lipschitz"]["advice"]

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.bounds.balls import ball as module
-from normscope.bounds.balls.ball import Balls, ball_bracket
+from normscope.bounds.balls import ball_bracket as bracketing
+from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.ball_bracket import ball_bracket
 from normscope.bounds.captured import Captured
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget
@@ -91,7 +93,7 @@ def jacobian_norms(model: nn.Module, batch: Tensor) -> Tensor:
 @pytest.fixture(autouse=True)
 def short_search(monkeypatch) -> None:
     monkeypatch.setattr(module, "SEARCH_STEPS", 3)
-    monkeypatch.setattr(module, "STEPS", 60)
+    monkeypatch.setattr(bracketing, "STEPS", 60)
 
 
 @pytest.fixture(scope="module")
@@ -270,13 +272,13 @@ class TestMargins:
 
 def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    search = module.strongest_pairs
+    search = bracketing.strongest_pairs
 
     def noted(*args: Any, budget: Budget, **options: Any) -> Any:
         given.append(budget.seconds)
         return search(*args, budget=Budget(1), **options)
 
-    monkeypatch.setattr(module, "strongest_pairs", noted)
+    monkeypatch.setattr(bracketing, "strongest_pairs", noted)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     ball_bracket(Captured(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
     assert given

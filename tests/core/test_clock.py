@@ -22,7 +22,7 @@ from normscope.core import budget as module
 from normscope.core import cost
 from normscope.core.budget import Budget, OutOfTimeError, attempt, check_time, in_time
 from normscope.core.errors import CaptureError
-from normscope.diagnosis import auditing
+from normscope.diagnosis import audit_steps
 from normscope.graph import capturing
 from normscope.graph.capturing import capture, capture_within, expected_seconds
 from normscope.graph.ir import Graph
@@ -88,7 +88,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "TINY", 0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
     monkeypatch.setattr(captured, "capture", once)
-    monkeypatch.setattr(auditing, "capture_within", lambda _, *given, **options: once(*given, **options))
+    monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
     monkeypatch.setattr("normscope.diagnosis.sensitivities.SEARCH_STEPS", 40)
@@ -136,7 +136,7 @@ SWEEPS = [
 @pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
 def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
     model, batch = made(name, mode)
-    auditing.capture_within(Budget(), model, batch)  # kept: its passes are those of no audit
+    audit_steps.capture_within(Budget(), model, batch)  # kept: its passes are those of no audit
     whole = ns.audit(model, batch, effort=effort)
     with clocked() as clock:
         again = ns.audit(model, batch, effort=effort, max_seconds=1e9)
@@ -377,9 +377,9 @@ class TestMaps:
 
 class TestTraces:
     def test_a_trace_that_does_not_fit_is_not_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(auditing, "expected_seconds", lambda *_: 8.0)
+        monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 8.0)
         begun: list[Any] = []
-        monkeypatch.setattr(auditing, "capture_within", lambda *given, **_: begun.append(given))
+        monkeypatch.setattr(audit_steps, "capture_within", lambda *given, **_: begun.append(given))
         model, batch = made("chain")
         with clocked():
             audit = ns.audit(model, batch, max_seconds=10.0)  # three quarters of ten seconds are not enough
@@ -414,8 +414,8 @@ class TestTraces:
         assert expected_seconds(nn.Linear(3, 3), torch.zeros(2, 4), None) == 0.0
 
     def test_a_slow_pass_leaves_out_what_takes_three_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(auditing, "BRIEF", -1.0)
+        monkeypatch.setattr(audit_steps, "BRIEF", -1.0)
         model, batch = made("chain")
         audit = ns.audit(model, batch, max_seconds=0.0)
         assert audit.signal is None
-        assert ("values and gradients by depth", auditing.NOT_REACHED) in audit.skipped
+        assert ("values and gradients by depth", audit_steps.NOT_REACHED) in audit.skipped

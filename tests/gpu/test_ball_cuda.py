@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.balls.ball import Balls, ball_bracket
+from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.ball_bracket import ball_bracket
 from normscope.bounds.captured import Captured
 
 from .test_cuda import Residual, encoder

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.monitor.measuring import BEGINNING
 from normscope.monitor.norm_figures import CAUTION, FORGOTTEN, READABLE, NormFigure, WeightNorms
 from normscope.monitor.norm_tracking import PATIENCE, Turns
+from normscope.monitor.optimizer_step import BEGINNING
 from normscope.monitor.time_share import TimeShare
 from normscope.monitor.watching import watch
 

@@ -150,11 +150,11 @@ def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("normscope.monitor.module_hooks.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
-    assert run._clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
+    assert run._run.clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
     monkeypatch.setattr("normscope.monitor.function_mode.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard"))
-    assert run._clock.own > 0.01 * 2 * 4
-    assert run._clock.first > 0.01 * 2
+    assert run._run.clock.own > 0.01 * 2 * 4
+    assert run._run.clock.first > 0.01 * 2
 
 
 def test_a_folder_that_goes_on_with_another_model_is_told(tmp_path: Path) -> None:

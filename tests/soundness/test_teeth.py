@@ -276,7 +276,7 @@ def gelu_slope_one(patch: Patch) -> None:
 
 def shrunk_centring(patch: Patch) -> None:
     patch.setattr(
-        operator_norms, "_centering", lambda linear: operator_norms.NormBound(number(1 - 1 / linear.in_shape[-1]))
+        operator_norms, "centering_bound", lambda linear: operator_norms.NormBound(number(1 - 1 / linear.in_shape[-1]))
     )
 
 
@@ -345,7 +345,7 @@ BUGS = [
     Bug("centring counted as 1 - 1/n", shrunk_centring, net(lambda: nn.LayerNorm(3, 0.1, False), 2, 3)),
     Bug(
         "copies of an entry forgotten",
-        lambda patch: patch.setattr(operator_norms, "_reindex", lambda linear: operator_norms.NormBound(ONE)),
+        lambda patch: patch.setattr(operator_norms, "reindex_bound", lambda linear: operator_norms.NormBound(ONE)),
         rule_of(aten.expand.default),
     ),
     Bug("attention without sqrt(tokens)", replaced(attend, no_root_of_tokens), net(focused, 1, 1, 4, 2)),

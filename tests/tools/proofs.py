@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.balls.ball import Balls, ball_bracket
+from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls.ball_bracket import ball_bracket
 from normscope.bounds.captured import Captured
 from normscope.bounds.certificate import ChainCertificate, ClosedForm
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan

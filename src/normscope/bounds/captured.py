@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError, JacobianError
+from ..core.log10 import ceiling10
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.capturing import capture, warmed
-from ..graph.ir import Graph, Shape
+from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import BOUNDING, upper
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
@@ -33,7 +34,7 @@ from .folded import Joints, propagate
 from .global_attack import lower_bound
 from .passes import multiplications, passes
 from .point import first_samples, jacobian_norms
-from .printed import is_normalizer, is_weight, printed
+from .printed import printed
 from .proofs.multipliers import Multipliers
 from .proofs.proof import Proof
 from .segments import Segments, segment
@@ -81,28 +82,6 @@ BELOW = "the search from below"
 TINY, TINY_PASS = 4096, 1e5
 """Whatever the clock says, maps with at most this many matrix entries, which take a millisecond, are bounded tightly,
 and Jacobians and one start of the search from below are taken where a pass takes this many multiplications."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerConstant:
-    """One weight layer or normalizer: its own constant, at its real input size.
-
-    Attributes:
-        path, operator, kind: where it stands, its operator and its module's class.
-        input_shape, output_shape: of the captured graph.
-        log10_upper, evidence, method: the bound on its constant.
-        normalizer: whether it normalizes.
-    """
-
-    path: str
-    operator: str
-    kind: str
-    input_shape: Shape
-    output_shape: Shape
-    log10_upper: float
-    evidence: Evidence
-    method: str
-    normalizer: bool
 
 
 class Captured:
@@ -170,6 +149,13 @@ class Captured:
     def certain(self) -> Values:
         """The float64 graph with the rounding errors of its values."""
         return Values(self.unrolled, self.norm)
+
+    @cached_property
+    def ceilings(self) -> dict[str, float]:
+        """The constants of all values over all inputs, rounded up; no ball exceeds them."""
+        with torch.no_grad():
+            bounds = propagate(self.segments, self.norm, fold=True)
+        return {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
 
     @property
     def norm(self) -> Norm:
@@ -388,33 +374,6 @@ class Captured:
             lambda: closer(self.segments, certified, bracket, self.certain, budget=self.budget, rtol=EXACT_RTOL),
             lambda: cut_short(bracket, self.budget),
         )
-
-    def layers(self) -> tuple[LayerConstant, ...]:
-        """Return the weight layers and normalizers with their own constants."""
-        rows = []
-        for node in self.graph:
-            effect = self.segments.effects[node.name]
-            normalizer = is_normalizer(node)
-            if normalizer:
-                bound = effect.constant(self.norm)
-            elif is_weight(node) and isinstance(effect, Linear):
-                bound = self._norm(effect.maps[0])
-            else:
-                continue
-            rows.append(
-                LayerConstant(
-                    path=node.path,
-                    operator=node.operator,
-                    kind=node.kind,
-                    input_shape=node.operands[0].shape,
-                    output_shape=node.shape,
-                    log10_upper=bound.log10,
-                    evidence=bound.evidence,
-                    method=bound.method,
-                    normalizer=normalizer,
-                )
-            )
-        return tuple(rows)
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:

@@ -14,9 +14,10 @@ from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
-from .captured import Captured, LayerConstant, check_option
+from .captured import Captured, check_option
 from .domain.domain import Domain
 from .domain.domain_bounds import DomainWork
+from .layer_constants import LayerConstant, layer_constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,5 +127,7 @@ def ladder(
     if domain is not None:
         inside = DomainWork(work, domain)
         found = inside.climb(work.observed_if_any(seed), seed, effort)
-        return Ladder(rungs=found, layers=work.layers(), graph=work.graph)
-    return Ladder(rungs=work.climb(work.observed_if_any(seed), seed, effort), layers=work.layers(), graph=work.graph)
+        return Ladder(rungs=found, layers=layer_constants(work), graph=work.graph)
+    return Ladder(
+        rungs=work.climb(work.observed_if_any(seed), seed, effort), layers=layer_constants(work), graph=work.graph
+    )

@@ -15,7 +15,7 @@ from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from ..graph.capturing import warmed
-from .balls.ball import ball_bracket
+from .balls.ball_bracket import ball_bracket
 from .captured import Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain

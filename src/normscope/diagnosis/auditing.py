@@ -1,42 +1,39 @@
-"""`audit`: a model, a batch and a loader to one `Audit`."""
+"""`audit`: a model, a batch and a loader to one `Audit`; its steps are in `audit_steps.py` and `audit_bounds.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch import nn
 
-from ..bounds.autograd_check import Mismatch, mismatches
-from ..bounds.captured import OBSERVED_RTOL, OBSERVED_SAMPLES, Captured
-from ..bounds.curve.shares import ShareCurve
+from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
-from ..bounds.point import first_samples, jacobian_norms
-from ..bounds.radius.radii import Radii
-from ..bounds.radius.radius import audited_radii
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.cost import Meter
-from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
+from ..core.errors import InputError
+from ..core.finding import Finding
 from ..core.options import check_numbers
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode, unwrapped
-from ..graph.call import broken_tensors
-from ..graph.capturing import NO_TIME, capture_within, expected_seconds, warmed
-from ..graph.invariance import FeedingLayer, feeds
-from ..graph.ir import Unit
-from ..linalg.operator_norms import BOUNDING, bracket
+from ..core.untouched import outside_inference_mode
+from ..graph.capturing import warmed
+from .audit_bounds import AuditBounds, bounds_of_graph, bounds_without_graph
 from .audit_result import Audit
-from .data_pass import first_names, watch_data
+from .audit_steps import (
+    AuditRequest,
+    AuditTrace,
+    Skipped,
+    jacobians,
+    pass_over_data,
+    signal_by_depth,
+    trace,
+    wrong_backwards,
+)
+from .data_pass import first_names
 from .examined import DataSeen, Examined
 from .findings import look
-from .rows import from_data, from_graph, weight_norms
-from .scope_shares import WHAT, audited_curve, worth_it
-from .sensitivities import sensitivities
 from .signal import Signal
-from .signal_pass import watch_signal
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
@@ -46,8 +43,6 @@ PARTS = (
 THOROUGH = ("shares", "radii", "sensitivity")
 """Those of them that only a thorough audit does as a rule: a fast one takes shares of the data over a domain that it is
 given, and of a small network whose bound over all inputs says nothing."""
-TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
-"""What needs a traced model."""
 DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
@@ -55,13 +50,6 @@ LEFT_OUT = (
     'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN), which '
     "also needs loader=."
 )
-CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
-BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
-"""Of the time that is left, where it is limited: what the trace, the data, the Jacobians, the bounds, the shares of
-data, the radii and the sensitivities may take, and of theirs what their searches may."""
-SIGNAL_PASSES, BRIEF = 3, 0.1
-"""Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
-NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
 
 
 @outside_inference_mode
@@ -124,254 +112,123 @@ def audit(
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
+    _check_options(effort, rtol, loader)
+    request = AuditRequest.of(
+        model,
+        batch,
+        mode=mode,
+        loader=loader,
+        domain=domain,
+        output=output,
+        known=known,
+        thorough=effort == "thorough",
+        rtol=rtol,
+        seed=seed,
+        budget=budget,
+        meter=Meter(budget),
+    )
+    skipped: Skipped = []
+    traced = trace(request, skipped)
+    data, per_batch = pass_over_data(request, traced.work, skipped)
+    sound = not request.broken and data.not_finite is None
+    signal = signal_by_depth(request, data, per_batch, skipped)
+    observed = jacobians(request, traced.work, skipped) if sound and traced.in_time else None
+    if traced.work is None:
+        bounds = bounds_without_graph(request, data, observed)
+    else:
+        if domain is not None:
+            domain.check(traced.work.double)
+        bounds = bounds_of_graph(request, traced.work, data, observed, sound=sound, skipped=skipped)
+    with request.meter.part("findings"):
+        examined = _examined(request, traced, data, signal, bounds, sound=sound)
+        findings = look(examined)
+    return _result(
+        request, traced.work, examined, bounds, observed=observed, findings=findings, skipped=skipped, name=name
+    )
+
+
+def _check_options(effort: str, rtol: float, loader: Any) -> None:
+    """Refuse options that no audit can have."""
     if effort not in DEPTHS:
         raise InputError(
             f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight" and "exact"'
         )
-    thorough = effort == "thorough"
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
-    meter = Meter(budget)
-    asked, mode = mode, mode_of(model, mode)
-    model = unwrapped(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-    skipped: list[tuple[str, str]] = []
-    broken = broken_tensors(model)
-    work: Captured | None = None
-    in_time = not budget.limited or _time_to_capture(model, batch, asked, budget)
-    if broken:
-        skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
-    elif not in_time:
-        skipped.append((f"{TRACED}, Jacobians", NO_TIME))
-    else:
-        with meter.part("capture"):
-            options = {
-                "mode": asked,
-                "output": output,
-                "known": known,
-                "rtol": rtol,
-                "budget": budget.share(CAPTURE_SHARE),
-            }
-            work = _traced(model, batch, options, skipped)
-        in_time = (TRACED, NO_TIME) not in skipped
-    began = budget.elapsed
-    with meter.part("data"):
-        batches = [batch] if loader is None else loader
-        data = watch_data(model, batches, mode=asked, written=_written(work), budget=budget.share(DATA_SHARE))
-    if data.error is not None:
-        if not broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
-        skipped.append(("statistics over the data", data.error))
-    if data.not_finite is not None and work is not None:
-        skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
-    sound = not broken and data.not_finite is None
-    signal: Signal | None = None
-    passes = SIGNAL_PASSES * (budget.elapsed - began) / max(data.batches, 1)
-    if not broken and passes > BRIEF and not budget.time_for(passes, 1.0):
-        skipped.append(("values and gradients by depth", NOT_REACHED))
-    elif not broken:
-        with meter.part("signal"):
-            signal = _signal(model, batch, asked, output, data, skipped)
-    observed: Bracket | None = None
-    if sound and in_time:
-        options = {"mode": asked, "output": output, "seed": seed, "budget": budget.share(JACOBIAN_SHARE)}
-        with meter.part("Jacobians"):
-            observed = _observed(work, model, batch, options, skipped)
-    rungs = {} if observed is None else {"observed": observed}
-    fed: tuple[FeedingLayer, ...] = ()
-    radii: Radii | None = None
-    curve: ShareCurve | None = None
-    if domain is not None and work is not None:
-        domain.check(work.double)
-    if work is None:
-        with meter.part("norms"):
-            places = from_data(model, data, lambda m: bracket(m, rtol=rtol, budget=budget.search(BOUNDING)))
-    else:
-        work.provable = False
-        work.limit(budget.share(BOUNDS_SHARE if thorough else 0.9))
-        with meter.part("norms"):
-            norms = weight_norms(work)
-        with meter.part("bounds"):
-            rungs = work.climb(observed, seed, "tight" if thorough else "fast", search=thorough)
-        if sound and (domain is not None or (loader is not None and (thorough or worth_it(work, rungs)))):
-            limited = budget.share(CURVE_SHARE)
-            with meter.part("shares"):
-                curve = _curve(
-                    work,
-                    loader,
-                    rungs["best"],
-                    {"domain": domain, "brief": not thorough, "budget": limited, "seed": seed},
-                    skipped,
-                )
-        sensitivity: dict[str, Bracket] = {}
-        if thorough and sound:
-            with meter.part("radii"):
-                radii = _radii(work, budget.share(RADII_SHARE), seed, skipped)
-            with meter.part("sensitivity"):
-                sensitivity = _sensitivity(work, budget.share(SENSITIVITY_SHARE), seed, skipped)
-        work.limit(budget)
-        fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
-        with meter.part("rows"):
-            places = from_graph(work, data, fed, norms, observed, sensitivity)
-    with meter.part("findings"):
-        examined = Examined(
-            model=model,
-            mode=mode,
-            places=places,
-            data=data,
-            feeds=fed,
-            graph=None if work is None else work.double,
-            effects={} if work is None else work.segments.effects,
-            mismatches=_mismatches(work, model, batch, asked, output, budget) if sound and in_time else (),
-            signal=signal,
-            bounds=rungs,
-        )
-        findings = look(examined)
-    notes = [*(() if work is None else work.graph.notes), *_data_notes(loader, data)]
-    notes += [] if thorough or work is None else [LEFT_OUT]
+
+
+def _examined(
+    request: AuditRequest,
+    traced: AuditTrace,
+    data: DataSeen,
+    signal: Signal | None,
+    bounds: AuditBounds,
+    *,
+    sound: bool,
+) -> Examined:
+    """Return all that findings look at."""
+    work = traced.work
+    return Examined(
+        model=request.model,
+        mode=request.mode,
+        places=bounds.places,
+        data=data,
+        feeds=bounds.feeds,
+        graph=None if work is None else work.double,
+        effects={} if work is None else work.segments.effects,
+        mismatches=wrong_backwards(request, work) if sound and traced.in_time else (),
+        signal=signal,
+        bounds=bounds.rungs,
+    )
+
+
+def _result(
+    request: AuditRequest,
+    work: Captured | None,
+    examined: Examined,
+    bounds: AuditBounds,
+    *,
+    observed: Bracket | None,
+    findings: tuple[Finding, ...],
+    skipped: Skipped,
+    name: str | None,
+) -> Audit:
+    """Return everything that was found as one `Audit`."""
+    data = examined.data
     return Audit(
-        name=name or type(model).__name__,
-        mode=mode,
-        parameters=sum(p.numel() for p in model.parameters()),
+        name=name or type(request.model).__name__,
+        mode=request.mode,
+        parameters=sum(p.numel() for p in request.model.parameters()),
         samples=data.samples,
         batches=data.batches,
         input_shape=None if work is None else work.graph.input_shape,
         output_shape=None if work is None else work.graph.output_shape,
-        lipschitz=rungs.get("best"),
+        lipschitz=bounds.rungs.get("best"),
         observed=observed,
-        ladder=rungs,
-        radii=radii,
-        curve=curve,
-        layers=tuple(place.row for place in places),
-        signal=signal,
+        ladder=bounds.rungs,
+        radii=bounds.radii,
+        curve=bounds.curve,
+        layers=tuple(place.row for place in bounds.places),
+        signal=examined.signal,
         findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),
-        notes=tuple(dict.fromkeys((*notes, *budget.cuts))),
-        provenance=provenance(device),
-        cost=meter.cost(),
-        seconds=budget.elapsed,
+        notes=_notes(request, work, data),
+        provenance=provenance(request.device),
+        cost=request.meter.cost(),
+        seconds=request.budget.elapsed,
     )
 
 
-def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Budget) -> bool:
-    """Say whether tracing a model leaves a share of the time that there is."""
-    return budget.share(CAPTURE_SHARE).time_for(expected_seconds(model, batch, mode), 1.0)
-
-
-def _traced(model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]) -> Captured | None:
-    """Capture the model and fold its segments, or say why not."""
-    try:
-        graph = capture_within(options["budget"], model, batch, mode=options["mode"], output=options["output"])
-        return Captured(model, batch, on_missing="inf", captured=graph, **options)
-    except CaptureError as error:
-        skipped.append((TRACED, str(error)))
-    except NotFiniteError as error:
-        skipped.append(("bounds and Jacobians", str(error)))
-    return None
-
-
-def _signal(
-    model: nn.Module,
-    batch: Any,
-    mode: str | None,
-    output: str | int | None,
-    data: DataSeen,
-    skipped: list[tuple[str, str]],
-) -> Signal | None:
-    """Return values and gradients by depth, or say why not."""
-    try:
-        signal = watch_signal(model, batch, mode=mode, output=output, units=data.units)
-    except InputError as error:
-        skipped.append(("values and gradients by depth", str(error)))
-        return None
-    if signal.reason is not None:
-        skipped.append(("gradients by depth", signal.reason))
-    return signal
-
-
-def _observed(
-    work: Captured | None, model: nn.Module, batch: Any, options: dict[str, Any], skipped: list[tuple[str, str]]
-) -> Bracket | None:
-    """Return the Jacobian norms at the first samples of the batch, or say why not."""
-    budget = options["budget"]
-
-    def norms() -> Bracket:
-        if work is not None:
-            return work.observed(options["seed"], budget)
-        eval_mode = mode_of(model, options["mode"]) == "eval"
-        few = first_samples(batch, OBSERVED_SAMPLES) if eval_mode else batch
-        return jacobian_norms(model, few, rtol=OBSERVED_RTOL, **options)
-
-    try:
-        found = budget.attempt(norms, lambda: None)
-        if found is None:
-            skipped.append(("Jacobian norms at the batch", NOT_REACHED))
-        return found
-    except (JacobianError, CaptureError, InputError) as error:
-        skipped.append(("Jacobian norms at the batch", str(error)))
-    return None
-
-
-def _curve(
-    work: Captured,
-    loader: Iterable[Any] | None,
-    everywhere: Bracket,
-    options: dict[str, Any],
-    skipped: list[tuple[str, str]],
-) -> ShareCurve | None:
-    """Return the growth by share of the data, or say that there was no time for it."""
-    found = options["budget"].attempt(
-        lambda: (audited_curve(work, loader, everywhere, skipped, **options),), lambda: ()
-    )
-    skipped += [] if found else [(WHAT, NOT_REACHED)]
-    return found[0] if found else None
-
-
-def _radii(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> Radii | None:
-    """Return the certified radii, or say that there was no time for them."""
-    searching = budget.share(SEARCHES_SHARE)
-    work.limit(searching)
-    found = budget.attempt(lambda: (audited_radii(work, budget=searching, seed=seed),), lambda: ())
-    skipped += [] if found else [("certified radii", NOT_REACHED)]
-    return found[0] if found else None
-
-
-def _sensitivity(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
-    """Return the sensitivities to the weights, or say that there was no time for them."""
-    searching = budget.share(SEARCHES_SHARE)
-    work.limit(searching)
-    found = budget.attempt(lambda: sensitivities(work, searching, seed, skipped), lambda: None)
-    skipped += [] if found is not None else [("sensitivity to the weights", NOT_REACHED)]
-    return found or {}
-
-
-def _mismatches(
-    work: Captured | None, model: nn.Module, batch: Any, mode: str | None, output: str | int | None, budget: Budget
-) -> tuple[Mismatch, ...]:
-    """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
-    try:
-        graph = None if work is None else work.graph
-        return budget.attempt(lambda: mismatches(model, batch, graph, mode=mode, output=output), lambda: ())
-    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
-        return ()
-
-
-def _written(work: Captured | None) -> dict[str, float]:
-    """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
-    if work is None:
-        return {}
-    found = {}
-    for node in work.graph:
-        if isinstance(node.op, Unit) and node.op.name == "rms" and node.path:
-            inside = [other for other in work.graph if f"{other.path}.".startswith(f"{node.path}.")]
-            names = {other.name for other in inside}
-            read = {ref for other in inside for ref in other.refs if ref not in names}
-            if node.op.data["dims"] == (len(node.shape) - 1,) and read == set(node.refs):
-                found[node.path] = float(node.op.data["eps"])
-    return found
+def _notes(request: AuditRequest, work: Captured | None, data: DataSeen) -> tuple[str, ...]:
+    """Return what the reader is told beside the figures, each sentence once."""
+    notes = [] if work is None else [*work.graph.notes]
+    if request.loader is None:
+        notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
+    if work is not None and not request.thorough:
+        notes.append(LEFT_OUT)
+    return tuple(dict.fromkeys((*notes, *request.budget.cuts)))
 
 
 def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
@@ -386,9 +243,3 @@ def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
         reason += ", or torch.export lost its name (rows without a path)"
     ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
     return tuple((path or "(top level)", reason) for path in ran if path not in rows)
-
-
-def _data_notes(loader: Any, data: DataSeen) -> list[str]:
-    if loader is None:
-        return [f"statistics come from the batch alone ({data.samples} samples): pass loader= for more"]
-    return []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,9 +13,8 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, check_time
 from ..core.cost import count
-from ..core.errors import InputError
 from ..core.log10 import power10
-from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, smallest, total
+from ..core.rounding import ONE, Upper, smallest, total
 from .attained import attained
 from .cancelling import lost
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
@@ -35,18 +34,18 @@ from .linear_map import (
     Repeated,
     Sum,
 )
+from .norm_formulas import (
+    ZERO_BOUND,
+    NormBound,
+    averaging_bound,
+    centering_bound,
+    diagonal_bound,
+    isometric,
+    reindex_bound,
+    unit_vector,
+)
 from .slices import slice_map
 from .writing import cost, writable, write_out
-
-
-@dataclass(frozen=True, slots=True)
-class NormBound:
-    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
-
-    upper: Upper
-    start: Tensor | None = None
-    tighten: Callable[[float], Upper] | None = None
-
 
 _known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, NormBound]] = weakref.WeakKeyDictionary()
 """By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
@@ -134,7 +133,6 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
     return total([bound, Upper.of(linear.slack, Evidence.PROVEN)]).named(bound.method)
 
 
-ZERO_BOUND = NormBound(ZERO)
 _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
 _ALIKE = 0.1
@@ -152,9 +150,9 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             return _repeated(Repeated(inner, linear.in_shape[:1]), bound(inner, rtol=rtol, budget=budget))
     match linear:
         case Identity():
-            return NormBound(ONE, _unit(linear, 0))
+            return NormBound(ONE, unit_vector(linear, 0))
         case Diagonal():
-            return _diagonal(linear)
+            return diagonal_bound(linear)
         case Matrix():
             check_time(bounding_cost(linear), linear.device)
             return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
@@ -166,15 +164,15 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return NormBound(norm.upper, norm.start, norm.tighten)
         case Reindex():
-            return _reindex(linear)
+            return reindex_bound(linear)
         case Centering():
-            return _centering(linear)
+            return centering_bound(linear)
         case Averaging():
-            return _schur(linear)
+            return averaging_bound(linear)
         case Composite(parts=parts):
             factors = [bound(part, rtol=rtol, budget=budget) for part in parts]
             product = ONE.times(*(factor.upper for factor in factors)).named("product of parts")
-            others = [place for place, part in enumerate(parts) if not _isometric(part)]
+            others = [place for place, part in enumerate(parts) if not isometric(part)]
             if len(others) <= 1:  # the product is the norm: nothing can be gained but by the one map itself
                 return _carried(parts, factors, others[0], product) if others else NormBound(product)
             return _written_out(linear, product, rtol, budget)
@@ -201,47 +199,6 @@ def _carried(parts: Sequence[LinearMap], factors: Sequence[NormBound], place: in
     return NormBound(product, start, factors[place].tighten)
 
 
-def _isometric(linear: LinearMap) -> bool:
-    """Whether a map changes no length and reaches everything: it moves every entry to a place of its own."""
-    if isinstance(linear, Repeated):
-        return _isometric(linear.inner)
-    if isinstance(linear, Reindex):
-        return linear.in_size == linear.out_size and bool((linear.counts() == 1).all())
-    return isinstance(linear, Identity)
-
-
-def _unit(linear: LinearMap, index: int) -> Tensor:
-    vector = torch.zeros(linear.in_size, dtype=torch.float64, device=linear.device)
-    vector[index] = 1.0
-    return vector.reshape(linear.in_shape)
-
-
-def _diagonal(linear: Diagonal) -> NormBound:
-    size = linear.scale.detach().double().abs().expand(linear.in_shape).reshape(-1)
-    _check_finite(size)
-    best = int(size.argmax())
-    return NormBound(Upper.of(float(size[best]), Evidence.PROVEN, "largest entry"), _unit(linear, best))
-
-
-def _reindex(linear: Reindex) -> NormBound:
-    counts = linear.counts()
-    best = int(counts.argmax())
-    most = int(counts[best])
-    if most <= 1:
-        return NormBound(Upper.of(float(most), Evidence.PROVEN, "moves entries"), _unit(linear, best))
-    value = Upper.of(math.sqrt(most), Evidence.PROVEN, "most copies of an entry", allowance=2.0 * UNIT)
-    return NormBound(value, _unit(linear, best))
-
-
-def _centering(linear: Centering) -> NormBound:
-    count = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
-    if count < 2:
-        return ZERO_BOUND
-    start = _unit(linear, 0).reshape(-1)
-    start[1] = -1.0
-    return NormBound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
-
-
 def _evenly_scaled(linear: Convolution, rtol: float) -> NormBound | None:
     """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
     before = linear.unscaled
@@ -264,17 +221,6 @@ def _repeated(linear: Repeated, found: NormBound) -> NormBound:
     return NormBound(found.upper, start.reshape(linear.in_shape), found.tighten)
 
 
-def _schur(linear: Averaging) -> NormBound:
-    """Return sqrt(largest row sum * largest column sum), a bound for a matrix without negative entries."""
-    rows = linear.apply(torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device))
-    columns = linear.adjoint(torch.ones(1, *linear.out_shape, dtype=torch.float64, device=linear.device))
-    _check_finite(rows)
-    value = math.sqrt(float(rows.max().clamp(min=0.0))) * math.sqrt(float(columns.max().clamp(min=0.0)))
-    allowance = gamma(2.0 * (linear.in_size + linear.out_size) + 8.0)
-    start = columns[0] / columns.norm().clamp(min=1e-300)
-    return NormBound(Upper.of(value, Evidence.NUMERICAL, "Schur test", allowance=allowance), start)
-
-
 def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -> NormBound:
     """Return the smaller of a bound and, where the map is small, the certificate of its matrix."""
     if other.log10 == -math.inf or not writable(linear) or budget.over:
@@ -285,11 +231,6 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
     dense = total([exact, cancelled]).named(f"{exact.method}, written out")
     dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
     return NormBound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
-
-
-def _check_finite(values: Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise InputError("a weight is NaN or infinite: the map has no norm")
 
 
 @torch.no_grad()

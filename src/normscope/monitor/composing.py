@@ -44,7 +44,7 @@ class Known:
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What the host keeps of a measured step while its figures are on their way.
 
@@ -68,18 +68,18 @@ class Sent:
     step: int
     tier: Tier
     subject: Subject
-    known: Known = field(default_factory=Known)
-    lost: list[str] = field(default_factory=list)
-    ran: set[Site] = field(default_factory=set)
-    lr: list[float | Tensor] = field(default_factory=list)
-    rates: dict[Site, float | Tensor] = field(default_factory=dict)
-    powers: dict[Site, int | None] = field(default_factory=dict)
-    names: dict[str, list[str]] = field(default_factory=dict)
-    sets: dict[Site, Sets] = field(default_factory=dict)
-    widths: dict[Site, int] = field(default_factory=dict)
-    batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
-    seconds: float = 0.0
-    observed: Mapping[str, Taken] = field(default_factory=dict)
+    known: Known
+    lost: list[str]
+    ran: set[Site]
+    lr: list[float | Tensor]
+    rates: dict[Site, float | Tensor]
+    powers: dict[Site, int | None]
+    names: dict[str, list[str]]
+    sets: dict[Site, Sets]
+    widths: dict[Site, int]
+    batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None
+    seconds: float
+    observed: Mapping[str, Taken]
 
 
 def compose(sent: Sent, found: Found) -> Record:
@@ -91,58 +91,91 @@ def compose(sent: Sent, found: Found) -> Record:
     """
     sizes = {what: dict(zip(sent.names[what], found[what].tolist(), strict=True)) for what in sent.names}
     sent.known.careful = {(what, n) for what in sizes for n, size in sizes[what].items() if _extreme(size)}
-    places = sent.subject.places
-    weights = sent.subject.of("weight")
-    own = [() if layer.name in sent.lost else layer.parameters for layer in weights]
-    large = [_joined(sizes.get("size", {}), names) for names in own]
     normal = _normalizers(sent, found)
-    levels = {site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None}
-    norms = [
-        _norm(sent, site, found, _joined(sizes.get("size", {}), names[:1]), levels)
-        for site, names in zip(places["weight"], _weighed(sent, own), strict=True)
-    ]
-    values: dict[str, dict[str, Numbers]] = {
-        "weight": {
-            "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
-            "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
-            "norm_error": tuple(None if at is None else at.bare.error for at in norms),
-            "folded_error": tuple(None if at is None or at.folded is None else at.folded.error for at in norms),
-            "norm_age": tuple(None if at is None else float(sent.step - at.step) for at in norms),
-            "log10_size": tuple(large),
-            "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
-            **_columns(_updates(sent, found), updates.QUANTITIES),
-        },
+    norms = _weight_norms(sent, found, sizes, normal)
+    values = {
+        "weight": _weight_columns(sent, found, sizes, norms),
         "normalizer": _columns(normal, normalizer_probe.QUANTITIES),
+        **({} if sent.tier is Tier.ECONOMY else _block_columns(sent, found)),
+        **({"operator": {"excess": tuple(found["domain"][1:].tolist())}} if "domain" in found else {}),
     }
-    if sent.tier is not Tier.ECONOMY:
-        values["weight"]["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
-        values["units"] = {"dead": tuple(_one(found, ("dead", site)) for site in places["units"])}
-        values["block"] = {
-            "log10_activation": tuple(_log(_one(found, ("activation", path))) for path in places["block"]),
-            "log10_backward": tuple(_log(_one(found, ("backward", path))) for path in places["block"]),
-        }
-    if "domain" in found:
-        values["operator"] = {"excess": tuple(found["domain"][1:].tolist())}
     return Record(
         step=sent.step,
         seconds=sent.seconds,
         tier=sent.tier.value,
         loss=_one(found, "loss"),
-        lr=tuple(
-            float(found[("lr", i)][0]) if isinstance(rate, Tensor) else float(rate) for i, rate in enumerate(sent.lr)
-        ),
+        lr=_rates(sent, found),
         values={
             kind: {quantity: n for quantity, n in columns.items() if any(v is not None for v in n)}
             for kind, columns in values.items()
         },
-        histograms={
-            what: rows
-            for what in ("weight", "gradient")
-            if any(rows := tuple(_spread(found, (f"{what} spread", i)) for i in range(len(weights))))
-        },
+        histograms=_histograms(sent, found),
         total=_total(sent, norms, values["normalizer"], sizes) | _found_totals(found),
         metrics=summary({name: taken.open() for name, taken in sent.observed.items()}),
     )
+
+
+def _own(sent: Sent) -> list[tuple[str, ...]]:
+    """Return the names of the parameters of every weight layer; none of one that has others than at first."""
+    return [() if layer.name in sent.lost else layer.parameters for layer in sent.subject.of("weight")]
+
+
+def _weight_norms(
+    sent: Sent, found: Found, sizes: Mapping[str, Mapping[str, float]], normal: Sequence[np.ndarray | None]
+) -> list[WeightNorms | None]:
+    """Return the operator norms of every weight layer."""
+    places = sent.subject.places
+    levels = {site: float(row[0]) for site, row in zip(places["normalizer"], normal, strict=True) if row is not None}
+    return [
+        _norm(sent, site, found, _joined(sizes.get("size", {}), names[:1]), levels)
+        for site, names in zip(places["weight"], _weighed(sent, _own(sent)), strict=True)
+    ]
+
+
+def _weight_columns(
+    sent: Sent, found: Found, sizes: Mapping[str, Mapping[str, float]], norms: Sequence[WeightNorms | None]
+) -> dict[str, Numbers]:
+    """Return one column per quantity of the weight layers."""
+    own = _own(sent)
+    columns: dict[str, Numbers] = {
+        "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
+        "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
+        "norm_error": tuple(None if at is None else at.bare.error for at in norms),
+        "folded_error": tuple(None if at is None or at.folded is None else at.folded.error for at in norms),
+        "norm_age": tuple(None if at is None else float(sent.step - at.step) for at in norms),
+        "log10_size": tuple(_joined(sizes.get("size", {}), names) for names in own),
+        "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
+        **_columns(_updates(sent, found), updates.QUANTITIES),
+    }
+    if sent.tier is not Tier.ECONOMY:
+        columns["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
+    return columns
+
+
+def _block_columns(sent: Sent, found: Found) -> dict[str, dict[str, Numbers]]:
+    """Return the columns of units and blocks."""
+    places = sent.subject.places
+    return {
+        "units": {"dead": tuple(_one(found, ("dead", site)) for site in places["units"])},
+        "block": {
+            "log10_activation": tuple(_log(_one(found, ("activation", path))) for path in places["block"]),
+            "log10_backward": tuple(_log(_one(found, ("backward", path))) for path in places["block"]),
+        },
+    }
+
+
+def _rates(sent: Sent, found: Found) -> tuple[float, ...]:
+    """Return the learning rate of every parameter group."""
+    return tuple(
+        float(found[("lr", i)][0]) if isinstance(rate, Tensor) else float(rate) for i, rate in enumerate(sent.lr)
+    )
+
+
+def _histograms(sent: Sent, found: Found) -> dict[str, tuple[tuple[float, ...] | None, ...]]:
+    """Return the histograms of weights and gradients, where there are any."""
+    layers = range(len(sent.subject.of("weight")))
+    spreads = {what: tuple(_spread(found, (f"{what} spread", i)) for i in layers) for what in ("weight", "gradient")}
+    return {what: rows for what, rows in spreads.items() if any(rows)}
 
 
 def _normalizers(sent: Sent, found: Found) -> list[np.ndarray | None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -41,6 +42,29 @@ def agreed(number: int) -> int:
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
     """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
     return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRole:
+    """What this process does for a watched run, alone or one of several.
+
+    Attributes:
+        sharded: whether parameters are spread over the processes, all of which then measure.
+        writes: whether it is the one that records.
+    """
+
+    sharded: bool
+    writes: bool
+
+    @staticmethod
+    def of(model: nn.Module) -> ProcessRole:
+        """Return the role of this process in the training of a model."""
+        return ProcessRole(is_sharded(model.parameters()), rank() == 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it only counts steps."""
+        return not self.writes and not self.sharded
 
 
 def whole(tensor: Tensor) -> Tensor:

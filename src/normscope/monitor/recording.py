@@ -8,14 +8,15 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import said
+from ..core.errors import InputError, said
 from ..core.finding import Finding
 from .alarms import add_record, look_for_alarms
 from .history import History
 from .log import LogWriter
-from .measuring import Measurement
+from .measuring import Measurement, StepInTransit
 from .observed import Taken
 from .panel import Panel
 from .record import LayerRecord, Record
@@ -43,7 +44,7 @@ class Recorder:
     ) -> None:
         self.history = History()
         self._sinks, self.budget = list(sinks), budget
-        self._queue: deque[Measurement] = deque()
+        self._queue: deque[StepInTransit] = deque()
         self._warned: set[str] = set()
         self._waited = 0
         self._writer = None if folder is None else LogWriter(folder)
@@ -69,17 +70,16 @@ class Recorder:
     def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Taken]) -> None:
         """Send a measured step on its way to the host, with what the loop observed since the last one."""
         try:
-            measurement.send(seconds, observed)
-            self._queue.append(measurement)
+            self._queue.append(measurement.send(seconds, observed))
         except Exception as error:
             self.complain("send", f"a measured step is lost: {said(error)}")
 
     def collect(self, overhead: float, *, wait: bool = False) -> None:
         """Hand on what has arrived; with `wait` everything, and all alarms are looked for."""
         while self._queue and (wait or self._queue[0].arrived()):
-            measurement = self._queue.popleft()
+            arriving = self._queue.popleft()
             try:
-                record = measurement.record()
+                record = arriving.record()
                 raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {said(error)}")
@@ -172,3 +172,41 @@ class Recorder:
                 self._writer.close()
                 self._writer = None
                 self.complain("log", f"the log cannot be written to and ends here: {said(error)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the records of a run are to go.
+
+    Attributes:
+        folder: of the log; None for none.
+        sinks: called with every record and its findings.
+        panel: whether to show a live panel.
+    """
+
+    folder: str | os.PathLike[str] | None
+    sinks: Sequence[Sink]
+    panel: bool
+
+    @staticmethod
+    def of(log: Any, sinks: Any, panel: bool | None) -> Destination:
+        """Return what was asked for, checked; without a word on the panel there is one beside a log.
+
+        Raises:
+            InputError: the sinks are no functions, or the log is no path of a folder.
+        """
+        if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+            raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
+        if log is not None and not isinstance(log, str | os.PathLike):
+            raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
+        if log is not None and not os.fspath(log):
+            raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
+        return Destination(log, sinks, panel if panel is not None else log is not None)
+
+    def opened(self, budget: TimeShare) -> Recorder:
+        """Return a recorder that goes on with the log, if there is one; `budget` is that of the alarms."""
+        return Recorder(self.folder, self.sinks, panel=self.panel, budget=budget)
+
+
+NOWHERE = Destination(None, (), False)
+"""Of a process that writes nothing, and of a run that has not begun."""

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-import weakref
-from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ...core.bracket import Bracket, Evidence, Scope
 from ...core.budget import affordable
 from ...core.errors import InputError
-from ...core.log10 import ceiling10, log10
-from ...core.rounding import Upper
 from ...linalg.writing import moderate
 from ...rules.local.local import Affine, flat
-from ..captured import ATTACK_WORK, BELOW, Captured, cut_short
-from ..evaluation import CARRIED, ESTIMATED
-from ..folded import propagate
-from ..passes import multiplications, passes
-from .ball_attack import STEPS, strongest_pairs
+from ..captured import Captured
+from ..evaluation import CARRIED
+from ..passes import multiplications
 from .ball_ellipsoid_search import search
 from .ball_ellipsoid_state import Reach
 from .enclosure import Enclosures, Tightener, enclose
@@ -40,11 +33,6 @@ SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 """Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
 VANISHING = 1e-150
 """Constants below this may belong to values whose squares or products no float holds."""
-ATTACK_FEWEST = 4
-"""Steps of the search from below, through the largest networks and most centres."""
-
-_ceilings: weakref.WeakKeyDictionary[Captured, dict[str, float]] = weakref.WeakKeyDictionary()
-"""By captured model: the constants of its values, which no centre changes."""
 
 
 class Balls:
@@ -101,14 +89,10 @@ class Balls:
         parts = self.centres.split(max(1, self.step // 4))
         return torch.cat([flat(values.at(part, how=CARRIED[-1]).error) for part in parts])
 
-    @cached_property
+    @property
     def ceilings(self) -> dict[str, float]:
         """The constants of all values over all inputs."""
-        if self.work not in _ceilings:
-            with torch.no_grad():
-                bounds = propagate(self.work.segments, self.work.norm, fold=True)
-            _ceilings[self.work] = {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
-        return _ceilings[self.work]
+        return self.work.ceilings
 
     @cached_property
     def vanishing(self) -> bool:
@@ -221,6 +205,11 @@ class Over:
         reasons = dict.fromkeys(reason for seen in self.seen for reason in seen.reasons.values())
         return "; ".join(list(reasons)[:3]) or None
 
+    @property
+    def advice(self) -> str | None:
+        """Why the constants are by composition alone, if they are."""
+        return None if self.expanded is not None else f"more than {OUTPUTS} outputs: composition alone"
+
     def differences(self, top: Tensor) -> Tensor:
         """Bound over each ball the l2 constant of `out[top] - out[k]` for every k.
 
@@ -308,117 +297,3 @@ class Over:
             torch.cat([item.rows for item in found]),
             torch.cat([item.least for item in found]),
         )
-
-
-def ball_bracket(
-    work: Captured, *, radius: float, effort: str = "fast", global_upper: Upper | None = None, seed: int = 0
-) -> Bracket:
-    """Bracket the l2 constant of a captured model over the ball around every sample of its batch.
-
-    Args:
-        work: the captured model.
-        radius: of the balls; 0 is the Jacobian at the sample.
-        effort: `"fast"` or `"tight"`.
-        global_upper: a bound over all inputs, where one is known: no ball exceeds it.
-        seed: of the search from below.
-
-    Returns:
-        A bracket of scope BALL that spans the largest over the samples, with one bracket per sample (`per_sample`);
-        the witness is a pair of inputs inside the ball (for radius 0 there is none).
-
-    Raises:
-        InputError: the radius is negative or not finite, or the effort is unknown.
-
-    Example:
-        >>> import torch
-        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).eval()
-        >>> ball_bracket(Captured(model, torch.ones(4, 2)), radius=0.1).scope.value
-        'ball'
-    """
-    if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
-        raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
-    size = float(radius)
-    return work.budget.attempt(
-        lambda: _measured(work, size, effort, global_upper, seed), lambda: _everywhere(work, global_upper)
-    )
-
-
-def _everywhere(work: Captured, known: Upper | None) -> Bracket:
-    """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
-    samples = 1 if work.graph.samples is None else len(work.graph.samples)
-    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
-    work.budget.search(BELOW, steps).leave_out()
-    upper = known or Upper.infinite("max_seconds left no time for the balls")
-    one = Bracket(
-        log10_lower=-math.inf,
-        log10_upper=upper.log10,
-        evidence=min(Evidence.NUMERICAL, upper.evidence),
-        method="global",
-        scope=Scope.BALL,
-        mode=work.graph.mode,
-        reason=upper.reason,
-        input_shape=work.graph.input_shape,
-    )
-    one = cut_short(one, work.budget)
-    return replace(one, per_sample=(one,) * samples, notes=work.graph.notes)
-
-
-def _measured(work: Captured, radius: float, effort: str, global_upper: Upper | None, seed: int) -> Bracket:
-    balls = Balls(work)
-    over = balls.over(radius, effort=effort)
-    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
-    below = work.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
-    pairs = strongest_pairs(work.certain, balls.centres, over.radius, budget=below, seed=seed)
-    brackets = []
-    for i, (lower, pair) in enumerate(pairs):
-        upper, method = _upper(over, i, global_upper)
-        witness = None if pair is None else tuple(work.double.split(point) for point in pair)
-        if radius == 0 and over.expanded is not None:
-            lower = log10(float(over.expanded.least[i]))
-        brackets.append(
-            Bracket(
-                log10_lower=lower,
-                log10_upper=upper,
-                evidence=Evidence.NUMERICAL if global_upper is None else min(Evidence.NUMERICAL, global_upper.evidence),
-                method=method,
-                scope=Scope.BALL,
-                mode=work.graph.mode,
-                witness=witness,
-                reason=over.reason or "no finite bound over the ball" if upper == math.inf else None,
-                advice=None if over.expanded is not None else f"more than {OUTPUTS} outputs: composition alone",
-                input_shape=work.graph.input_shape,
-            )
-        )
-    brackets = [cut_short(bracket, work.budget) for bracket in brackets]
-    top = max(brackets, key=lambda bracket: bracket.log10_upper)
-    seen = max(brackets, key=lambda bracket: bracket.log10_lower)
-    return Bracket(
-        log10_lower=seen.log10_lower,
-        log10_upper=top.log10_upper,
-        evidence=min(bracket.evidence for bracket in brackets),
-        method=top.method,
-        scope=Scope.BALL,
-        mode=work.graph.mode,
-        witness=seen.witness,
-        reason=top.reason,
-        converged=top.converged,
-        advice=top.advice,
-        input_shape=work.graph.input_shape,
-        per_sample=tuple(brackets),
-        notes=(*work.graph.notes, *((ESTIMATED,) if work.certain.estimated else ())),
-    )
-
-
-def _upper(over: Over, i: int, global_upper: Upper | None) -> tuple[float, str]:
-    """Return log10 of one ball's bound and the method that gave it."""
-    value = float(over.constant[i])
-    method = "composition over the ball"
-    if over.expanded is not None and float(over.expanded.constant[i]) <= value:
-        method = "centre and radius"
-    elif float(over.ellipsoid[i]) <= value:
-        method = "ellipsoid over the ball"
-    exponent = log10(value) if value < math.inf else math.inf
-    exponent += 4e-16 * max(1.0, abs(exponent)) if math.isfinite(exponent) else 0.0
-    if global_upper is not None and global_upper.log10 <= exponent:
-        return global_upper.log10, "global"
-    return exponent, method

@@ -29,6 +29,7 @@ class DomainWork(Captured):
 
     def __init__(self, work: Captured, domain: Domain, everywhere: Bracket | None = None) -> None:
         self.__dict__.update(work.__dict__)
+        self.__dict__.pop("ceilings", None)  # of other segments
         self.work, self.domain, self.everywhere = work, domain, everywhere
         domain.check(work.double)
         with torch.no_grad():

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...bounds.captured import Captured
 from ...bounds.domain.domain import domain
 from ...bounds.domain.domain_bounds import DomainWork
+from ...bounds.layer_constants import layer_constants
 from ...bounds.lipschitz import lipschitz
 from ...core.errors import InputError, NormscopeError, said
 from ...core.log10 import log10, log10_sum
@@ -85,7 +86,7 @@ class MemberFigures:
     @cached_property
     def spectral(self) -> list[float]:
         """Log10 of the operator norm of every weight layer."""
-        return [layer.log10_upper for layer in self.work.layers() if not layer.normalizer]
+        return [layer.log10_upper for layer in layer_constants(self.work) if not layer.normalizer]
 
     @cached_property
     def domain(self) -> float:

@@ -1,0 +1,234 @@
+"""The steps of `audit` that look at the model and its data: the trace, the pass over the data, signal, Jacobians.
+
+Each returns what it found; what it could not measure it adds to `skipped`, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..bounds.autograd_check import Mismatch, mismatches
+from ..bounds.captured import OBSERVED_RTOL, OBSERVED_SAMPLES, Captured
+from ..bounds.domain.domain import Domain
+from ..bounds.point import first_samples, jacobian_norms
+from ..core.bracket import Bracket
+from ..core.budget import Budget
+from ..core.cost import Meter
+from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
+from ..core.untouched import mode_of, unwrapped
+from ..graph.call import broken_tensors
+from ..graph.capturing import NO_TIME, capture_within, expected_seconds
+from ..graph.ir import Unit
+from .data_pass import watch_data
+from .examined import DataSeen
+from .signal import Signal
+from .signal_pass import watch_signal
+
+TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
+"""What needs a traced model."""
+CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
+"""Of the time that is left, where it is limited: what the trace, the data and the Jacobians may take."""
+SIGNAL_PASSES, BRIEF = 3, 0.1
+"""Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
+NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
+
+Skipped = list[tuple[str, str]]
+"""What was not measured and why, in the order of the steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What an audit was asked for, checked, and the clock and the meter that it runs under.
+
+    Attributes:
+        model, batch: unwrapped, and moved to the device of its parameters.
+        device: of its first parameter.
+        loader, domain, output, known, rtol, seed: as for `audit`.
+        asked: the mode that was asked for; None for that of the model.
+        mode: the mode it is measured in.
+        thorough: whether the effort is `"thorough"`.
+        broken: what is wrong with parameters and buffers that are NaN or infinite, by name.
+        budget, meter: of the whole audit.
+    """
+
+    model: nn.Module
+    batch: Any
+    device: torch.device
+    loader: Iterable[Any] | None
+    domain: Domain | None
+    asked: str | None
+    mode: str
+    output: str | int | None
+    known: Mapping[str, float] | None
+    thorough: bool
+    rtol: float
+    seed: int
+    broken: Mapping[str, str]
+    budget: Budget
+    meter: Meter
+
+    @staticmethod
+    def of(model: nn.Module, batch: Any, *, mode: str | None, **options: Any) -> AuditRequest:
+        """Return the request for a model as it stands, its batch on its device."""
+        resolved, model = mode_of(model, mode), unwrapped(model)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+        broken = broken_tensors(model)
+        return AuditRequest(
+            model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTrace:
+    """The captured model, None where there is none, and whether there was time to trace it."""
+
+    work: Captured | None
+    in_time: bool
+
+
+def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
+    """Capture the model, unless its weights are broken or the clock leaves no time for it."""
+    budget, broken = request.budget, request.broken
+    in_time = not budget.limited or _time_to_capture(request.model, request.batch, request.asked, budget)
+    if broken:
+        skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
+        return AuditTrace(None, in_time)
+    if not in_time:
+        skipped.append((f"{TRACED}, Jacobians", NO_TIME))
+        return AuditTrace(None, False)
+    with request.meter.part("capture"):
+        work = _captured(request, skipped)
+    return AuditTrace(work, (TRACED, NO_TIME) not in skipped)
+
+
+def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Budget) -> bool:
+    """Say whether tracing a model leaves a share of the time that there is."""
+    return budget.share(CAPTURE_SHARE).time_for(expected_seconds(model, batch, mode), 1.0)
+
+
+def _captured(request: AuditRequest, skipped: Skipped) -> Captured | None:
+    """Capture the model and fold its segments, or say why not."""
+    model, batch, budget = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
+    try:
+        graph = capture_within(budget, model, batch, mode=request.asked, output=request.output)
+        return Captured(
+            model,
+            batch,
+            mode=request.asked,
+            output=request.output,
+            on_missing="inf",
+            known=request.known,
+            rtol=request.rtol,
+            budget=budget,
+            captured=graph,
+        )
+    except CaptureError as error:
+        skipped.append((TRACED, str(error)))
+    except NotFiniteError as error:
+        skipped.append(("bounds and Jacobians", str(error)))
+    return None
+
+
+def pass_over_data(request: AuditRequest, work: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:
+    """Return what the layers are given by the data, and the seconds that one batch takes.
+
+    Raises:
+        InputError: the model does not accept a batch, though its weights are finite.
+    """
+    began = request.budget.elapsed
+    with request.meter.part("data"):
+        batches = [request.batch] if request.loader is None else request.loader
+        limited = request.budget.share(DATA_SHARE)
+        data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(work), budget=limited)
+    if data.error is not None:
+        if not request.broken:
+            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+        skipped.append(("statistics over the data", data.error))
+    if data.not_finite is not None and work is not None:
+        skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
+    return data, (request.budget.elapsed - began) / max(data.batches, 1)
+
+
+def _written_norms(work: Captured | None) -> dict[str, float]:
+    """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
+    if work is None:
+        return {}
+    found = {}
+    for node in work.graph:
+        if isinstance(node.op, Unit) and node.op.name == "rms" and node.path:
+            inside = [other for other in work.graph if f"{other.path}.".startswith(f"{node.path}.")]
+            names = {other.name for other in inside}
+            read = {ref for other in inside for ref in other.refs if ref not in names}
+            if node.op.data["dims"] == (len(node.shape) - 1,) and read == set(node.refs):
+                found[node.path] = float(node.op.data["eps"])
+    return found
+
+
+def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, skipped: Skipped) -> Signal | None:
+    """Return values and gradients by depth, or say why not; `per_batch` has the seconds of one pass."""
+    if request.broken:
+        return None
+    passes = SIGNAL_PASSES * per_batch
+    if passes > BRIEF and not request.budget.time_for(passes, 1.0):
+        skipped.append(("values and gradients by depth", NOT_REACHED))
+        return None
+    with request.meter.part("signal"):
+        try:
+            signal = watch_signal(
+                request.model, request.batch, mode=request.asked, output=request.output, units=data.units
+            )
+        except InputError as error:
+            skipped.append(("values and gradients by depth", str(error)))
+            return None
+    if signal.reason is not None:
+        skipped.append(("gradients by depth", signal.reason))
+    return signal
+
+
+def jacobians(request: AuditRequest, work: Captured | None, skipped: Skipped) -> Bracket | None:
+    """Return the Jacobian norms at the first samples of the batch, or say why not."""
+    budget = request.budget.share(JACOBIAN_SHARE)
+    with request.meter.part("Jacobians"):
+        try:
+            found = budget.attempt(lambda: _jacobian_norms(request, work, budget), lambda: None)
+        except (JacobianError, CaptureError, InputError) as error:
+            skipped.append(("Jacobian norms at the batch", str(error)))
+            return None
+    if found is None:
+        skipped.append(("Jacobian norms at the batch", NOT_REACHED))
+    return found
+
+
+def _jacobian_norms(request: AuditRequest, work: Captured | None, budget: Budget) -> Bracket:
+    """Return the Jacobian norms from the captured graph, or by autograd where there is none."""
+    if work is not None:
+        return work.observed(request.seed, budget)
+    few = first_samples(request.batch, OBSERVED_SAMPLES) if request.mode == "eval" else request.batch
+    return jacobian_norms(
+        request.model,
+        few,
+        rtol=OBSERVED_RTOL,
+        mode=request.asked,
+        output=request.output,
+        seed=request.seed,
+        budget=budget,
+    )
+
+
+def wrong_backwards(request: AuditRequest, work: Captured | None) -> tuple[Mismatch, ...]:
+    """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
+    graph = None if work is None else work.graph
+    try:
+        return request.budget.attempt(
+            lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),
+            lambda: (),
+        )
+    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+        return ()
