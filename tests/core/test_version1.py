@@ -11,6 +11,7 @@ import normscope as ns
 from normscope.bounds.captured import LayerConstant
 from normscope.bounds.data.quantile import DataBracket
 from normscope.core.codec import decoded
+from normscope.core.errors import InputError
 from normscope.diagnosis.training_cost import TrainingCost
 from normscope.experiments.population.prediction import Prediction
 from normscope.geometry.curvature import Curvature
@@ -104,3 +105,13 @@ def test_what_was_added_within_version_1_may_be_missing(
     defaults = {field.name: field for field in dataclasses.fields(found)}
     for field in fields:
         assert getattr(found, field) in (defaults[field].default, {})
+
+
+@pytest.mark.parametrize(("key", "value"), [("schema_version", 2), ("schema_version", True), ("type", "check")])
+def test_a_result_inside_another_is_of_its_own_kind_and_version(key: str, value: object) -> None:
+    data = json.loads((DATA / "audit.json").read_text())
+    data["radii"][key] = value
+    with pytest.raises(InputError, match=rf"the data is a damaged audit \(radii\.{key} is {value!r}\): write one"):
+        ns.Audit.from_json(data)
+    with pytest.raises(InputError, match=r"has schema_version 2, this|has schema_version True, this|holds no radii"):
+        ns.Radii.from_json(data["radii"])
