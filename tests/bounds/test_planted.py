@@ -237,7 +237,7 @@ def far_away() -> None:
     """A cell that the solver calls empty."""
     graph, signs, _ = wedges(1)
     segments, found, _ = planned(graph)
-    assert patterns.PatternSearch(segments, found, kinks(segments, found)).feasible.possible(signs)
+    assert not patterns.PatternSearch(segments, found, kinks(segments, found)).feasible.ask(signs).impossible
 
 
 def bounds_of_the_middle(patch: Patch) -> None:

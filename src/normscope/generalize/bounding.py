@@ -33,8 +33,6 @@ CELLS = (1, 4, 16, 64)
 """The declared grid of N: regions of the input space, for each label."""
 EVERYWHERE, AT_BALLS = "Theorem 20, all inputs", "Theorem 20, balls"
 IN_DOMAIN, AT_SAMPLES = "Theorem 20, domain", "Theorem 20, slopes at D"
-SHARPNESS_SAMPLES = 256
-"""Samples that the sharpness is taken over."""
 
 
 @outside_inference_mode

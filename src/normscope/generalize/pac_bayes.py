@@ -62,23 +62,6 @@ def kl_inverse(q: float, limit: float) -> float:
     return high
 
 
-def gaussian_kl(square_distance: float, log_variances: float, variances: float, count: int, prior: float) -> float:
-    """Return `KL(N(w, diag s), N(w_0, lambda I))`.
-
-    Args:
-        square_distance: `|w - w_0|^2`.
-        log_variances: the sum of `ln s`.
-        variances: the sum of `s`.
-        count: of weights.
-        prior: lambda.
-
-    Example:
-        >>> gaussian_kl(4.0, 0.0, 3.0, 3, 1.0)  # three weights, all variances 1
-        2.0
-    """
-    return 0.5 * ((variances + square_distance) / prior - count + count * math.log(prior) - log_variances)
-
-
 def complexity(kl: float, samples: int, delta: float, place: int) -> float:
     """Return the right side: `(KL + ln(2 sqrt(m)/delta_j))/m`, `delta_j = 6 delta/(pi^2 j^2)`.
 

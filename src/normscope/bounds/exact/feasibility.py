@@ -159,10 +159,6 @@ class Feasibility:
         """Look for an input that has a pattern, or for a proof that none has; for neither once the budget is over."""
         return self._solve(torch.cat(list(signs)).cpu().numpy(), budget or Budget())
 
-    def possible(self, signs: Sequence[Tensor]) -> bool:
-        """Say whether an input may have the pattern: False only if it is proven that none has."""
-        return not self.ask(signs).impossible
-
     def interior(self, signs: Sequence[Tensor], budget: Budget | None = None) -> Tensor | None:
         """Return an input well inside the cell of a decided pattern, or None if there is none to be found."""
         found = self.ask(signs, budget).point
