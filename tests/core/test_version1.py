@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 import normscope as ns
-from normscope.bounds.captured import LayerConstant
 from normscope.bounds.data.quantile import DataBracket
+from normscope.bounds.layer_constants import LayerConstant
 from normscope.core.codec import decoded
 from normscope.core.errors import InputError
 from normscope.diagnosis.training_cost import TrainingCost
