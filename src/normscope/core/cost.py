@@ -50,7 +50,7 @@ class Cost:
 
 
 COUNTED = ("passes", "backwards", "norms", "products")
-"""The kinds that are counted."""
+"""What is counted: forward passes, backward passes, operator norms, and products with a matrix or a Jacobian."""
 
 
 class Meter:

@@ -39,12 +39,12 @@ WIDEST, NARROW = 1024, 256
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 """Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
 VANISHING = 1e-150
-"""Constants below this may belong to values whose squares or products no float holds."""
+"""Where a constant is below this, squares and products of the values may leave the range of floats."""
 ATTACK_FEWEST = 4
 """Steps of the search from below, through the largest networks and most centres."""
 
 _ceilings: weakref.WeakKeyDictionary[Captured, dict[str, float]] = weakref.WeakKeyDictionary()
-"""By captured model: the constants of its values, which no centre changes."""
+"""For each captured model the global constants of its values, which are the same for every centre."""
 
 
 class Balls:
