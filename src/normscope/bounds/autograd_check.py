@@ -26,15 +26,15 @@ TRUNCATION = 4.0
 """Two central differences with steps h and h/4 differ by 15/16 of the error of the first, so four times their distance
 covers the error of both, and of a step across a few bends."""
 ROUNDING = 16.0
-"""Roundings of the output, in units of its size, that a difference may hold."""
+"""A difference of outputs may hold this many roundings of the output, each relative to its size."""
 SHARE = 0.02
 """What a disagreement must exceed, relative to the larger: bends between the two points make differences off by 1 %."""
 MOVED = 1e-2
 """How far, relative to its size, an input is moved off a bend before a disagreement counts."""
 DIRECTIONS = 3
-"""Directions along which a module is compared."""
+"""The backward of each module is compared with differences along this many directions."""
 LARGEST_MODULES = 400
-"""Modules that are looked at, one by one, for the one whose backward is off."""
+"""At most this many modules are tried, one by one, to find the one whose backward is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

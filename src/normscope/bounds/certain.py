@@ -26,21 +26,21 @@ aten = torch.ops.aten
 ULPS = 8.0
 """Units in the last place by which one operator of torch (erf, tanh, exp, a root) may be off."""
 SAFETY = 2.0**14
-"""The margin on errors that are estimated and not bounded."""
+"""Errors that are estimated and not bounded are multiplied by this margin."""
 RECURRENT = ("lstm", "gru", "rnn")
 """Operators that run many steps, whose roundings travel through the later ones: they are given the margin too."""
 TINY = 2.0**-1022
-"""What may be lost where a number is flushed to zero."""
+"""A number that is flushed to zero is off by at most this much."""
 UP = 1 + 2.0**-40
-"""Rounding of the error bounds themselves."""
+"""Room for the rounding of the error bounds themselves."""
 WIDE = 2**18
-"""Factors of a matrix product with more entries have their Frobenius norm taken."""
+"""Factors of a matrix product with more entries than this are bounded by their Frobenius norm."""
 BILINEAR = {
     aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
     aten.conv_transpose2d.input, aten.conv_transpose3d.input, aten.convolution.default, aten.linear.default,
     aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default,
 }  # fmt: skip
-"""Sums of products of their two factors, and a bias."""
+"""Operators whose value is a sum of products of two factors, plus a bias."""
 
 
 @dataclass(frozen=True, slots=True)

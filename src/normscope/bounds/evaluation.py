@@ -40,7 +40,7 @@ from .balls.unrolled import GraphSteps, evaluate
 from .certain import SAFETY, TINY, UP, Certain, behind
 
 SHAKE, COPIES = 16.0, 3
-"""Estimates: how hard copies are shaken, and how many there are."""
+"""Errors are estimated from `COPIES` runs in which every step is moved by `SHAKE` times its rounding bound."""
 ESTIMATED = "the rounding errors of the lower side are estimated, with a large margin, and not bounded"
 """What a bracket says of a lower side whose errors no bound was small enough for."""
 CARRIED = ("entries", "norms", "estimate")

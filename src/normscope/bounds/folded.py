@@ -27,7 +27,7 @@ from .segments import Form, Segments
 Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
 """Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
 FAR = 250.0
-"""Powers of ten from which norms side by side may vanish or overflow."""
+"""Where log10 of a norm is beyond this, on either side, norms that are combined may vanish or overflow."""
 JOINT_SIDE = 1024
 """Segments of several sources up to this size are written out side by side."""
 

@@ -25,9 +25,9 @@ from .evaluation import CARRIED, Values, apart
 
 Function = Callable[[Tensor], Tensor]
 Change = Callable[[Certain], tuple[float, float]]
-"""How far two outputs are apart, as computed and at least."""
+"""A function that returns how far two outputs are apart: as computed, and at least, less the rounding errors."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""Half distances between the two points, relative to the size of the input."""
+"""Half the distance between the two points of a pair, relative to the size of the input."""
 MET = 4e-7
 """A pair whose log10 is this close to the upper side meets it."""
 

@@ -36,9 +36,9 @@ Lanczos would take about as many products."""
 SEARCHED = 0.6
 """Of the time that is left, where it is limited: what Lanczos may take; then its direction is confirmed."""
 LANCZOS = "the search for the largest gain of a Jacobian"
-"""How messages name it."""
+"""How messages name this search."""
 STEPS = 60
-"""Steps of Lanczos at most, two products each."""
+"""Lanczos takes at most this many steps, each of two products."""
 DIRECTIONS = 2
 """Random directions along which an unproven derivative is compared, beside the one with the largest gain."""
 ROUNDED = 2.0**-40

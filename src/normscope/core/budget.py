@@ -12,11 +12,11 @@ from typing import TypeVar
 import torch
 
 RAISE = ": raise max_seconds"
-"""How advice ends where the clock ended something."""
+"""The end of every advice about work that the clock has cut short."""
 GPU = 50.0
-"""How many times the work of a CPU a GPU is given."""
+"""A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
-"""Multiplications in float64 that a CPU is counted on to make in a second, where a deadline asks what still fits."""
+"""A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
 Result = TypeVar("Result")
 
 
@@ -181,9 +181,9 @@ class Budget:
 
 
 _timing: ContextVar[Budget | None] = ContextVar("normscope_timing", default=None)
-"""Whose deadline the work that runs keeps, if any."""
+"""The budget whose deadline `in_time` looks at; None where the work that runs has no deadline."""
 _leaving: ContextVar[Budget | None] = ContextVar("normscope_leaving", default=None)
-"""Whose deadline the work that runs may be left at, in its midst, if any."""
+"""The budget at whose deadline `check_time` leaves the work that runs; None where it must not be left."""
 
 
 @contextmanager

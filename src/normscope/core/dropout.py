@@ -16,12 +16,12 @@ from .untouched import drops
 
 DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
             "feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_")  # fmt: skip
-"""Functions that return their first argument where they drop nothing."""
+"""Functions of torch that drop values at random, and return their first argument where they drop nothing."""
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 SHARE = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
-"""Which argument `dropout_p` is."""
+"""The position of the argument `dropout_p` in attention functions."""
 KEPT = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
-"""How modules call the share that they drop: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
+"""Names of the share that modules drop: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
 
 
 class _Undropped(TorchFunctionMode):

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories that show nothing, or that turn around or break what stands beside them."""
+"""Unicode categories of characters that are invisible, or that reverse or break the text beside them."""
 
 
 def card(title: str, lines: Mapping[str, str | None]) -> str:

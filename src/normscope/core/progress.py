@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 DELAY = 2.0
-"""Seconds before anything is shown."""
+"""Nothing is shown in the first seconds, this many."""
 
 
 class Progress:

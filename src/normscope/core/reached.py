@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 MOST = 20_000
-"""Objects that are looked at."""
+"""No more objects than this are looked at."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
-"""Packages whose functions and objects keep nothing of a forward."""
+"""Packages whose functions and objects are taken to keep nothing of a forward."""
 MODELS = frozenset({"transformers", "timm"})
-"""Packages whose objects may keep something of it (a cache), but whose functions and classes do not."""
+"""Packages whose objects may keep something of a forward (a cache), but whose functions and classes do not."""
 TABLES = ("_parameters", "_buffers", "_modules")
-"""Where a module keeps what it registers; put back entry by entry, as everything else that it holds."""
+"""The attributes in which a module keeps what it registers; their entries are put back one by one."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KNOWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""

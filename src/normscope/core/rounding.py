@@ -19,7 +19,7 @@ NARROW_UNIT = 2.0**-24
 
 
 def gamma(operations: float, unit: float = UNIT) -> float:
-    """Return n u / (1 - n u), the relative rounding allowance of n chained operations (float64 unless told)."""
+    """Return n u / (1 - n u), the relative rounding allowance of n chained operations (float64 by default)."""
     product = operations * unit
     if product >= 0.5:
         raise ValueError(f"{operations:g} operations of unit roundoff {unit:g}: the rounding allowance is meaningless")

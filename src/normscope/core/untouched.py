@@ -19,7 +19,7 @@ from .errors import InputError
 from .reached import Reached, same
 
 DROPPING = ("Dropout", "DropPath", "StochasticDepth")
-"""Endings of the class names of modules that only drop; torch's own Dropout classes are known by type."""
+"""Endings of the class names of modules that only drop values; torch's own Dropout classes are known by type."""
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -39,7 +39,7 @@ STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
 
 FOLDING = "the search for folded gains"
-"""How messages name it."""
+"""How messages name this search."""
 
 NOWHERE = ("", "", -1)
 BATCH_ONLY = "its runs could not be told apart: variances are those of the batch, from the graph"

@@ -15,7 +15,7 @@ from ..core.errors import InputError, JacobianError, said
 from ..linalg.operator_norms import BOUNDING
 
 SAMPLES = 2
-"""Samples of the batch that are measured."""
+"""This many samples of the batch are measured."""
 SEARCH_STEPS, SEARCH_WORK = 2000, 1e10
 """Steps of the search for lower sides, and multiplications of one pass over all of them."""
 NORM_WORK = 2e10
@@ -23,7 +23,7 @@ NORM_WORK = 2e10
 MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
 STEPS = 4
-"""Of Lanczos, where a model has many outputs."""
+"""Lanczos takes this many steps where a model has many outputs."""
 SIDE = 128
 """Segments of several sources up to this size are written out side by side."""
 WHAT = "sensitivity to the weights"

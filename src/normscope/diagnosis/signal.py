@@ -13,7 +13,7 @@ FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 FLOAT16_NORMAL, BFLOAT16_NORMAL = 2.0**-14, 2.0**-126
 """Their smallest normal numbers; below them digits are lost, and soon everything."""
 INPUT = "input"
-"""The kind of the rows that are no layer."""
+"""The kind of the row that stands for the input, which is no layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

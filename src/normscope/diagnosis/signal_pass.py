@@ -26,7 +26,7 @@ from .examined import Site, UnitsSeen
 from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, Signal, SignalRow
 
 FLAT = 0.01
-"""Of the whole range of a sigmoid or tanh: nearer to an end its slope is below a twentieth of the steepest."""
+"""A share of the whole range of a sigmoid or tanh: nearer to an end its slope is below a twentieth of the steepest."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
                "hardtanh", "hardswish", "glu", "log_softmax", "logsigmoid", "softsign")  # fmt: skip

@@ -140,7 +140,7 @@ _ALIKE = 0.1
 _SETTLED, _ESTIMATED = 20.0, 4.0
 """A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
 BOUNDING = "the search for the norm of a layer"
-"""How messages name it."""
+"""How messages name this search."""
 
 
 def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:

@@ -18,7 +18,7 @@ from .spikes import Spikes
 MOST, RECENT = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
 NONE = Course()
-"""Of a figure that was never measured."""
+"""The course of a figure that was never measured."""
 
 
 class History:

@@ -31,11 +31,11 @@ def aside(model: nn.Module) -> ExitStack:
 
 
 class Ear:
-    """Calls a method while its owner lives; a copy of it, in a copied or pickled model, hears nothing.
+    """A hook that calls a method while its object lives; its copy, in a copied or pickled model, calls nothing.
 
     Args:
-        method: of the owner; None for an ear that hears nothing.
-        module: that it is a hook of; deep copies of the module have no such hook.
+        method: the bound method to call; None for a hook that calls nothing.
+        module: the module that it is a hook of; deep copies of the module have no such hook.
     """
 
     def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
@@ -61,7 +61,7 @@ class Ear:
 
 
 def _leave_out_ears(copied: nn.Module) -> None:
-    """Let a copy that is being made drop its ears once it has its state, the last thing that a copy gets."""
+    """Let a copy that is being made drop such hooks once it has its state, which is the last thing that a copy gets."""
 
     def finish(state: Any) -> None:
         del copied.__dict__["__setstate__"]
@@ -108,7 +108,7 @@ def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]
 
 
 HOOKED = Optimizer.profile_hook_step(lambda self: None).__code__
-"""What torch runs around a step, and calls the hooks."""
+"""The function of torch that runs around an optimizer's step and calls its hooks."""
 
 
 def steps_under_way(optimizer: Optimizer) -> int:

@@ -106,7 +106,7 @@ class LogWriter:
 
 
 OPEN: weakref.WeakSet[LogWriter] = weakref.WeakSet()
-"""Those of this process."""
+"""The logs that this process has open."""
 
 
 def _forget() -> None:

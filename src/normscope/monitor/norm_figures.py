@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 READABLE = 0.02
-"""Decades by which a norm that is shown may be off."""
+"""A norm is shown only if it is off by no more than this, in decades."""
 CAUTION = 3.0
-"""Times as fast as it last did a norm may move away from what is carried on."""
+"""A norm that is not measured anew is taken to move at most this many times as fast as it last did."""
 FORGOTTEN = 0.4
 """What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 

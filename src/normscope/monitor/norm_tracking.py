@@ -16,7 +16,7 @@ from .schedule import Tier
 from .time_share import TimeShare
 
 PATIENCE = 20
-"""Measured steps after which a place has its turn whatever it costs."""
+"""After this many measured steps a layer is measured again, whatever it costs."""
 AFRESH, LATEST = 4, 20
 """Turns of a layer after which its norm is searched for from the start, where there is time for it, and at the latest:
 another direction may be the largest now, and steps from those that were known are slow to meet it."""

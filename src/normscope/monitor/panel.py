@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     import rich.live
 
 PER_SECOND = 4.0
-"""Drawn at most so often."""
+"""The panel is drawn at most this many times a second."""
 
 SHARE = 0.005
-"""Of the time, for drawing at most: on a slow machine it is drawn less often."""
+"""The share of the time that drawing may take: on a slow machine the panel is drawn less often."""
 
 SHOWN = 200
 """Records that a sparkline looks at, at most: a long run costs no more than a short one."""
 
 SPARK = 32
-"""Characters of a sparkline."""
+"""The width of a sparkline, in characters."""
 
 ALARMS = 3
-"""Alarms that are shown: the last ones."""
+"""The panel shows this many alarms, the last ones."""
 
 LEVELS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 

@@ -1,4 +1,4 @@
-"""Small tensors on their way from the device to the host, without anyone waiting for them."""
+"""Small tensors on their way from the device to the host; the training loop does not wait for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Parcel:
-    """Named tensors, sent to the host as one; opened when they have arrived.
+    """Named tensors that are sent to the host as one tensor, and taken apart when they have arrived.
 
     Args:
         contents: tensors by name, on one device or several.

@@ -30,7 +30,7 @@ from ..linalg.operator_norms import upper
 from .effects import UNKNOWN, Effect, Elementwise, Linear, Norm, Range
 
 SLACK = 1 + 1e-12
-"""Float64 rounding of these short computations; whatever is built on a range is NUMERICAL, never PROVEN."""
+"""Room for float64 rounding in these short computations; whatever is built on a range is NUMERICAL, never PROVEN."""
 
 
 def after(effect: Effect, node: Node, operands: Sequence[Range], norm: Norm = upper) -> Range:

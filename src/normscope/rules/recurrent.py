@@ -28,7 +28,7 @@ from .registry import rule
 
 aten = torch.ops.aten
 ROUNDING = 2.0**-46
-"""Relative rounding of one step of the recursion, generously; whatever is built on it is NUMERICAL."""
+"""A generous allowance for the relative rounding of one step of the recursion; what rests on it is NUMERICAL."""
 
 Step = Callable[[int], tuple[np.ndarray, np.ndarray]]
 

@@ -32,7 +32,7 @@ WIDEST, NARROW = 1024, 256
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 24, 2, 1e10
 """Steps of the search for multipliers, in small states and in the largest, and multiplications of all of them."""
 VANISHING = 1e-150
-"""Constants below this may belong to values whose squares or products no float holds."""
+"""Where a constant is below this, squares and products of the values may leave the range of floats."""
 
 
 class Balls:

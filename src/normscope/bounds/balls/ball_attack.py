@@ -19,13 +19,13 @@ from ..global_attack import AdamStep, confirmed, gradients
 
 Function = Callable[[Tensor], Tensor]
 WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
-"""Half distances between the two points, relative to the radius."""
+"""Half the distance between the two points of a pair, relative to the radius, in the order they are tried."""
 INSIDE = 1 - 1e-6
 """How much of the radius is used: rounding must not carry a point out of its ball."""
 POWERS, ASCENTS = 8, 30
-"""Gradients to find a direction at every start, and to climb from it."""
+"""How many gradients find a direction at every start, and how many climb from there."""
 STEPS = 4 * (POWERS + ASCENTS)
-"""Of the whole search, from four starts: a step is one gradient, of all balls together."""
+"""The steps of the whole search, from four starts; a step is one gradient of all balls together."""
 
 
 def strongest_pairs(

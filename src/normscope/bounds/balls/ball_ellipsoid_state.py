@@ -23,7 +23,7 @@ from .expansion import largest_eigenvalue
 from .unrolled import UnrolledNetwork
 
 _PAD = 1 + 1e-9
-"""Rounding of eigenvalues and Cholesky factorizations: the evidence is NUMERICAL."""
+"""Room for the rounding of eigenvalues and Cholesky factorizations, which is not bounded: evidence is NUMERICAL."""
 
 LEAST = 1e-140
 """Constants and coefficients from here to its inverse have squares that neither vanish nor overflow."""
@@ -94,7 +94,7 @@ class Reach:
         return sum(place.size for place in self.places.values())
 
     def _ahead(self) -> Tensor:
-        """Let a wide input stand by the linear values of it that will be read: nothing else is needed of it."""
+        """Return the state of an input that is too wide to carry: only the linear values of it that are read later."""
         matrices: dict[str, Tensor] = {}
         seen: dict[tuple[tuple[str, int], ...], str] = {}
         for name, last in self.reads.items():

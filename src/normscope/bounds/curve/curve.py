@@ -36,13 +36,13 @@ from .shares import DomainPoint, ShareCurve
 QUANTILES = (0.005,)
 """Shares of the samples that each limit of a narrow domain leaves out."""
 MARGINS = (0.0, 0.03, 0.1, 0.3, 1.0)
-"""By which the ranges of wide domains are wider than what was seen."""
+"""The margins by which wide domains are wider than what was seen, as in `normscope.domain`."""
 SAMPLES = 1500
-"""Read at most: of these every fifth is fresh, which is enough to speak of 99 % with confidence 95 %."""
+"""At most this many samples are read. Every fifth is fresh, which is enough to speak of 99 % with confidence 95 %."""
 HELD_OUT = 5
 """Every so manieth sample does not define the domains: their coverage is measured on it."""
 PASS_SHARE = 0.6
-"""Of the time, where it is limited, that the pass over the data may take."""
+"""The share of a limited time that the pass over the data may take."""
 
 
 @outside_inference_mode

@@ -18,9 +18,9 @@ from ..segments import segment
 from .quantile import DataBracket, quantile
 
 PER = ("class", "layer")
-"""What `per` may be for DATA."""
+"""The values that the option `per` may have with scope DATA."""
 NAMES = ("labels", "label")
-"""What the classes are called in a batch that is a dict."""
+"""The keys under which a batch that is a dict may hold its classes."""
 
 
 def labels_of(batch: Any, count: int) -> list[int]:

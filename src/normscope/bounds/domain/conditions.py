@@ -21,7 +21,7 @@ from .jacobians import Enough
 from .small_matrices import above_norm
 
 TOLERANCE = 2.0**-20
-"""Relative to the size of the figures of one condition."""
+"""How far a figure may be beyond its limit by rounding, relative to the size of the figures of one condition."""
 
 
 @dataclass(frozen=True, slots=True)

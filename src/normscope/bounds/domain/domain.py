@@ -28,7 +28,7 @@ from .range_recording import Extremes, Watcher, prepared, samples_of, stream
 from .storage import read_domain, write_domain
 
 RECORDS = ("ranges", "gains")
-"""What `record` may be."""
+"""The values that the option `record` may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,18 @@ from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep
 from .reverse import TINY, ReverseRun, Smooth, Start, StepMultipliers
 
 POWER, SHARPEST = 2.0, 4096.0
-"""Of the smoothed eigenvalues, at first and at most."""
+"""The power p of the smoothed largest eigenvalue trace(Q^p)^(1/p): the search begins with the first and ends with the
+second, where smoothing adds next to nothing."""
 WALL, LOWEST = 0.1, 1e-6
-"""Weight of the walls, at first and at least."""
+"""The weight of the walls around infeasible multipliers: the search begins with the first and ends with the second."""
 SMOOTHED = 1e-3
-"""Share of what smoothing adds: a step that gains less has it reduced."""
+"""A step that gains less than this share of what smoothing adds to the bound makes the search smooth less."""
 FARTHEST = 0.5
-"""Largest change of the logarithm of a multiplier in a step."""
+"""No step changes the logarithm of a multiplier by more than this."""
 SHORTER, TRIES = 0.4, 12
-"""Factor by which a step that fails is shortened, and how often."""
+"""A step that fails is shortened by the first factor, at most as often as the second says."""
 MEMORY = 10
-"""Steps that L-BFGS remembers."""
+"""L-BFGS remembers this many steps."""
 SETTLED, PATIENCE = 5e-6, 3
 """So many steps in a row that gain less than this relatively end the search."""
 SHIFTS = (0.85, 0.4, 1.4, 0.0)
@@ -70,7 +71,7 @@ class Descent:
                 break
         self.smooth.power, self.smooth.wall = POWER, WALL
         if math.isfinite(self.value):
-            self._point = torch.cat([self._places[step.name].log for step in self.smooth.free])
+            self._point = torch.cat([self._places[step.name].relative_log for step in self.smooth.free])
             self._stay()
 
     def _keep(self, record: ReverseRun | None) -> ReverseRun | None:
@@ -80,10 +81,10 @@ class Descent:
 
     def _at(self, point: Tensor) -> ReverseRun | None:
         """Run the plan at a point."""
-        sizes = [len(self._places[step.name].log) for step in self.smooth.free]
+        sizes = [len(self._places[step.name].relative_log) for step in self.smooth.free]
         parts = zip(self.smooth.free, point.split(sizes), strict=True)
         return self._keep(
-            self.smooth.run({s.name: StepMultipliers(log, self._places[s.name].pull) for s, log in parts})
+            self.smooth.run({s.name: StepMultipliers(log, self._places[s.name].scale_vector) for s, log in parts})
         )
 
     def _slopes(self, record: ReverseRun) -> tuple[Tensor, Tensor] | None:
@@ -189,10 +190,10 @@ class _Weighted(Start):
             weights = weights * diagonal.clamp(min=1e-12) ** -self.evened
         root = (weights / weights.amax().clamp(min=TINY)).sqrt()
         top, vector = self._top(qvv * root[:, None] * root, step.name)
-        pull = root * vector if theta > 0 else torch.ones_like(vector)
-        pull = pull / pull.norm().clamp(min=TINY)
+        scale_vector = root * vector if theta > 0 else torch.ones_like(vector)
+        scale_vector = scale_vector / scale_vector.norm().clamp(min=TINY)
         sigma = theta * root.square() / max(top, TINY)
-        found = StepMultipliers((sigma * (pull @ (qvv @ pull))).log(), pull)
+        found = StepMultipliers((sigma * (scale_vector @ (qvv @ scale_vector))).log(), scale_vector)
         self.places[step.name] = found
         return found
 

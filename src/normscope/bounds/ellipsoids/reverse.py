@@ -28,19 +28,24 @@ from .ellipsoid import SHRUNK, advance, image
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 
 PROBES = 4
-"""Random vectors along which the wall is felt."""
+"""The wall of a step is measured along this many random vectors."""
 TINY = 1e-30
-"""Stands for zero in a denominator, in single precision too."""
+"""Denominators are at least this, so that nothing is divided by zero; single precision holds it too."""
 _USED = 1e-9
 """Eigenvalues whose share in a smoothed one is smaller are left out of its gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepMultipliers:
-    """The multipliers of a step: s, and the vector y that sets their scale."""
+    """The multipliers sigma = exp(s)/(y^T Q_vv y) of a step.
 
-    log: Tensor
-    pull: Tensor
+    Attributes:
+        relative_log: s, one entry per unit: the logarithm of sigma relative to the scale that y and Q_vv set.
+        scale_vector: y, which stays as it is while s is searched for.
+    """
+
+    relative_log: Tensor
+    scale_vector: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Passage:
     root: Tensor
     inverse: Tensor
     spread: Tensor
-    pull: Tensor
+    scale_vector: Tensor
     reference: float
     probe: Tensor
     probed: Tensor
@@ -141,8 +146,8 @@ class Smooth:
         self, step: EllipsoidStep, place: StepMultipliers, fq: Tensor, qvv: Tensor
     ) -> tuple[Passage | None, Tensor]:
         """Give a step the multipliers of its place; None if they are not feasible."""
-        reference = float(place.pull @ (qvv @ place.pull))
-        sigma = place.log.exp() / max(reference, TINY)
+        reference = float(place.scale_vector @ (qvv @ place.scale_vector))
+        sigma = place.relative_log.exp() / max(reference, TINY)
         root = sigma.sqrt()
         rest = qvv * -root[:, None] * root
         rest.diagonal().add_(1.0)
@@ -154,7 +159,7 @@ class Smooth:
         missing = torch.where(radius > 0, math.inf, 0.0)  # no multiplier: nothing is known of dw
         spread = torch.where(sigma > 0, radius.square() / sigma.clamp(min=TINY), missing)
         probe = self._probe(step.name, qvv)
-        return Passage(step, fq, root, inverse, spread, place.pull, reference, probe, inverse @ probe), sigma
+        return Passage(step, fq, root, inverse, spread, place.scale_vector, reference, probe, inverse @ probe), sigma
 
     def _close(self, step: EllipsoidStep, qvv: Tensor) -> tuple[Whole | None, Tensor]:
         """Bound a step as a whole by the smoothed largest eigenvalue; None if it is not positive."""
@@ -248,7 +253,7 @@ class Smooth:
         else:
             slope, curve = pushed - held + walled, curve + held.abs()
         # the state also sets the scale of sigma and the wall
-        aside = torch.cat([done.root[:, None] * torch.cat([w, done.probed], 1), done.pull[:, None]], 1)
+        aside = torch.cat([done.root[:, None] * torch.cat([w, done.probed], 1), done.scale_vector[:, None]], 1)
         aside = aside if step.form is None else step.form.mT @ aside
         z = torch.cat([back + aside[:, : w.shape[1]], aside[:, w.shape[1] :]], 1)
         c = torch.cat([c, c.new_full((PROBES,), self.wall), -slope.sum()[None] / done.reference])

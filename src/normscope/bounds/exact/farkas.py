@@ -25,11 +25,11 @@ ENTRIES = 8.0 * UNIT
 ROUNDING = 1e-13
 """How far maps and constants made of several may be off once they are written out, relative to their size."""
 RATIONAL = 3000
-"""Products of rational numbers spent on one contradiction."""
+"""At most this many products of rational numbers are spent on proving one contradiction."""
 FAINT = (0.0, 1e-9)
 """Multipliers up to this fraction of the largest one are taken for rounding: first none are, then these."""
 ROOM = 1.0 + 1e-9
-"""More than the rounding of sums of positive numbers."""
+"""A factor that is larger than the rounding of any sum of positive numbers taken here."""
 
 
 @dataclass(frozen=True, slots=True)

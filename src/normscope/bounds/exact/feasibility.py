@@ -30,7 +30,7 @@ from .farkas import ROUNDING, System, contradictory
 MARGIN = 1e-9
 """How far inside its cell, relative to the rows, an input must be to count."""
 PROGRAM = 20
-"""Steps that a linear program counts for."""
+"""A linear program counts as this many steps of the search."""
 EXTREME = 1e100
 """Coefficients beyond this, or its inverse, might over- or underflow in products: nothing is ruled out then."""
 

@@ -32,16 +32,16 @@ from .feasibility import Answer, Feasibility
 from .kinks import kinks
 
 BATCH = 32
-"""Nodes split at a time."""
+"""This many nodes of the search tree are split at a time."""
 ROUNDS = 12
 """Steps of Adam on the multipliers of a new node, from those of its parent."""
 STEPS, FEWEST, WORK = 100_000, 2_000, 2e11
 """Steps of the search through the smallest networks and through the largest, and sizes of layers cubed, summed over
 all of them and over all steps. A step is one evaluation of the certificate of one pattern."""
 BRANCHING = "the search over activation patterns"
-"""How messages name it."""
+"""How messages name this search."""
 ROOM = 1e-10
-"""Rounding of a bound, as a part of its log10."""
+"""Room for the rounding of a bound, relative to its log10."""
 SAMPLES, STARTS, TRIED = 2048, 4, 8
 """Random inputs looked at from below, patterns climbed from, and flips asked for an input before a climb ends."""
 

@@ -29,7 +29,7 @@ SLIDES = (1.0, 0.5, 0.2, 0.05)
 SLIDE_STEPS = 6
 INSIDE_STEPS = 40
 HALVINGS = 24
-"""Of a found change: its length is settled to 1e-7."""
+"""A change that was found is halved towards the boundary this often: its length is then known to 1e-7."""
 DIRECTIONS = 32
 """Random directions tried around each sample: of use where the input has few entries."""
 FAR = (2.0, 8.0, 32.0, 128.0)

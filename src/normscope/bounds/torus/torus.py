@@ -34,7 +34,7 @@ from .stencil import Grid
 COARSE, FEWEST = (3, 2, 1), 8
 """Entries per axis of the smaller torus: at the coarsest level (what can be afforded), at least at the finest."""
 _COLD = 40
-"""Power steps from a cold start."""
+"""The power iteration takes this many steps where it has no start from an earlier run."""
 _LEADING, _SHARPNESS = 16, 30.0
 """Frequencies that share in the gradient of the largest eigenvalue, with weights lambda^sharpness."""
 _MARGIN = 1e-9

@@ -35,7 +35,7 @@ PROBES = 8
 STEPS = (1e-5, 1e-3, 1e-7, 1e-1)
 """Half distances between the two weights, relative to the weight's norm, in the order they are tried."""
 LOWER_SIDES = "the search for lower sides"
-"""How messages name it."""
+"""How messages name this search."""
 BLOCK = 25_000_000
 """Entries of Jacobian rows that are held at a time."""
 

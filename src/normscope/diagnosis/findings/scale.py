@@ -17,9 +17,9 @@ SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
 NEAR = 4.0
-"""Times the largest value seen: what another batch, or a few steps of training, may well bring."""
+"""Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
 MOSTLY = 0.5
-"""Of a layer's values: fewer small ones are what any bell curve has."""
+"""A share of a layer's values: any bell curve has fewer small ones than this."""
 
 
 def input_scale(examined: Examined) -> Iterator[Finding]:

@@ -16,9 +16,9 @@ from ..examined import Examined
 from .finding_words import figure, figures
 
 NORM_ERROR = 0.1
-"""Of a spectral norm: worth knowing."""
+"""A relative error of a spectral norm that is worth knowing."""
 LARGE_ERROR = 0.25
-"""Worth acting on: one power iteration a step follows the weights more closely than this, even at large rates."""
+"""An error to act on: one power iteration a step follows the weights more closely than this, even at large rates."""
 ITERATE_BEYOND = 1024
 """The short side of a matrix from which on its norm is iterated instead of decomposed."""
 ITERATIONS = 100

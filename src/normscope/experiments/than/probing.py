@@ -36,7 +36,7 @@ def sites(model: nn.Module) -> dict[str, nn.Module]:
 def input_variances(model: nn.Module, batch: Tensor) -> dict[str, list[float]]:
     """Return the figures of `VARIANCES` at each site for one batch in train mode.
 
-    A copy is run, so that the model keeps its running statistics and whoever watches it hears nothing.
+    A copy is run, so that the model keeps its running statistics and its hooks are not called.
 
     Args:
         model: to look at.

@@ -18,7 +18,7 @@ EXPLODED = 4.0
 Healthy runs of the tests stay within 1.7; the most have unnormalized networks that leave a plateau.
 """
 CONSECUTIVE = 3
-"""Records: an explosion ends a run soon, a spike of one batch does not last."""
+"""Records in a row: an explosion lasts until it ends the run, a spike of one batch does not."""
 UNEVEN = 5.0
 """Decades of gradient times weight between one layer and the last third; healthy runs of the tests stay within 1.8."""
 BACK_EXPLODES, BACK_VANISHES = 5.0, -6.0
@@ -30,9 +30,9 @@ positions loses log10 of their number, 2 to 4, which is no fault.
 GONE = 5.0
 """Decades of the whole gradient below that of the untrained model, while the loss has hardly moved."""
 UNFITTED = 0.5
-"""Of the first loss: above it the gradient has no reason to be gone."""
+"""A share of the first loss: while the loss is above it, the gradient has no reason to be gone."""
 FEW = 4
-"""Layers: fewer have no profile."""
+"""A network needs this many layers before its gradients by depth say anything."""
 REACH = (
     "Add skip connections or normalizers, use ReLU or GELU instead of saturating activations, or initialise with gain "
     "1 (torch.nn.init.kaiming_normal_)."

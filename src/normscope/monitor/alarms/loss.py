@@ -14,11 +14,11 @@ from ..record import Kind, Record
 from .medians import number, step, told
 
 UNLEARNED = 0.9
-"""Of the first loss: above it nothing is learned."""
+"""A share of the first loss: while the loss is above it, nothing has been learned."""
 THROWN = 1.0
 """Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
 EARLY, THROWN_UP = 100, 4.0
-"""Steps at the start, and times the first loss that is reached in them."""
+"""In this many steps at the start (the first), a loss of so many times the first loss (the second) is an alarm."""
 BOTH = (0.5, 1.5)
 """Decades of the weights, and times the first loss, where both have happened: chosen on runs of SGD at a learning rate
 of 3, which throws the weights of small MLPs at once and leaves their loss above the first."""

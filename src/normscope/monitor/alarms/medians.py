@@ -54,7 +54,7 @@ def current(history: History, kind: Kind, quantity: str, index: int) -> float | 
 
 
 def told(history: History, code: str) -> bool:
-    """Whether an alarm was raised already, wherever: the layer it names may change, the news does not."""
+    """Return whether an alarm of this code was raised already, at any layer: naming another layer would be no news."""
     return any(finding.code == code for finding in history.findings)
 
 

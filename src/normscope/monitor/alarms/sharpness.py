@@ -12,7 +12,7 @@ from .medians import step
 EDGE = 2.0
 """The learning rate times the largest curvature, beyond which gradient descent leaves a bowl."""
 FAR = 4.0
-"""Twice that: no longer near the edge."""
+"""Twice the edge: so far beyond it, training is no longer near the edge."""
 LOOKS = 3
 """The latest looks that must all be beyond the edge."""
 

@@ -44,9 +44,9 @@ STILL_MOVED, SPINNING_MOVED = 1e-5, 0.2
 MOVED = 2.0
 """Decades of the effective learning rate since the start, beyond what the schedule did."""
 SCHEDULED = 0.01
-"""Of the largest learning rate so far: below it the schedule wants small steps."""
+"""A share of the largest learning rate so far: below it the schedule wants small steps."""
 FITTED = 0.1
-"""Of the first loss: below it small steps are those of a model that has little left to learn."""
+"""A share of the first loss: below it the model has little left to learn, and small steps are no fault."""
 
 
 def norm_growth(history: History) -> Iterator[Finding]:

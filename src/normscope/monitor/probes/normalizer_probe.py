@@ -20,7 +20,7 @@ from .array_segments import ArraySegments
 DOMINATED = 10.0
 """A variance below this many eps: eps decides what the normalizer does."""
 CONSTANT = 1e-6
-"""Of eps: such an input is constant as far as the normalizer can tell."""
+"""A share of eps: an input with a smaller variance is constant as far as the normalizer can tell."""
 DEAD_SCALE = 1e-4
 """A scale below this share of the largest one lets nothing through."""
 MOST = 2048

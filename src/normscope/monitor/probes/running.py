@@ -19,7 +19,7 @@ from .normalizer_probe import Sets, dead_share, figures, relative
 SLOWEST = 0.01
 """Momentum of a BatchNorm below which the rounding of its running variance would show."""
 RESOLVED = 1e-6
-"""Over the momentum: a batch variance below this share of the running one cannot be read off."""
+"""A batch variance below this share of the running one, divided by the momentum, cannot be read off it."""
 
 
 class BatchNorms:

@@ -13,7 +13,7 @@ from ...geometry.hessian import Wanted, spectrum_of
 from ...geometry.objective import Objective
 
 RTOL = 1e-2
-"""Of the largest eigenvalue: enough to see it reach an edge."""
+"""The relative error of the largest eigenvalue: small enough to see it reach the edge of stability."""
 PRODUCTS = 40
 """Products with the Hessian that one look may take; a look that begins from the last direction takes a few."""
 

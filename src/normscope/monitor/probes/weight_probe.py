@@ -19,13 +19,13 @@ from ...linalg.lanczos import lanczos
 CLOSE = 0.05
 """Relative error of a squared norm with which a search ends: a hundredth of a decade of the norm."""
 MOST = 64
-"""Steps of a search, at most."""
+"""A search takes at most this many steps."""
 MEMORY = 1 << 28
-"""Bytes for the vectors of a search."""
+"""The vectors of a search may take this many bytes."""
 FOLLOWED = 1 << 19
 """Entries of the vectors that are followed together; of a layer with a larger input the fewest are followed."""
 ROUNDS = 3
-"""Further rounds, where one is too little."""
+"""This many further rounds are made where one is too little."""
 POWER = 32
 """Of a small matrix, taken twice: directions within a thousandth of the largest are as good as that."""
 JITTER = 1e-6

@@ -53,7 +53,7 @@ _TURNS: dict[str, tuple[tuple[float, ...], float]] = {
     "softplus": ((), SMOOTH),
     "exp": ((), SMOOTH),
 }
-"""By activation: where its derivative has a kink or an extremum, and how far it may be off."""
+"""For each activation: the points where its derivative has a kink or an extremum, and how far that may be off."""
 
 
 def scalar(node: Node, build: Builder, function: Scalar) -> str:
@@ -214,7 +214,8 @@ _DOMAINS: list[tuple[Any, tuple[float, float], tuple[float, ...]]] = [
     (aten.sinh.default, (-math.inf, math.inf), (0.0,)),
     (aten.cosh.default, (-math.inf, math.inf), ()),
 ]
-"""Steep functions: the domain inside which they have a slope, and where their derivative turns."""
+"""Functions without a finite steepest slope: the interval inside which each has a slope, and the extrema of its
+derivative."""
 
 
 def _steep(op: Any, domain: tuple[float, float], points: tuple[float, ...]) -> None:
