@@ -6,6 +6,7 @@ What a test patches is what the recipe says is touched beside the file that hold
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from normscope.diagnosis import findings, verdict
 from normscope.experiments import registry, theory
 from normscope.experiments.base import Verdict
 from normscope.experiments.reproducing import reproduce
-from normscope.monitor import composing, history, measuring
+from normscope.monitor import alarms, composing, measuring
 from normscope.rules.local import local
 from normscope.rules.registry import forget, rules
 
@@ -76,7 +77,7 @@ def test_a_recipe_says_truly_how_many_files_it_touches(name):
 def test_every_recipe_is_run():
     run = re.findall(r'code\("(.*?)"\)', Path(__file__).read_text(encoding="utf-8"))
     assert set(run) == set(RECIPES)
-    assert len(RECIPES) == 7
+    assert len(RECIPES) == 8
 
 
 def test_a_rule(ruled):
@@ -158,7 +159,7 @@ def test_a_probe(monkeypatch):
 def test_an_alarm(sign, raised, monkeypatch):
     alarm, (model, batch) = code("an alarm"), network()
     model.train()
-    monkeypatch.setattr(history, "ALARMS", (*history.ALARMS, alarm.negative_loss))
+    monkeypatch.setattr(alarms, "ALARMS", (*alarms.ALARMS, alarm.negative_loss))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(3):
@@ -180,6 +181,14 @@ def test_a_finding(samples, found, monkeypatch):
     assert [one.code for one in seen] == found
     if seen:
         assert verdict.clause(seen) == "the data has hardly any samples"
+
+
+def test_a_page(monkeypatch):
+    page = code("a page")
+    monkeypatch.setitem(sys.modules, "normscope.pages.counted", page)
+    found = page.Counted(layers=3)
+    assert "The model has 3 layers." in str(found)
+    assert "The model has 3 layers." in found.to_html()
 
 
 def test_an_experiment(monkeypatch):

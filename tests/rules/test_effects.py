@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.layer_constants import layer_constants
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import ONE, Upper
 from normscope.graph.ir import Node
@@ -76,7 +77,7 @@ def test_every_reader_takes_the_smaller_constant_of_a_whole_normalizer() -> None
     expected = math.log10(math.sqrt(6.0) / 0.1)
     [node] = work.graph
     assert work.segments.effects[node.name].constant(upper).log10 == pytest.approx(expected, abs=1e-12)
-    assert work.layers()[0].log10_upper == pytest.approx(expected, abs=1e-12)
+    assert layer_constants(work)[0].log10_upper == pytest.approx(expected, abs=1e-12)
     printed = ns.ladder(uneven(), torch.randn(1, 3))["printed-exact"]
     assert printed.log10_upper == pytest.approx(expected, abs=1e-12)
 
