@@ -19,7 +19,7 @@ from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import checked_widths
 from normscope.bounds.curve.shares import DomainPoint
 from normscope.bounds.domain.coverage import covered
-from normscope.bounds.domain.domain_bounds import DomainWork
+from normscope.bounds.domain.domain_bounds import CapturedDomain
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
 from normscope.pages.share_curve import share_chart, statements
@@ -78,7 +78,7 @@ def test_every_point_is_the_domain_that_its_samples_define(found: ns.ShareCurve)
     for point in (found.domains[0], found.domains[-1]):
         domain = ns.domain(model, [x[~held]], quantile=point.quantile, margin=point.margin)
         assert domain.coverage([x[held]]) == point.coverage
-        bound = DomainWork(work, domain).rungs("fast")["best"]
+        bound = CapturedDomain(work, domain).rungs("fast")["best"]
         assert bound.log10_upper == pytest.approx(point.bracket.log10_upper, abs=1e-9)
 
 
@@ -121,12 +121,12 @@ def test_few_samples_say_little() -> None:
 
 def test_a_bound_below_a_jacobian_is_refused() -> None:
     """A planted bug: the bounds over domains are a hundredth of what they are."""
-    own = DomainWork.rungs
+    own = CapturedDomain.rungs
 
-    def rungs(self: DomainWork, effort: str) -> dict[str, ns.Bracket]:
+    def rungs(self: CapturedDomain, effort: str) -> dict[str, ns.Bracket]:
         return {name: replace(rung, log10_upper=rung.log10_upper - 2) for name, rung in own(self, effort).items()}
 
-    with mock.patch.object(DomainWork, "rungs", rungs), pytest.raises(SoundnessError):
+    with mock.patch.object(CapturedDomain, "rungs", rungs), pytest.raises(SoundnessError):
         ns.curve(normed(), [data(60, 4)], share=0.9, margins=(0.0,), quantiles=())
 
 

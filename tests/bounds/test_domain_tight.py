@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.domain.domain_bounds import DomainWork
+from normscope.bounds.domain.domain_bounds import CapturedDomain
 from normscope.bounds.torus.torus import torus_certificate
 
 from .test_domain import data, drawn, jacobian_norm
@@ -94,7 +94,7 @@ def test_certificates_on_tori_know_the_slopes_inside() -> None:
         model[0].bias[:3] -= OFF
     x = data(6, 1, 4, 4)
     work = Captured(model, x[:1])
-    inside = DomainWork(work, ns.domain(model, [x]))
+    inside = CapturedDomain(work, ns.domain(model, [x]))
     everywhere, local = work.rungs()["best"], inside.rungs()["best"]
     waves = torus_certificate(work.segments, work.values, steps=4, widest=16)
     own = torus_certificate(inside.segments, inside.values, steps=4, widest=16)

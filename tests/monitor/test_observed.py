@@ -80,7 +80,7 @@ def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pyt
         def open(self) -> dict[str, Any]:
             return {"figures": self.numbers}
 
-    monkeypatch.setattr("normscope.monitor.observed.Parcel", Sent)
+    monkeypatch.setattr("normscope.monitor.observed.Transfer", Sent)
     held = Observed()
     for step in range(ROOM + 6):
         held.add(step, torch.tensor(float(step)).as_subclass(Away))

@@ -14,7 +14,7 @@ import normscope as ns
 from normscope.bounds import captured as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.domain import range_recording
-from normscope.bounds.domain.domain_bounds import DomainWork
+from normscope.bounds.domain.domain_bounds import CapturedDomain
 from normscope.bounds.domain.steep_points import steepest
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.core.budget import Budget
@@ -57,7 +57,7 @@ def try_domain(
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
-        inside = DomainWork(work, domain)
+        inside = CapturedDomain(work, domain)
         rungs = inside.rungs(effort)
     shape = tuple(network.batch.shape) if not work.graph.per_sample else (1, *network.batch.shape[1:])
     function = as_function(double_twin(network.model), shape)

@@ -16,7 +16,7 @@ from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
 from .captured import Captured, check_option
 from .domain.domain import Domain
-from .domain.domain_bounds import DomainWork
+from .domain.domain_bounds import CapturedDomain
 from .layer_constants import LayerConstant, layer_constants
 
 
@@ -125,7 +125,7 @@ def ladder(
         model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
     )
     if domain is not None:
-        inside = DomainWork(work, domain)
+        inside = CapturedDomain(work, domain)
         found = inside.climb(work.observed_if_any(seed), seed, effort)
         return Ladder(rungs=found, layers=layer_constants(work), graph=work.graph)
     return Ladder(

@@ -19,7 +19,7 @@ from .balls.ball_bracket import ball_bracket
 from .captured import Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
-from .domain.domain_bounds import DomainWork
+from .domain.domain_bounds import CapturedDomain
 from .outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
@@ -144,7 +144,7 @@ def lipschitz(
         bracket = ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
         return _with_proofs(work, bracket, radius, best)
     if domain is not None:
-        inside = DomainWork(work, domain)
+        inside = CapturedDomain(work, domain)
         return inside.with_lower(inside.rungs(effort)["best"], None, seed)
     bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
     bracket = work.exact(bracket) if effort == "exact" else bracket

@@ -13,7 +13,7 @@ from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, checked_widths, me
 from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.order import draws_needed
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.domain_bounds import DomainWork
+from ..bounds.domain.domain_bounds import CapturedDomain
 from ..bounds.passes import multiplications, passes
 from ..core.bracket import Bracket
 from ..core.budget import Budget
@@ -97,7 +97,7 @@ def _over(
     domain: Domain, work: Captured, loader: Iterable[Any] | None, everywhere: Bracket, samples: int
 ) -> ShareCurve:
     """Return the one point of a domain that was recorded before."""
-    bracket = DomainWork(work, domain, everywhere).rungs("fast")["best"]
+    bracket = CapturedDomain(work, domain, everywhere).rungs("fast")["best"]
     coverage = None if loader is None else domain.coverage(_first(work, loader, samples), confidence=CONFIDENCE)
     point = DomainPoint(quantile=domain.quantile, margin=domain.margin, bracket=bracket, coverage=coverage)
     return ShareCurve(

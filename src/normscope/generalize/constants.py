@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..bounds.balls.ball import Balls
 from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.domain_bounds import DomainWork
+from ..bounds.domain.domain_bounds import CapturedDomain
 from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
@@ -95,7 +95,7 @@ def _everywhere(best: Bracket) -> Condition:
 
 def over_domain(known: Constants, domain: Domain, share: float | None) -> tuple[float, Condition]:
     """Return log10 of the constant over a domain, and what is known of the cells being inside."""
-    best = DomainWork(known.work, domain).rungs("fast")["best"]
+    best = CapturedDomain(known.work, domain).rungs("fast")["best"]
     inside = "" if share is None else f"; {100 * share:.3g} % of the held-out samples are"
     why = f"no proof that whole cells lie inside the domain{inside}. The ball certificate (radius=) has one"
     return min(best.log10_upper, known.log10_global), condition(CONVEX, None, why)

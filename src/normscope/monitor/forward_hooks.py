@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..bounds.domain.domain import Domain
 from ..core.errors import said
 from .forward_record import ForwardRecord
-from .hooking import Ear, around_forward
+from .hooking import WeakHook, around_forward
 from .listening import Listener
 from .measuring import Measurement
 from .probes.domains import DomainProbe
@@ -48,7 +48,7 @@ class ForwardHooks:
 
     def attach(self) -> None:
         """Hook on to the model."""
-        before, after = Ear(self._before, self.outer), Ear(self._after, self.outer)
+        before, after = WeakHook(self._before, self.outer), WeakHook(self._after, self.outer)
         self._hooks = around_forward(self.outer, before, after)
 
     def detach(self) -> None:

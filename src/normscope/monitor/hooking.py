@@ -30,7 +30,7 @@ def aside(model: nn.Module) -> ExitStack:
     return stack
 
 
-class Ear:
+class WeakHook:
     """A hook that calls a method while its object lives; its copy, in a copied or pickled model, calls nothing.
 
     Args:
@@ -50,24 +50,24 @@ class Ear:
         return None if method is None else method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ear, ()
+        return WeakHook, ()
 
-    def __deepcopy__(self, memo: Any) -> Ear:
+    def __deepcopy__(self, memo: Any) -> WeakHook:
         module = None if self._module is None else self._module()
         copied = None if module is None else memo.get(id(module))
         if copied is not None:
-            _leave_out_ears(copied)
-        return Ear()
+            _leave_out_weak_hooks(copied)
+        return WeakHook()
 
 
-def _leave_out_ears(copied: nn.Module) -> None:
+def _leave_out_weak_hooks(copied: nn.Module) -> None:
     """Let a copy that is being made drop such hooks once it has its state, which is the last thing that a copy gets."""
 
     def finish(state: Any) -> None:
         del copied.__dict__["__setstate__"]
         copied.__setstate__(state)
         for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
-            for number in [number for number, hook in hooks.items() if isinstance(hook, Ear)]:
+            for number in [number for number, hook in hooks.items() if isinstance(hook, WeakHook)]:
                 del hooks[number]
                 for flags in (copied._forward_pre_hooks_with_kwargs, copied._forward_hooks_always_called):
                     flags.pop(number, None)

@@ -20,7 +20,7 @@ from .record import Record
 from .schedule import Tier
 from .step_losses import StepLosses
 from .time_share import TimeShare
-from .transfer import Parcel
+from .transfer import Transfer
 from .watched_layers import Subject
 
 
@@ -116,7 +116,7 @@ class Measurement:
             seconds=seconds,
             observed=observed,
         )
-        return StepInTransit(sent, Parcel(contents))
+        return StepInTransit(sent, Transfer(contents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +124,15 @@ class StepInTransit:
     """A measured step on its way from the device: what the host keeps of it, and what is still to arrive."""
 
     sent: Sent
-    parcel: Parcel
+    transfer: Transfer
 
     def arrived(self) -> bool:
         """Say whether `record` would not wait."""
-        return self.parcel.arrived() and all(taken.arrived() for taken in self.sent.observed.values())
+        return self.transfer.arrived() and all(taken.arrived() for taken in self.sent.observed.values())
 
     def record(self) -> Record:
         """Return what was measured, as numbers."""
-        return compose(self.sent, self.parcel.open())
+        return compose(self.sent, self.transfer.open())
 
 
 def _is_large(sets: Sets) -> bool:

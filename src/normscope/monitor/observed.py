@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from .transfer import Parcel
+from .transfer import Transfer
 
 ROOM = 64
 """Figures that wait on a device together, before they are sent to the host."""
@@ -38,18 +38,18 @@ class Taken:
         parts: steps, with numbers or what brings them.
     """
 
-    def __init__(self, parts: Sequence[tuple[list[int], list[float] | Parcel]]) -> None:
+    def __init__(self, parts: Sequence[tuple[list[int], list[float] | Transfer]]) -> None:
         self._parts = parts
 
     def arrived(self) -> bool:
         """Say whether opening it would not wait."""
-        return all(part.arrived() for _, part in self._parts if isinstance(part, Parcel))
+        return all(part.arrived() for _, part in self._parts if isinstance(part, Transfer))
 
     def open(self) -> dict[int, float]:
         """Return the mean of every step, of its figures that are finite; NaN if none is."""
         found: dict[int, list[float]] = {}
         for steps, part in self._parts:
-            numbers = part.open()["figures"].tolist() if isinstance(part, Parcel) else part
+            numbers = part.open()["figures"].tolist() if isinstance(part, Transfer) else part
             for step, value in zip(steps, numbers, strict=False):  # the last part of a device may not be full
                 found.setdefault(step, []).append(value)
         return {step: mean(numbers) for step, numbers in found.items()}
@@ -59,7 +59,7 @@ class Observed:
     """Keeps the figures of one name; a number on a device costs one copy there, and nobody waits for it."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[list[int], list[float] | Parcel]] = []
+        self._parts: list[tuple[list[int], list[float] | Transfer]] = []
         self._steps: list[int] = []
         self._values: list[float] | Tensor = []
 
@@ -86,7 +86,7 @@ class Observed:
         """End a part, and send it if it lies on a device."""
         if self._steps:
             held = self._values
-            self._parts.append((self._steps, Parcel({"figures": held}) if isinstance(held, Tensor) else held))
+            self._parts.append((self._steps, Transfer({"figures": held}) if isinstance(held, Tensor) else held))
         self._steps, self._values = [], []
 
     def take(self) -> Taken:

@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..core.errors import said
 from .composing import Known
 from .forward_hooks import ForwardHooks
-from .hooking import Ear, after_closure, steps_under_way
+from .hooking import WeakHook, after_closure, steps_under_way
 from .measuring import Measurement
 from .probes.sharpness import SharpnessProbe
 from .run_state import RunState
@@ -52,12 +52,12 @@ class StepHooks:
     def attach(self) -> None:
         """Hook on to the optimizer; a process that measures nothing only counts its steps."""
         if self._run.role.idle:
-            self._hooks = [self._optimizer.register_step_post_hook(Ear(self._after))]
+            self._hooks = [self._optimizer.register_step_post_hook(WeakHook(self._after))]
             return
         self._hooks = [
-            self._optimizer.register_step_pre_hook(Ear(self._before)),
-            self._optimizer.register_step_post_hook(Ear(self._after)),
-            register_optimizer_step_post_hook(Ear(self._after_any)),
+            self._optimizer.register_step_pre_hook(WeakHook(self._before)),
+            self._optimizer.register_step_post_hook(WeakHook(self._after)),
+            register_optimizer_step_post_hook(WeakHook(self._after_any)),
         ]
 
     def detach(self) -> None:

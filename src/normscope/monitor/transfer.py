@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Parcel:
+class Transfer:
     """Named tensors that are sent to the host as one tensor, and taken apart when they have arrived.
 
     Args:

@@ -27,7 +27,7 @@ from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.coverage import Coverage, covered
 from ..domain.domain import RECORDS, Domain
-from ..domain.domain_bounds import DomainWork
+from ..domain.domain_bounds import CapturedDomain
 from ..domain.feed import Feed
 from ..domain.range_recording import Extremes, refuse_complex, watcher_of
 from ..point import first_samples
@@ -263,7 +263,7 @@ class _Pass:
             limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
             base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)
             domain = base.resized(limits, margin=margin, quantile=quantile)
-            bracket = DomainWork(self.work, domain, everywhere).rungs(effort)["best"]
+            bracket = CapturedDomain(self.work, domain, everywhere).rungs(effort)["best"]
             if found and found[-1][1].log10_upper < bracket.log10_upper:
                 bracket = found[-1][1]
             found.append((domain, bracket))

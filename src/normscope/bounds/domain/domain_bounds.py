@@ -16,7 +16,7 @@ from .part_gains import product
 from .steep_points import steepest
 
 
-class DomainWork(Captured):
+class CapturedDomain(Captured):
     """The work on a captured graph, over a domain instead of all inputs.
 
     Args:

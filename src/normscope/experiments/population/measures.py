@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...bounds.captured import Captured
 from ...bounds.domain.domain import domain
-from ...bounds.domain.domain_bounds import DomainWork
+from ...bounds.domain.domain_bounds import CapturedDomain
 from ...bounds.layer_constants import layer_constants
 from ...bounds.lipschitz import lipschitz
 from ...core.errors import InputError, NormscopeError, said
@@ -92,7 +92,7 @@ class MemberFigures:
     def domain(self) -> float:
         """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
         recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
-        return DomainWork(self.work, recorded).rungs("fast")["best"].log10_upper
+        return CapturedDomain(self.work, recorded).rungs("fast")["best"].log10_upper
 
     @cached_property
     def observed(self) -> list[float]:
