@@ -106,7 +106,7 @@ class _Training:
         generator = torch.Generator().manual_seed(self.seed)
         self.model = network(settings, self.name, tuple(image.shape), generator).to(self.device)  # type: ignore[arg-type]
         self.layout = torch.contiguous_format
-        if self.name == "resnet18":  # EfficientNet-B3 takes longer so
+        if self.name == "resnet18":  # this layout makes EfficientNet-B3 slower
             self.layout = torch.channels_last
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = (self._placed(split.train_images), split.train_labels.to(self.device))
@@ -140,8 +140,8 @@ class _Training:
         if self.epoch == 0:
             self._probe(0)
         schedule = {"economy": max(1, round(self.steps * every)), "full": self.steps * self.settings["search_every"]}
-        tried = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False)
-        with tried, watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
+        quickest = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False)
+        with quickest, watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
             run.step = self.epoch * self.steps
             while self.epoch < total:
                 self._one_epoch(run)
