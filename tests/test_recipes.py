@@ -26,7 +26,7 @@ from normscope.experiments.base import Verdict
 from normscope.experiments.reproducing import reproduce
 from normscope.monitor import alarms, composing, measuring
 from normscope.rules.local import local
-from normscope.rules.registry import forget, rules
+from normscope.rules.registry import forget, operators
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ def test_a_rule(ruled):
     bracket = ns.lipschitz(model, batch)
     first, last = (torch.linalg.matrix_norm(model[i].weight.detach(), 2).item() for i in (0, 2))
     assert 0.0 < bracket.lower <= bracket.upper <= 1.001 * first * last
-    (found,) = [rule for rule in rules() if rule.op is ASINH]
+    (found,) = [rule for rule in operators() if rule.op is ASINH]
     assert found.summary.startswith("Inverse hyperbolic sine")
     assert all(try_example(example, steps=20).log10_uppers["best"] <= 1e-9 for example in found.examples)
 

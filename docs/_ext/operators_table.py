@@ -4,14 +4,14 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from normscope.rules.registry import rules
+from normscope.rules.registry import operators
 
 
 class Operators(SphinxDirective):
     """One row per rule."""
 
     def run(self) -> list[nodes.Node]:
-        rows = [(rule.name, rule.family, rule.summary, str(len(rule.examples))) for rule in rules()]
+        rows = [(rule.name, rule.family, rule.summary, str(len(rule.examples))) for rule in operators()]
         table = nodes.table()
         group = nodes.tgroup(cols=4)
         table += group

@@ -11,7 +11,7 @@ import typer
 
 from normscope import __version__, cli
 from normscope.core.errors import InputError
-from normscope.rules.registry import rules
+from normscope.rules.registry import operators
 
 
 def test_version(run):
@@ -51,7 +51,7 @@ def test_ops_lists_every_rule(run):
     done = run("ops", "--json")
     assert done.code == 0
     rows = json.loads(done.out)
-    assert [row["operator"] for row in rows] == [rule.name for rule in rules()]
+    assert [row["operator"] for row in rows] == [rule.name for rule in operators()]
     assert all(row["family"] and row["gives"] for row in rows)
 
 

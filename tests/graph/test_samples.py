@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.graph import call, capturing
 from normscope.graph.samples import independent
-from normscope.rules.registry import rules
+from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
 from .attacked import Function, bounded
@@ -213,7 +213,7 @@ def test_a_model_that_cannot_be_traced_is_measured_as_one_input():
 
 EXAMPLES = [
     (function if isinstance(function, nn.Module) else Function(function), shapes[0])
-    for rule in rules()
+    for rule in operators()
     for function, *shapes in rule.examples
     if len(shapes) == 1 and shapes[0][0] > 1
 ]

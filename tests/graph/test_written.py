@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -16,8 +17,8 @@ from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.graph import leaves, written
 from normscope.graph.ir import Unit
-from normscope.rules.local import activation as local_activation
 from normscope.theory import templates
+from normscope.theory.activations import turning
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
 from normscope.theory.templates import Polynomial
 
@@ -353,7 +354,8 @@ BUGS: dict[str, tuple[object, str, object, Callable[[], None]]] = {
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["cancelled digits"]),
     ),
     "turns of another stretch": (
-        local_activation, "_TURNS", local_activation._TURNS | {"silu": ((-9.0, 9.0), 1e-12)},
+        templates, "ACTIVATIONS",
+        templates.ACTIVATIONS | {"silu": replace(templates.ACTIVATIONS["silu"], turns=turning(-9.0, 9.0))},
         lambda: test_a_unit_has_the_turns_of_its_own_constants("swish(3)"),
     ),
     "slopes without their factor": (

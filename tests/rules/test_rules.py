@@ -18,14 +18,14 @@ from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
 from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Gain, Unbounded
-from normscope.rules.registry import Rule, forget, rules
+from normscope.rules.registry import Operator, forget, operators
 
 aten = torch.ops.aten
-BY_FUNCTION: dict[str, list[Rule]] = {}
-for _rule in rules():  # one function serves many operators, with the same examples
+BY_FUNCTION: dict[str, list[Operator]] = {}
+for _rule in operators():  # one function serves many operators, with the same examples
     if _rule.examples:
         _key = next(
-            (k for k, v in BY_FUNCTION.items() if v[0].function is _rule.function), f"{_rule.family}-{_rule.name}"
+            (k for k, v in BY_FUNCTION.items() if v[0].examples == _rule.examples), f"{_rule.family}-{_rule.name}"
         )
         BY_FUNCTION.setdefault(_key, []).append(_rule)
 
@@ -63,18 +63,18 @@ def test_no_long_attack_gets_above_a_bound(key: str) -> None:
 
 
 def test_every_rule_is_documented_and_has_examples() -> None:
-    assert [rule.name for rule in rules() if not rule.examples] == ["known"]
-    assert all(rule.summary and "\n" not in rule.summary for rule in rules())
-    families = {rule.family for rule in rules()}
+    assert [rule.name for rule in operators() if not rule.examples] == ["known"]
+    assert all(rule.summary and "\n" not in rule.summary for rule in operators())
+    families = {rule.family for rule in operators()}
     promised = {"linear", "convolution", "activation", "normalization", "pooling", "attention", "arithmetic", "shape"}
     assert promised <= families
 
 
 def test_a_bound_below_the_truth_is_caught(monkeypatch) -> None:
     """The trial itself can fail: a rule that promises too little raises."""
-    found = registry._RULES[aten.relu.default]
-    halved = dataclasses.replace(found, function=lambda node, operands: Elementwise(slope=(0.0, 0.5)))
-    monkeypatch.setitem(registry._RULES, aten.relu.default, halved)
+    found = registry._OPERATORS[aten.relu.default]
+    halved = dataclasses.replace(found, effect=lambda node, operands: Elementwise(slope=(0.0, 0.5)))
+    monkeypatch.setitem(registry._OPERATORS, aten.relu.default, halved)
     with pytest.raises(SoundnessError, match="below the attack"):
         try_example(found.examples[0], steps=50)
     monkeypatch.undo()
@@ -89,12 +89,12 @@ class TestRegistry:
     def test_a_rule_without_examples_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one example"):
             ns.rule(aten.special_bessel_j0.default, examples=[])(lambda node, operands: None)
-        assert aten.special_bessel_j0.default not in {rule.op for rule in rules()}
+        assert aten.special_bessel_j0.default not in {rule.op for rule in operators()}
 
     def test_forget_removes_a_rule(self, bent) -> None:
-        assert torch.ops.normscope_tests.bent.default in {rule.op for rule in rules()}
+        assert torch.ops.normscope_tests.bent.default in {rule.op for rule in operators()}
         forget(torch.ops.normscope_tests.bent.default)
-        assert torch.ops.normscope_tests.bent.default not in {rule.op for rule in rules()}
+        assert torch.ops.normscope_tests.bent.default not in {rule.op for rule in operators()}
         with pytest.raises(KeyError):
             forget(torch.ops.normscope_tests.bent.default)
 
@@ -131,7 +131,7 @@ def bent():
         return Elementwise(slope=(min(slope, 1.0), max(slope, 1.0)))
 
     yield examples
-    if op in {rule.op for rule in rules()}:
+    if op in {rule.op for rule in operators()}:
         forget(op)
 
 
@@ -145,7 +145,7 @@ class TestUsersRule:
         assert bracket.lower > 0.1 * bracket.upper
 
     def test_it_is_listed_under_user_with_its_docstring(self, bent) -> None:
-        (found,) = [rule for rule in rules() if rule.op is torch.ops.normscope_tests.bent.default]
+        (found,) = [rule for rule in operators() if rule.op is torch.ops.normscope_tests.bent.default]
         assert (found.family, found.summary) == ("user", "Leaky ReLU by another name.")
 
     def test_its_examples_go_on_trial(self, bent) -> None:

@@ -109,13 +109,13 @@ def test_a_weight_that_is_used_as_it_is_has_no_such_note(form: Callable[[Tensor,
 def attention_too_tame(patch: pytest.MonkeyPatch) -> None:
     """Values count once in place of sqrt(tokens) times."""
     op = torch.ops.aten.scaled_dot_product_attention.default
-    found = registry._RULES[op]
+    found = registry._OPERATORS[op]
 
     def function(node, operands):
-        effect = found.function(node, operands)
+        effect = found.effect(node, operands)
         return dataclasses.replace(effect, gains=(*effect.gains[:-1], ONE))
 
-    patch.setitem(registry._RULES, op, dataclasses.replace(found, function=function))
+    patch.setitem(registry._OPERATORS, op, dataclasses.replace(found, effect=function))
 
 
 def made_weights_too_small(patch: pytest.MonkeyPatch) -> None:

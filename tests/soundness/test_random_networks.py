@@ -20,7 +20,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import SoundnessError
-from normscope.rules.registry import rules
+from normscope.rules.registry import operators
 
 from .attacker import secant, strongest
 from .networks import ACTIVATIONS, Concatenated, Function, convolution, linear_network, network
@@ -138,7 +138,7 @@ def test_every_activation_of_the_registry_is_drawn() -> None:
     model = Concatenated([factory() for factory in ACTIVATIONS.values()], 1).eval()
     graph = ns.capture(model, torch.randn(2, 4))
     met = {node.op if isinstance(node.op, torch._ops.OpOverload) else node.op.name for node in graph}
-    promised = {rule.op for rule in rules() if rule.family == "activation"}
+    promised = {rule.op for rule in operators() if rule.family == "activation"}
     same = {  # never what an exported model holds: torch.export writes these as the first of each kind
         torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default, torch.ops.aten._log_softmax.default,
         torch.ops.aten.relu6.default, torch.ops.aten.selu.default, torch.ops.aten.celu.default,

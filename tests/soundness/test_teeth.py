@@ -50,7 +50,7 @@ def rule_of(op: Any) -> Callable[[], None]:
     """The rule's own examples, as `tests/rules` runs them."""
 
     def trial() -> None:
-        for example in registry._RULES[op].examples:
+        for example in registry._OPERATORS[op].examples:
             for seed in range(2):
                 try_example(example, seed=seed, steps=100)
 
@@ -91,12 +91,12 @@ def replaced(op: Any, change: Callable[[Any, Any], Any]) -> Callable[[Patch], No
     """Plant a change in what the rule of an operator returns."""
 
     def plant(patch: Patch) -> None:
-        found = registry._RULES[op]
+        found = registry._OPERATORS[op]
 
         def function(node: Any, operands: Any) -> Any:
-            return change(node, found.function(node, operands))
+            return change(node, found.effect(node, operands))
 
-        patch.setitem(registry._RULES, op, dataclasses.replace(found, function=function))
+        patch.setitem(registry._OPERATORS, op, dataclasses.replace(found, effect=function))
 
     return plant
 
@@ -162,29 +162,20 @@ def groups_multiplied(patch: Patch) -> None:
 
 
 def variance_not_deviation(patch: Patch) -> None:
-    real = normalization._statistics
-
-    def squared(node: Any, weight: Any, variance: Any, eps: float) -> Any:
-        return real(node, weight, (variance + eps) ** 2, 0.0)
-
-    patch.setattr(normalization, "_statistics", squared)
+    real = normalization.batch_norm_eval
+    patch.setattr(normalization, "batch_norm_eval", lambda weight, var, eps: real(weight, (var + eps) ** 2, 0.0))
 
 
 def eps_dropped_from_batch_norm(patch: Patch) -> None:
-    real = normalization._statistics
-    patch.setattr(normalization, "_statistics", lambda node, weight, variance, eps: real(node, weight, variance, 0.0))
+    real = normalization.batch_norm_eval
+    patch.setattr(normalization, "batch_norm_eval", lambda weight, var, eps: real(weight, var, 0.0))
 
 
 def eps_of_normalizers(value: Callable[[float], float]) -> Callable[[Patch], None]:
     """Plant another constant for the division by sqrt(variance + eps)."""
 
     def plant(patch: Patch) -> None:
-        real = normalization.normalized
-
-        def normalized(node: Any, eps: float, *rest: Any, **named: Any) -> Any:
-            return dataclasses.replace(real(node, eps, *rest, **named), gains=(number(value(eps)),))
-
-        patch.setattr(normalization, "normalized", normalized)
+        patch.setattr(normalization, "rms_norm_global", lambda weight, entries, eps: number(value(eps)))
 
     return plant
 
@@ -230,16 +221,13 @@ def no_root_of_tokens(node: Any, effect: Any) -> Any:
 
 
 def range_without_root(patch: Patch) -> None:
-    real = normalization.normalized
+    real = normalization._range
 
-    def shrunk(node: Any, eps: Any, sets: Any, *rest: Any, **named: Any) -> Any:
-        effect = real(node, eps, sets, *rest, **named)
-        if not isinstance(effect, Gain) or effect.range is None:
-            return effect
-        root = math.sqrt(sets[1])
-        return dataclasses.replace(effect, range=Range(effect.range.entry / root, effect.range.row / root))
+    def shrunk(node: Any, found: Any, entries: int) -> Range:
+        size, root = real(node, found, entries), math.sqrt(entries)
+        return Range(size.entry / root, size.row / root)
 
-    patch.setattr(normalization, "normalized", shrunk)
+    patch.setattr(normalization, "_range", shrunk)
 
 
 def subtracted(patch: Patch) -> None:

@@ -21,7 +21,7 @@ from ..graph.call import Call, drawn, fresh, prepare, settle
 from ..graph.capturing import Traces, capture
 from ..graph.ir import Graph, Node
 from ..graph.samples import independent
-from ..rules.arithmetic import JUMPING
+from ..rules.comparison import jumps
 from .autograd_check import differentiable, located, paths, substituted
 
 aten = torch.ops.aten
@@ -227,7 +227,7 @@ def _agree(value: Tensor, expected: Tensor) -> bool:
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
     cast = node.op in (aten._to_copy.default, aten.to.dtype) and not node.dtype.is_floating_point
-    return cast or node.op in JUMPING
+    return cast or jumps(node)
 
 
 def _foreign(node: Node) -> bool:

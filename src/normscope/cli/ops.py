@@ -8,7 +8,7 @@ import typer
 
 from ..report.document import Column, Document, Table
 from ..report.terminal import print_document
-from ..rules.registry import Rule, rules
+from ..rules.registry import Operator, operators
 
 
 def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
@@ -17,26 +17,39 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     A model is bracketed when every operator between its input and its output stands in this list. An operator that
     does not is named in the error with its module and source line; add it with @normscope.rule, or give a constant
     for its module with known={...}.
+
+    Near a point (bounds over balls, certified radii) an operator is known by its map, by steps with slopes of their
+    own, or by its gain alone, which is looser. In a saved proof it is known by its map or by a word; one that is
+    opaque is not followed by the checker, which says so.
     """
-    listed = rules()
+    listed = operators()
     if as_json:
-        typer.echo(json.dumps([_plain(rule) for rule in listed], indent=2))
+        typer.echo(json.dumps([_plain(known) for known in listed], indent=2))
     else:
         print_document(Document(blocks=(_table(listed),)))
 
 
-def _plain(rule: Rule) -> dict[str, str | int]:
-    return {"operator": rule.name, "family": rule.family, "gives": rule.summary, "examples": len(rule.examples)}
+def _plain(known: Operator) -> dict[str, str | int]:
+    return {
+        "operator": known.name,
+        "family": known.family,
+        "gives": known.summary,
+        "near": known.near,
+        "proof": known.proof,
+        "examples": len(known.examples),
+    }
 
 
-def _table(listed: tuple[Rule, ...]) -> Table:
+def _table(listed: tuple[Operator, ...]) -> Table:
     return Table(
         columns=(
             Column(title="operator"),
             Column(title="family"),
             Column(title="what it gives"),
+            Column(title="near a point"),
+            Column(title="in a proof"),
             Column(title="examples", kind="count"),
         ),
-        rows=tuple(tuple(_plain(rule).values()) for rule in listed),
+        rows=tuple(tuple(_plain(known).values()) for known in listed),
         caption="Every example of every rule runs through the same soundness tests.",
     )

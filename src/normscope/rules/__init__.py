@@ -1,4 +1,4 @@
-"""Rules: what each operator does. One registry; one file per family."""
+"""Rules: all that is known of each operator. One registry; one file per family."""
 
 import torch
 
@@ -7,11 +7,15 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         activation,
         arithmetic,
         attention,
+        comparison,
         convolution,
+        elementary,
         linear,
         normalization,
         pooling,
         recurrent,
+        reduction,
         scatter,
         shape,
+        softmax,
     )

@@ -1,4 +1,4 @@
-"""Activations: entrywise functions with a slope interval."""
+"""Activations: functions of single entries. What is known of each function stands in `theory/activations.py`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,60 @@ from torch.nn import functional as F
 from ..core.rounding import Upper
 from ..graph.ir import Node, Ref
 from ..theory import activations
-from ..theory.activations import ACTIVATIONS, Activation, softmax_norm
-from .effects import Effect, Elementwise, Gain, Range, Unbounded
-from .registry import rule
+from ..theory.activations import (
+    ACTIVATIONS,
+    NO_LIMIT,
+    SOFTPLUS_THRESHOLD,
+    STRAIGHT,
+    STRETCH,
+    Activation,
+    TurningPoint,
+    turning,
+)
+from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
+from .local.local import Builder
+from .local.scalar import Scalar, scalar_step
+from .registry import LocalRule, WordRule, activation_of, effect_of, rule
+from .vocabulary import EntrywiseWord
 
 aten = torch.ops.aten
+WRITTEN = 1e-9
+"""How far the derivative of a formula may be off whose constants are rounded and whose turning points lie up to 1e-6
+from the known ones: there the derivative is flat to second order."""
 
 
-def entrywise(op: Any, choose: Callable[[dict[str, Any]], Activation], *functions: Callable[[Tensor], Tensor]) -> None:
-    """Register an activation; `choose` reads its parameters off the operator's arguments."""
+def entrywise(
+    op: Any,
+    choose: Callable[[dict[str, Any]], Activation],
+    *functions: Callable[[Tensor], Tensor],
+    local: LocalRule | None = None,
+    word: WordRule | None = None,
+) -> None:
+    """Register an activation, whole: `choose` reads its parameters off the operator's arguments.
+
+    Its turning points and its word are those of the `Activation`; `local` and `word` stand in for them where they
+    depend on more than that.
+    """
     name = str(op).split(".")[1]
 
-    @rule(op, examples=[(f, (2, 5)) for f in functions], summary=f"Entrywise {name}: a slope interval")
-    def activation(node: Node, operands: Sequence[Range]) -> Effect:
+    def chosen(node: Node) -> Activation | None:
         arguments = node.bound()
-        if any(isinstance(value, Ref) for name, value in arguments.items() if name not in ("self", "input", "x")):
+        varies = any(isinstance(value, Ref) for key, value in arguments.items() if key not in ("self", "input", "x"))
+        return None if varies else choose(arguments)
+
+    @rule(
+        op,
+        examples=[(f, (2, 5)) for f in functions],
+        summary=f"Entrywise {name}: a slope interval",
+        activation=chosen,
+        local=local or between_turns,
+        word=word or called,
+    )
+    def activation(node: Node, operands: Sequence[Range]) -> Effect:
+        known = chosen(node)
+        if known is None:
             return Unbounded(reason=f"a parameter of {node.op} depends on the input in {node.where}")
-        found = effect(choose(arguments), node)
+        found = effect(known, node)
         copies = math.prod(node.shape) / max(math.prod(node.operands[0].shape), 1)
         if copies != 1 and isinstance(found, Elementwise):  # a tensor of limits may be larger than the operand
             return Gain(gains=(found.gain.times(Upper.of(math.sqrt(copies), found.evidence, allowance=1e-15)),))
@@ -41,6 +78,31 @@ def effect(activation: Activation, node: Node) -> Effect:
     if not all(map(math.isfinite, activation.slope)):
         return Unbounded(reason=f"{activation.reason or activation.name + ' is not Lipschitz'}, in {node.where}")
     return Elementwise(slope=activation.slope, range=activation.bounded, evidence=activation.evidence)
+
+
+def values_within(node: Node) -> tuple[float, float]:
+    """Return the range of a function's values, where its rule knows one."""
+    found = effect_of(node, [UNKNOWN])
+    return found.range if isinstance(found, Elementwise) else (-math.inf, math.inf)
+
+
+def between_turns(node: Node, build: Builder) -> str | None:
+    """Return a function whose derivative is monotone between the turning points of its activation."""
+    known = activation_of(node)
+    if known is None or known.turns is None or len(node.operands) != 1:
+        return None
+    bounded = values_within(node)
+    return scalar_step(
+        node, build, Scalar(lambda x: node.evaluate([x]), known.turns, bounded=bounded, margin=known.margin)
+    )
+
+
+def called(node: Node) -> EntrywiseWord | None:
+    """Return the word of the activation that a node is."""
+    known = activation_of(node)
+    if known is None or known.word is None or not all(map(math.isfinite, known.slope)):
+        return None
+    return EntrywiseWord(*known.word)
 
 
 def _fixed(name: str) -> Callable[[dict[str, Any]], Activation]:
@@ -80,7 +142,6 @@ entrywise(
     lambda x: F.leaky_relu(x, 2.5),
     lambda x: F.leaky_relu(x, -0.5),
 )
-entrywise(aten.prelu.default, lambda a: activations.prelu(a["weight"]), nn.PReLU(5), nn.PReLU(1, init=-2.0))
 entrywise(
     aten.rrelu.default, lambda a: activations.rrelu(float(a["lower"]), float(a["upper"])), nn.RReLU(0.1, 0.5).eval()
 )
@@ -92,20 +153,90 @@ entrywise(
     lambda x: F.elu(x, -0.5),
 )
 entrywise(aten.celu.default, lambda a: activations.celu(float(a["alpha"])), F.celu, lambda x: F.celu(x, 0.3))
+
+
+def _prelu_slopes(node: Node) -> Tensor:
+    """Return the slope of a PReLU below zero, one or one per channel, in a shape that broadcasts to the value's."""
+    slopes: Tensor = node.bound()["weight"].double()
+    return slopes.reshape(-1) if slopes.numel() == 1 else slopes.reshape(-1, *(1,) * (len(node.shape) - 2))
+
+
+def _prelu_steps(node: Node, build: Builder) -> str | None:
+    """PReLU: one slope, or one per channel."""
+    if len(node.operands) != 1:
+        return None
+    slopes = _prelu_slopes(node)
+    bounded = values_within(node)
+    function = Scalar(
+        lambda x: torch.where(x > 0, x, slopes * x), (TurningPoint(0.0),), bounded=bounded, margin=STRAIGHT
+    )
+    return scalar_step(node, build, function)
+
+
+def _prelu_word(node: Node) -> EntrywiseWord | None:
+    return None if activation_of(node) is None else EntrywiseWord("leaky_relu", {"slope": _prelu_slopes(node)})
+
+
+entrywise(
+    aten.prelu.default,
+    lambda a: activations.prelu(a["weight"]),
+    nn.PReLU(5),
+    nn.PReLU(1, init=-2.0),
+    local=_prelu_steps,
+    word=_prelu_word,
+)
+
+
+def _softplus_steps(node: Node, build: Builder) -> str | None:
+    """Softplus: its derivative is a sigmoid; at its threshold it jumps by log(1 + exp(-threshold))/beta."""
+    arguments = node.bound()
+    beta, threshold = float(arguments["beta"]), float(arguments["threshold"])
+    jump = math.log1p(math.exp(-threshold)) / abs(beta)
+    tolerated = threshold >= SOFTPLUS_THRESHOLD
+    function = Scalar(
+        lambda x: node.evaluate([x]),
+        jumps=() if tolerated else turning(threshold / beta),
+        bounded=values_within(node),
+        wobble=1.01 * jump if tolerated else 0.0,
+        reason=f"a jump at its threshold {threshold:g} in {node.where}",
+    )
+    return scalar_step(node, build, function)
+
+
 entrywise(
     aten.softplus.default,
     lambda a: activations.softplus(float(a["beta"]), float(a["threshold"])),
     lambda x: F.softplus(x, 2.0),
+    local=_softplus_steps,
 )
+
+
+def _threshold_steps(node: Node, build: Builder) -> str | None:
+    """A threshold: a kink where the two pieces meet, otherwise a jump."""
+    arguments = node.bound()
+    at, value = float(arguments["threshold"]), float(arguments["value"])
+    jumps = () if at == value else turning(at)
+    reason = f"a jump at {at:g} in {node.where}"
+    return scalar_step(
+        node, build, Scalar(lambda x: node.evaluate([x]), turning(at), jumps, margin=STRAIGHT, reason=reason)
+    )
+
+
 entrywise(
     aten.threshold.default,
     lambda a: activations.threshold(float(a["threshold"]), float(a["value"])),
     lambda x: F.threshold(x, 0.5, 0.5),
     lambda x: F.threshold(x, 0.5, 0.0),
+    local=_threshold_steps,
 )
-entrywise(
-    aten.hardtanh.default, lambda a: activations.hardtanh(float(a["min_val"]), float(a["max_val"])), F.hardtanh, F.relu6
-)
+
+
+def _limits(node: Node) -> tuple[Any, Any]:
+    """Return the limits of a clamp: numbers, tensors, or None."""
+    given = node.bound()
+    names = ("min_val", "max_val") if node.op is aten.hardtanh.default else ("min", "max")
+    low, high = (given.get(name) for name in names)
+    return low, high
 
 
 def _clamp(arguments: dict[str, Any]) -> Activation:
@@ -121,10 +252,83 @@ def _clamp(arguments: dict[str, Any]) -> Activation:
     return activations.clamp(None if low is None else float(low), None if high is None else float(high))
 
 
-entrywise(aten.clamp.default, _clamp, lambda x: x.clamp(-0.5, 0.25), lambda x: x.clamp(min=0))
-entrywise(aten.clamp_min.default, _clamp, lambda x: torch.clamp_min(x, 0.5))
-entrywise(aten.clamp_max.default, _clamp, lambda x: torch.clamp_max(x, 0.5))
-entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), torch.linspace(-1, 1, 5)) * x.tanh())
+def _clamp_steps(node: Node, build: Builder) -> str | None:
+    """A clamp: kinks at its limits, numbers or tensors."""
+    limits = [limit for limit in _limits(node) if limit is not None]
+    if len(node.operands) != 1 or any(isinstance(limit, Ref) for limit in limits):
+        return None
+    turns = tuple(TurningPoint(limit.double() if isinstance(limit, Tensor) else float(limit)) for limit in limits)
+    bounded = values_within(node)
+    return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), turns, bounded=bounded, margin=STRAIGHT))
+
+
+def _clamp_word(node: Node) -> EntrywiseWord | None:
+    """Limits for every entry, where they are tensors; a checker knows no crossed ones."""
+    if activation_of(node) is None:
+        return None
+    low, high = _limits(node)
+    low = -NO_LIMIT if low is None else low.double() if isinstance(low, Tensor) else max(-NO_LIMIT, float(low))
+    high = NO_LIMIT if high is None else high.double() if isinstance(high, Tensor) else min(NO_LIMIT, float(high))
+    crossed = bool((torch.as_tensor(low) > torch.as_tensor(high)).any())
+    return None if crossed else EntrywiseWord("clamp", {"low": low, "high": high})
+
+
+entrywise(
+    aten.hardtanh.default,
+    lambda a: activations.hardtanh(float(a["min_val"]), float(a["max_val"])),
+    F.hardtanh,
+    F.relu6,
+    local=_clamp_steps,
+    word=_clamp_word,
+)
+for _op, _functions in (
+    (aten.clamp.default, (lambda x: x.clamp(-0.5, 0.25), lambda x: x.clamp(min=0))),
+    (aten.clamp_min.default, (lambda x: torch.clamp_min(x, 0.5),)),
+    (aten.clamp_max.default, (lambda x: torch.clamp_max(x, 0.5),)),
+    (aten.clamp.Tensor, (lambda x: torch.clamp(x, torch.zeros(5), torch.linspace(-1, 1, 5)) * x.tanh(),)),
+):
+    entrywise(_op, _clamp, *_functions, local=_clamp_steps, word=_clamp_word)
+
+
+def _written(node: Node) -> Activation:
+    found: Activation = node.op.data["activation"]
+    return found
+
+
+def _written_steps(node: Node, build: Builder) -> str | None:
+    """An activation written out in several operators: the turning points of the one it is, or its own knots."""
+    found = _written(node)
+    run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x])  # noqa: E731
+    knots = turning(*found.knots)
+    if found.reason is not None:
+        reason = f"{found.name.partition('(')[0]} jumps within the ball, in {node.where}"
+        return scalar_step(node, build, Scalar(run, jumps=knots, margin=STRAIGHT, reason=reason)) if knots else None
+    if knots:
+        return scalar_step(node, build, Scalar(run, knots, bounded=found.bounded, margin=STRAIGHT))
+    if found.turns is None or any(turn.period for turn in found.turns):
+        return None
+    turns = tuple(TurningPoint(turn.at / found.inner) for turn in found.turns)
+    margin = max(found.margin, WRITTEN) * max(1.0, abs(found.factor))
+    return scalar_step(node, build, Scalar(run, turns, bounded=found.bounded, margin=margin))
+
+
+def _written_word(node: Node) -> EntrywiseWord | None:
+    """The word of the activation that is written out, if the two agree to rounding: a proof is of this network."""
+    known = _written(node)
+    said = None if (known.inner, known.factor) != (1.0, 1.0) else known.word
+    if known.name == "silu" and known.factor == 1.0 and known.inner > 0:
+        said = ("silu", {"beta": known.inner}) if STRETCH[0] <= known.inner <= STRETCH[1] else None
+    if said is None or not all(map(math.isfinite, known.slope)) or not _identical(node.op.function, known.function):
+        return None
+    return EntrywiseWord(*said)
+
+
+def _identical(function: Callable[[Tensor], Tensor], known: Callable[[Tensor], Tensor]) -> bool:
+    """Whether two functions agree to rounding: a script must be the network, not one that comes close."""
+    grid = torch.cat([torch.linspace(-12, 12, 4801, dtype=torch.float64), torch.logspace(1.1, 3, 50).double()])
+    grid = torch.cat([grid, -grid])
+    first, second = function(grid), known(grid)
+    return bool(((first - second).abs() <= 1e-12 * (grid.abs() + second.abs() + 1e-3)).all())
 
 
 @rule(
@@ -135,38 +339,10 @@ entrywise(aten.clamp.Tensor, _clamp, lambda x: torch.clamp(x, torch.zeros(5), to
         (lambda x: torch.where(x > 0, x, 0.1 * x), (2, 5)),
         (F.softshrink, (2, 5)),
     ],
+    activation=_written,
+    local=_written_steps,
+    word=_written_word,
 )
 def recognised(node: Node, operands: Sequence[Range]) -> Effect:
     """An activation written out in several operators, known by its formula."""
-    return effect(node.op.data["activation"], node)
-
-
-@rule(
-    aten.softmax.int,
-    examples=[(lambda x: x.softmax(-1), (2, 4)), (lambda x: F.softmin(x, 0), (2, 4))],
-)  # fmt: skip
-def softmax(node: Node, operands: Sequence[Range]) -> Effect:
-    """Softmax over one dimension: norm of the Jacobian at most 1/2."""
-    dim = int(node.args[1])
-    n = node.shape[dim]
-    row = 1.0 if dim % len(node.shape) == len(node.shape) - 1 else math.inf
-    return Gain(gains=(softmax_norm(n),), range=Range.of(1.0, node.shape[-1], row))
-
-
-@rule(aten.log_softmax.int, examples=[(lambda x: x.log_softmax(-1), (2, 4))])
-def log_softmax(node: Node, operands: Sequence[Range]) -> Effect:
-    """Log-softmax over one dimension: sqrt(n), approached where one class has all the mass."""
-    return Gain(gains=(activations.log_softmax_norm(node.shape[int(node.args[1])]),))
-
-
-@rule(
-    aten.glu.default,
-    examples=[(lambda x: F.glu(x.tanh() * 3), (2, 4)), (lambda x: F.glu(F.layer_norm(x, (4,))), (2, 4))],
-)
-def glu(node: Node, operands: Sequence[Range]) -> Effect:
-    """A gated linear unit: finite only on bounded operands."""
-    entry = operands[0].entry
-    gain: Upper = activations.glu_norm(entry)
-    if gain.reason:
-        return Unbounded(reason=f"{gain.reason}, in {node.where}")
-    return Gain(gains=(gain,), range=Range.of(entry, node.shape[-1]))
+    return effect(_written(node), node)

@@ -1,67 +1,26 @@
-"""Sums, products, comparisons and reductions."""
+"""Sums, products and averages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from ..core.log10 import ceiling10, log10
 from ..core.log10 import product_above as above
-from ..core.rounding import ONE, numerical
+from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
-from ..linalg.folding import compose
-from ..linalg.linear_map import Averaging, Diagonal, LinearMap, Reindex
-from .effects import Effect, Elementwise, Gain, Linear, Range, Unbounded
-from .linear import coded
+from ..linalg.linear_map import Averaging, LinearMap
+from ..theory.activations import turning
+from .effects import Effect, Gain, Linear, Range, Unbounded
+from .local.local import Builder
+from .local.products import Multiply, product_of
+from .local.scalar import Scalar, reciprocal, scalar_step
+from .maps import coded, spread
 from .registry import rule
+from .vocabulary import LargerWord, ProductWord
 
 aten = torch.ops.aten
-_STEEP: list[Callable[[Tensor], Tensor]] = [
-    torch.reciprocal, torch.sqrt, torch.rsqrt, torch.log, torch.log1p, torch.log2, torch.log10, torch.acos, torch.asin,
-    torch.atanh, torch.tan, torch.sinh, torch.cosh, torch.expm1, torch.prod,
-]  # fmt: skip
-_JUMPS: list[Callable[[Tensor], Tensor]] = [
-    torch.sign, torch.sgn, torch.round, torch.floor, torch.ceil, torch.trunc, torch.frac,
-    lambda x: x.fmod(2.0) + x % 2.0, lambda x: torch.div(x, 2.0, rounding_mode="floor"),
-    lambda x: torch.heaviside(x, torch.ones(3)), lambda x: x + x.argmax() + x.argmin() + x.argsort(1),
-    lambda x: x + (x > 0) + (x < 1) + (x >= 2) + (x <= 3) + (x == 4) + (x != 5),
-    lambda x: x + (x > x.relu()) + (x < -x) + (x >= -x) + (x <= 2 * x) + (x == x.relu()) + (x != x.tanh()),
-    lambda x: x + torch.logical_and(x > 0, x < 1) + torch.logical_or(x > 2, x < 3) + torch.logical_not(x > 4),
-    lambda x: x + (~(x > 0)) + ((x > 0) & (x < 1)) + ((x > 2) | (x < 3)),
-    lambda x: x + (x > 0).any() + (x > 1).all() + (x > 2).any(1, keepdim=True) + (x > 3).all(1, keepdim=True),
-    lambda x: x + x.isnan() + x.isinf() + x.signbit(),
-]  # fmt: skip
-
-JUMPING = (
-    aten.sign.default, aten.sgn.default, aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default,
-    aten.frac.default, aten.fmod.Scalar, aten.remainder.Scalar, aten.div.Tensor_mode, aten.heaviside.default,
-    aten.argmax.default, aten.argmin.default, aten.argsort.default,
-    aten.gt.Scalar, aten.gt.Tensor, aten.lt.Scalar, aten.lt.Tensor, aten.ge.Scalar, aten.ge.Tensor, aten.le.Scalar,
-    aten.le.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, aten.logical_not.default,
-    aten.logical_and.default, aten.logical_or.default, aten.bitwise_not.default, aten.__and__.Tensor,
-    aten.__or__.Tensor, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim, aten.isnan.default,
-    aten.isinf.default, aten.signbit.default,
-)  # fmt: skip
-"""Operators that are not continuous."""
-
-
-def _inside(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function where logarithms, roots and arcs are all defined."""
-    return function(0.1 + 0.5 * x.sigmoid())
-
-
-def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> LinearMap:
-    """Broadcast an operand to `shape` and multiply it by `scale` (a number or a tensor that broadcasts)."""
-    wide = Reindex.of(lambda x: x.expand(tuple(shape)), ref.shape, device)
-    if isinstance(scale, int | float) and scale == 1:
-        return wide
-    factor = scale if isinstance(scale, Tensor) else torch.tensor(float(scale), dtype=torch.float64, device=device)
-    return compose(Diagonal(factor.to(torch.float64), tuple(shape)), wide)
 
 
 @rule(
@@ -72,6 +31,7 @@ def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> 
         (lambda x: torch.rsub(x, x.relu(), alpha=3), (2, 3)), (lambda x: aten.add.Scalar(x, 1.0), (2, 3)),
         (lambda x: aten.sub.Scalar(x, 1.0), (2, 3)),
     ],
+    linear=True,
 )  # fmt: skip
 def add(node: Node, operands: Sequence[Range]) -> Effect:
     """A sum: every operand enters linearly."""
@@ -83,10 +43,30 @@ def add(node: Node, operands: Sequence[Range]) -> Effect:
     )
 
 
-@rule(aten.neg.default, examples=[(lambda x: (-x).softmax(1), (2, 3))])
+@rule(aten.neg.default, examples=[(lambda x: (-x).softmax(1), (2, 3))], linear=True)
 def negative(node: Node, operands: Sequence[Range]) -> Effect:
     """The change of sign."""
     return Linear(maps=(spread(node.operands[0], node.shape, -1, node.device),))
+
+
+def _product_steps(node: Node, build: Builder) -> str | None:
+    """A product of two variable values."""
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return None
+    if left.name == right.name:
+        return scalar_step(node, build, Scalar(torch.square, turning(0.0), bounded=(0.0, torch.inf)))
+    return _spread_product(node, build, left.name, right.name)
+
+
+def _spread_product(node: Node, build: Builder, left: str, right: str) -> str:
+    wide_left = build.moved(left, lambda x: x.expand(node.shape))
+    wide_right = build.moved(right, lambda x: x.expand(node.shape))
+    return build.apply(Multiply(), wide_left, wide_right, shape=node.shape)
+
+
+def _product_word(node: Node) -> ProductWord | None:
+    return ProductWord() if len(node.operands) == 2 else None
 
 
 @rule(
@@ -97,6 +77,7 @@ def negative(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: torch.nn.functional.layer_norm(x, (4,)) * x.tanh(), (2, 4)),
         (lambda x: aten.mul.Scalar(x, 2.0), (2, 3)),
     ],
+    linear=True, local=_product_steps, word=_product_word,
 )  # fmt: skip
 def multiply(node: Node, operands: Sequence[Range]) -> Effect:
     """A constant factor (diagonal map), or a product of two bounded values."""
@@ -115,12 +96,24 @@ def multiply(node: Node, operands: Sequence[Range]) -> Effect:
     return Gain(gains=gains, range=Range.of(above(a.entry, b.entry), node.shape[-1] if node.shape else 1, row))
 
 
+def _quotient_steps(node: Node, build: Builder) -> str | None:
+    """Division by a variable value: its reciprocal, multiplied."""
+    left, right = node.args[:2]
+    if not isinstance(right, Ref):
+        return None
+    inverse = build.apply(reciprocal(node), right.name, shape=right.shape)
+    if isinstance(left, Ref):
+        return _spread_product(node, build, left.name, inverse)
+    return build.affine([(inverse, spread(Ref(inverse, right.shape), node.shape, left, node.device))])
+
+
 @rule(
     aten.div.Tensor, aten.div.Scalar,
     examples=[
         (lambda x: x / 3, (2, 3)), (lambda x: x.relu() / torch.linspace(1, 2, 3), (2, 3)),
         (lambda x: aten.div.Scalar(x, 2.0), (2, 3)),
     ],
+    linear=True, local=_quotient_steps,
 )  # fmt: skip
 def divide(node: Node, operands: Sequence[Range]) -> Effect:
     """Division by a constant; division by a variable has no finite constant here."""
@@ -131,12 +124,31 @@ def divide(node: Node, operands: Sequence[Range]) -> Effect:
     return Linear(maps=(spread(node.operands[0], node.shape, constant, node.device),))
 
 
+def _larger_steps(node: Node, build: Builder) -> str | None:
+    """max(a, b) = b + relu(a - b) and min(a, b) = b - relu(b - a), so that shared sources cancel."""
+    sign = -1.0 if node.takes_smallest else 1.0
+    values = [build.operand(argument) for argument in node.args[:2]]
+    a, b = [build.moved(value, lambda x: x.expand(node.shape)) for value in values]
+
+    def scaled(name: str, factor: float) -> tuple[str, LinearMap]:
+        return name, spread(Ref(name, node.shape), node.shape, factor, node.device)
+
+    apart = build.affine([scaled(a, sign), scaled(b, -sign)])
+    kept = build.apply(Scalar(torch.relu, turning(0.0), bounded=(0.0, math.inf), margin=0.0), apart, shape=node.shape)
+    return build.affine([scaled(b, 1.0), scaled(kept, sign)])
+
+
+def _larger_word(node: Node) -> LargerWord:
+    return LargerWord(lowest=node.takes_smallest)
+
+
 @rule(
     aten.maximum.default, aten.minimum.default, aten.max.other, aten.min.other,
     examples=[
         (lambda x: torch.maximum(x, -0.5 * x), (2, 3)), (lambda x: torch.minimum(x, torch.ones(3)), (2, 3)),
         (lambda x: torch.max(x, -x), (2, 3)), (lambda x: torch.min(x, 2 * x), (2, 3)),
     ],
+    local=_larger_steps, word=_larger_word,
 )  # fmt: skip
 def extreme(node: Node, operands: Sequence[Range]) -> Effect:
     """The larger or smaller of two values: each entry follows one of them."""
@@ -147,150 +159,71 @@ def extreme(node: Node, operands: Sequence[Range]) -> Effect:
 
 
 @rule(
-    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, aten.masked_fill.Scalar,
-    aten.masked_fill.Tensor,
-    examples=[
-        (lambda x: torch.where(torch.tensor([True, False, True]), x, 2 * x), (2, 3)),
-        (lambda x: x.masked_fill(torch.tensor([True, False, True]), -1e9).softmax(-1), (2, 3)),
-        (lambda x: x.masked_fill(torch.tensor([True, False, True]), torch.tensor(1.0)), (2, 3)),
-        (lambda x: torch.where(torch.tensor([True, False, True]), x, 1.0), (2, 3)),
-        (lambda x: torch.where(torch.tensor([True, False, True]), 1.0, x), (2, 3)),
-        (lambda x: torch.where(x > 0, 1.0, 2.0) + x, (2, 3)),
-    ],
-)  # fmt: skip
-def choose(node: Node, operands: Sequence[Range]) -> Effect:
-    """A fixed mask chooses; a mask that depends on the input is not continuous."""
-    arguments = list(node.args)
-    filling = node.operator == "masked_fill"
-    mask = arguments[1] if filling else arguments[0]
-    if isinstance(mask, Ref):
-        return Unbounded(reason=f"a mask that depends on the input in {node.where}: not continuous")
-    kept = {0: ~mask} if filling else {1: mask, 2: ~mask}
-    if filling and isinstance(arguments[2], Ref):
-        kept[2] = mask
-    maps = [
-        spread(argument, node.shape, kept[i].to(torch.float64), node.device)
-        for i, argument in enumerate(arguments)
-        if isinstance(argument, Ref)
-    ]
-    return Linear(maps=tuple(maps), disjoint=True)
-
-
-@rule(
     aten.mean.dim, aten.mean.default, aten.sum.dim_IntList, aten.sum.default,
     examples=[
         (lambda x: x.mean(1), (2, 3)), (lambda x: x.sum((0, 1), keepdim=True), (2, 3)), (lambda x: x.mean(), (2, 3)),
         (lambda x: x.sum(), (2, 3)),
     ],
+    linear=True,
 )  # fmt: skip
 def average(node: Node, operands: Sequence[Range]) -> Effect:
     """A mean or a sum: no negative weight, so the Schur test is exact."""
     return Linear(maps=(coded(node, 0, Averaging),))
 
 
-@rule(
-    aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim, aten.max.default, aten.min.default,
-    aten.linalg_vector_norm.default, aten.logsumexp.default, aten.sort.default, aten.topk.default,
-    examples=[
-        (lambda x: x.amax(1), (2, 4)), (lambda x: x.max(1).values, (2, 4)), (lambda x: x.min(), (2, 4)),
-        (lambda x: x.amin(1), (2, 4)), (lambda x: x.min(1).values, (2, 4)), (lambda x: x.max(), (2, 4)),
-        (lambda x: torch.linalg.vector_norm(x, dim=1), (2, 4)), (lambda x: x.logsumexp(1), (2, 4)),
-        (lambda x: x.sort(1).values, (2, 4)), (lambda x: x.topk(2).values, (2, 4)),
-        (lambda x: x.norm(dim=1, p=1), (2, 4)),
-    ],
-)  # fmt: skip
-def reduce(node: Node, operands: Sequence[Range]) -> Effect:
-    """Extremes, norms and log-sum-exp over disjoint sets: gradients of norm at most one."""
-    if node.index not in (None, 0):
-        return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
-    gain = ONE
-    if node.operator == "linalg_vector_norm":
-        order = node.bound().get("ord", 2)
-        order = 2 if order is None else order
-        order = float(order)
-        if order < 1:
-            return Unbounded(reason=f"a norm of order {order} in {node.where}")
-        if order < 2:
-            copies = math.prod(node.operands[0].shape) / max(math.prod(node.shape), 1)
-            gain = numerical(copies ** (1 / order - 0.5))
-    return Gain(gains=(gain,))
+def _contraction_steps(node: Node, build: Builder) -> str | None:
+    """A contraction of two variable values, as a matrix product between two rearrangements."""
+    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
+    inputs, arrow, output = equation.partition("->")
+    names = inputs.split(",")
+    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in operands):
+        return None
+    left, right = names
+    if any(len(set(part)) != len(part) for part in (left, right, output)) or set(output) - set(left + right):
+        return None
+    shared = [i for i in left if i in right and i in output]
+    summed = [i for i in left if i in right and i not in output]
+    rows, columns = [i for i in left if i not in right], [i for i in right if i not in left]
+    if any(i not in output for i in (*rows, *columns)):  # summed within one operand: no matrix product
+        return None
+    sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
+
+    def turned(name: str, have: str, *groups: list[str]) -> str:
+        order = [have.index(i) for group in groups for i in group]
+        shape = [math.prod(sizes[i] for i in group) for group in groups]
+        return build.moved(name, lambda x: x.permute(order).reshape(shape))
+
+    product = product_of(
+        build,
+        turned(operands[0].name, left, shared, rows, summed),
+        turned(operands[1].name, right, shared, summed, columns),
+    )
+    made = [*shared, *rows, *columns]
+    back = [made.index(i) for i in output]
+    return build.moved(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
+
+
+_CONTRACTION = "Linear in its only variable operand: written out as a matrix where small"
 
 
 @rule(
-    aten.pow.Tensor_Scalar, aten.square.default,
-    examples=[
-        (lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3)),
-        (lambda x: x.tanh().square(), (2, 3)),
-    ],
-)  # fmt: skip
-def power(node: Node, operands: Sequence[Range]) -> Effect:
-    """A power >= 1 of a bounded value."""
-    exponent = float(node.args[1]) if len(node.args) > 1 else 2.0
-    entry = operands[0].entry
-    if exponent == 1:
-        return Linear(maps=(spread(node.operands[0], node.shape, 1, node.device),))
-    if not (exponent > 1 and exponent == int(exponent) and math.isfinite(entry)):
-        return Unbounded(reason=f"power {exponent:g} of a value that is not bounded in {node.where}")
-    slope = above(exponent, ceiling10((exponent - 1) * log10(entry))) * (1 + 1e-12) if entry > 0 else 0.0
-    top = ceiling10(exponent * log10(entry)) * (1 + 1e-12) if entry > 0 else 0.0
-    if not (math.isfinite(slope) and math.isfinite(top)):
-        return Unbounded(reason=f"power {exponent:g} of a value as large as {entry:g} overflows in {node.where}")
-    even = exponent % 2 == 0
-    return Elementwise(slope=(-slope if even else 0.0, slope), range=(0.0 if even else -top, top))
-
-
-@rule(aten.exp.default, examples=[(lambda x: x.tanh().exp(), (2, 3))])
-def exponential(node: Node, operands: Sequence[Range]) -> Effect:
-    """The exponential of a bounded value."""
-    entry = operands[0].entry
-    if not entry < 700:
-        return Unbounded(reason=f"exponential of a value that is not bounded in {node.where}")
-    return Elementwise(slope=(0.0, math.exp(entry) * (1 + 1e-12)), range=(0.0, math.exp(entry) * (1 + 1e-12)))
-
-
-@rule(
-    aten.reciprocal.default, aten.sqrt.default, aten.rsqrt.default, aten.log.default, aten.log1p.default,
-    aten.log2.default, aten.log10.default, aten.acos.default, aten.asin.default, aten.atanh.default, aten.tan.default,
-    aten.sinh.default, aten.cosh.default, aten.expm1.default, aten.prod.dim_int, aten.prod.default,
-    aten.var.correction, aten.var.dim,
-    examples=[
-        *((partial(_inside, function), (2, 3)) for function in _STEEP),
-        (lambda x: x.abs().sqrt(), (2, 3)), (lambda x: x.prod(1), (2, 3)),
-        (lambda x: x.var(1) + x.var(1, correction=0), (2, 3)),
-    ],
-    summary="Slopes grow without limit: +inf with the reason",
-)  # fmt: skip
-def steep(node: Node, operands: Sequence[Range]) -> Effect:
-    """No finite slope over all inputs."""
-    return Unbounded(reason=f"{node.op} has no finite slope over all inputs, in {node.where}")
-
-
-@rule(
-    *JUMPING,
-    examples=[
-        *((function, (2, 3)) for function in _JUMPS), (lambda x: torch.where(x > 0, x, 2 * x + 1), (2, 3)),
-    ],
-    summary="Jumps: not continuous, +inf",
-)  # fmt: skip
-def jump(node: Node, operands: Sequence[Range]) -> Effect:
-    """Not continuous."""
-    within_one = node.dtype is torch.bool or node.operator in ("sign", "sgn", "frac")
-    size = Range.of(1.0 if within_one else math.inf, node.shape[-1] if node.shape else 1)
-    return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=size)
-
-
-@rule(
-    aten.einsum.default, aten.upsample_bicubic2d.vec, aten.cumsum.default, aten.trace.default, aten.diff.default,
-    aten.tensordot.default, aten.inner.default, aten.outer.default, aten.kron.default,
+    aten.einsum.default,
     examples=[
         (lambda x: torch.einsum("ij,kj->ik", x, torch.linspace(-1, 1, 20).reshape(5, 4)), (3, 4)),
+    ],
+    summary=_CONTRACTION, linear=True, local=_contraction_steps,
+)  # fmt: skip
+@rule(
+    aten.upsample_bicubic2d.vec, aten.cumsum.default, aten.trace.default, aten.diff.default,
+    aten.tensordot.default, aten.inner.default, aten.outer.default, aten.kron.default,
+    examples=[
         (lambda x: x.cumsum(1), (2, 4)), (lambda x: torch.diff(x), (2, 4)), (lambda x: torch.trace(x), (3, 3)),
         (lambda x: torch.tensordot(x, torch.linspace(-1, 1, 6).reshape(3, 2), 1), (2, 3)),
         (lambda x: torch.inner(x, torch.linspace(1, 2, 3)), (2, 3)), (lambda x: torch.outer(x, torch.ones(3)), (3,)),
         (lambda x: torch.kron(x, torch.linspace(-1, 1, 4).reshape(2, 2)), (2, 3)),
         (lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), (1, 1, 3, 3)),
     ],
-    summary="Linear in its only variable operand: written out as a matrix where small",
+    summary=_CONTRACTION, linear=True,
 )  # fmt: skip
 def contraction(node: Node, operands: Sequence[Range]) -> Effect:
     """Use the operator's own code as the map."""

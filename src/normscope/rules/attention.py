@@ -20,10 +20,17 @@ from ..core.log10 import product_above as above
 from ..core.rounding import numerical
 from ..core.sizes import norm as l2
 from ..graph.ir import Node, Ref
+from ..linalg.linear_map import Diagonal, Identity, LinearMap
 from .effects import Effect, Gain, Linear, Range, Unbounded
+from .local.entry_sets import Softmax
+from .local.local import Builder
+from .local.products import product_of
 from .registry import rule
+from .vocabulary import AttentionWord
 
 aten = torch.ops.aten
+_MASKED = -1e30
+"""What a masked score becomes in a proof: softmax gives it the weight 0, as it does for -inf."""
 
 
 def _attend(x: Tensor, causal: bool = False) -> Tensor:
@@ -42,12 +49,73 @@ def _written_out(x: Tensor) -> Tensor:
     return (bounded @ bounded.mT / 2 + torch.eye(x.shape[-2])).softmax(-1) @ bounded
 
 
+def _attention_steps(node: Node, build: Builder) -> str | None:
+    """softmax(scale Q K^T + mask) V, with grouped heads, boolean, additive and causal masks."""
+    arguments = node.bound()
+    query, key, value = (build.operand(arguments[name]) for name in ("query", "key", "value"))
+    scale, mask = arguments.get("scale"), arguments.get("attn_mask")
+    scale = 1.0 / math.sqrt(build.shapes[query][-1]) if scale is None else float(scale)
+    if float(arguments.get("dropout_p") or 0.0) != 0.0:
+        return None
+    if arguments.get("enable_gqa"):
+        heads = build.shapes[query][-3]
+        key, value = (
+            build.moved(name, lambda x: x.repeat_interleave(heads // x.shape[-3], -3)) for name in (key, value)
+        )
+    scores = product_of(build, query, build.moved(key, lambda x: x.mT.clone()))
+    shape = build.shapes[scores]
+    terms: list[tuple[str, LinearMap]] = [
+        (scores, Diagonal(torch.tensor(scale, dtype=torch.float64, device=node.device), shape))
+    ]
+    constant = torch.zeros(shape, dtype=torch.float64, device=node.device)
+    if arguments.get("is_causal"):
+        constant = constant.masked_fill(~torch.ones_like(constant, dtype=torch.bool).tril(), -math.inf)
+    if isinstance(mask, Ref):
+        terms.append((build.moved(mask.name, lambda x: x.expand(shape)), Identity(shape)))
+    elif isinstance(mask, Tensor):
+        added = torch.where(mask, 0.0, -math.inf) if mask.dtype is torch.bool else mask
+        constant = constant + added.double()
+    logits = build.affine(terms, constant)
+    rows = math.prod(shape[:-1]), shape[-1]
+    weights = build.apply(Softmax(), build.moved(logits, lambda x: x.reshape(rows)), shape=rows)
+    return product_of(build, build.moved(weights, lambda x: x.reshape(shape)), value)
+
+
+def _attention_word(node: Node) -> AttentionWord | None:
+    """Attention without grouped heads, with a mask that does not vary."""
+    given = node.bound()
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    shapes = [tuple(item.shape) for item in (query, key, value)]
+    mask = given.get("attn_mask")
+    if len({shape[:-2] for shape in shapes}) > 1 or isinstance(mask, Ref) or min(map(len, shapes)) < 2:
+        return None
+    bias = _added(mask, bool(given.get("is_causal")), shapes[0][-2], shapes[1][-2])
+    if bias is not None and (not bool(torch.isfinite(bias).all()) or bool((bias <= _MASKED / 2).all(-1).any())):
+        return None  # a row of the mask leaves nothing
+    scale = given.get("scale")
+    return AttentionWord(query, key, value, 1.0 / math.sqrt(shapes[0][-1]) if scale is None else float(scale), bias)
+
+
+def _added(mask: Tensor | None, causal: bool, queries: int, keys: int) -> Tensor | None:
+    """Return what a mask adds to the scores, in numbers that are finite; None for nothing."""
+    found = None
+    if isinstance(mask, Tensor):
+        found = torch.where(mask, 0.0, _MASKED).double() if mask.dtype is torch.bool else mask.double()
+        found = found.clamp(min=_MASKED)
+    if causal:
+        lower = torch.ones(queries, keys, dtype=torch.bool).tril()
+        found = torch.where(lower, 0.0, _MASKED).double() + (0.0 if found is None else found.cpu())
+        found = found.clamp(min=_MASKED)
+    return found
+
+
 @rule(
     aten.scaled_dot_product_attention.default,
     examples=[
         (_attend, (1, 2, 3, 4)), (lambda x: _attend(x, True), (1, 1, 4, 4)), (_cross, (1, 1, 2, 4)),
         (_written_out, (1, 3, 4)),
     ],
+    local=_attention_steps, word=_attention_word,
 )  # fmt: skip
 def attention(node: Node, operands: Sequence[Range]) -> Effect:
     """Softmax attention on rows of bounded norm."""
@@ -90,7 +158,7 @@ def _rotate(x: Tensor) -> Tensor:
     return x * angle.cos() + turned * angle.sin()
 
 
-@rule("rotary", examples=[(_rotate, (1, 3, 4))])
+@rule("rotary", examples=[(_rotate, (1, 3, 4))], linear=True)
 def rotary(node: Node, operands: Sequence[Range]) -> Effect:
     """Rotary position embedding: a rotation of pairs of entries."""
     return Linear(maps=(node.op.data["map"],))

@@ -11,6 +11,7 @@ from ..graph.ir import Node, Ref
 from ..linalg.convolution_map import Convolution
 from ..linalg.slices import repeated
 from .effects import Effect, Linear, Range, Unbounded
+from .linear import weighted
 from .registry import rule
 
 aten = torch.ops.aten
@@ -26,6 +27,7 @@ aten = torch.ops.aten
         (nn.Conv3d(1, 2, 2, stride=(1, 2, 1)), (1, 1, 3, 4, 3)), (nn.Conv1d(2, 2, 3, padding="same"), (1, 2, 5)),
         (nn.Conv3d(1, 1, 2, padding="same"), (1, 1, 3, 3, 3)),
     ],
+    linear=True, factors=weighted,
 )  # fmt: skip
 def convolution(node: Node, operands: Sequence[Range]) -> Effect:
     """A convolution as the operator really applied."""
@@ -38,6 +40,7 @@ def convolution(node: Node, operands: Sequence[Range]) -> Effect:
         (nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), (1, 2, 4)),
         (nn.ConvTranspose2d(4, 2, 3, stride=2, groups=2), (1, 4, 3, 3)), (nn.ConvTranspose3d(1, 2, 2), (1, 1, 2, 2, 2)),
     ],
+    linear=True, factors=weighted,
 )  # fmt: skip
 def transposed(node: Node, operands: Sequence[Range]) -> Effect:
     """A transposed convolution: the norm of the convolution it transposes."""
@@ -51,6 +54,8 @@ def transposed(node: Node, operands: Sequence[Range]) -> Effect:
         (nn.Conv2d(2, 2, 3, padding=(1, 2), padding_mode="reflect", stride=2), (1, 2, 4, 5)),
         (nn.Conv1d(2, 2, 4, padding=2, padding_mode="replicate", groups=2), (2, 2, 6)),
     ],
+    linear=True,
+    factors=lambda node: (node.args[0], node.args[1]),
 )
 def padded(node: Node, operands: Sequence[Range]) -> Effect:
     """A convolution with circular, reflecting or replicating padding."""

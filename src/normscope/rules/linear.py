@@ -1,8 +1,9 @@
-"""Matrices: `linear`, products with a constant matrix, einsum and other contractions with constants."""
+"""Matrices: `linear`, and products with a constant matrix or of two bounded values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,33 +12,55 @@ from ..core.log10 import product_above as above
 from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
-from ..linalg.linear_map import Coded, LinearMap, Matrix, Reindex
+from ..linalg.linear_map import Matrix, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded
+from .local.local import Builder
+from .local.products import product_of
+from .maps import coded, spread
 from .registry import rule
+from .vocabulary import MatmulWord
 
 aten = torch.ops.aten
+PRODUCTS = {
+    aten.mm.default: 0, aten.matmul.default: 0, aten.bmm.default: 0, aten.mv.default: 0, aten.dot.default: 0,
+    aten.addmm.default: 1, aten.baddbmm.default: 1, aten.addmv.default: 1,
+}  # fmt: skip
+"""Products of two factors, and where the first of them stands among the arguments."""
 
 
-def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
-    """Return an operator that is linear in one operand as a map given by its own code."""
-    shapes = [ref.shape for ref in node.operands]
-    zeros = [torch.zeros(shape, dtype=torch.float64, device=node.device) for shape in shapes]
-    offset = node.evaluate(zeros)
+def weighted(node: Node) -> tuple[Any, Any]:
+    """Return the input and the weight of a layer that calls them so."""
+    given = node.bound()
+    return given["input"], given["weight"]
 
-    def single(x: Tensor) -> Tensor:
-        return node.evaluate([x if i == position else zero.to(x.dtype) for i, zero in enumerate(zeros)]) - offset.to(
-            x.dtype
-        )
 
-    def function(batch: Tensor) -> Tensor:
-        return torch.stack([single(x) for x in batch])
+def _factors(node: Node) -> tuple[Any, Any]:
+    first = PRODUCTS[node.op]
+    left, right = node.args[first : first + 2]
+    return left, right
 
-    return kind(function, shapes[position], node.shape, node.device)
+
+def _layer_steps(node: Node, build: Builder) -> str | None:
+    """`x W^T + b` with a weight that depends on the input."""
+    arguments = node.bound()
+    image, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
+    if not isinstance(weight, Ref) or len(image.shape) < 2 or len(weight.shape) != 2:
+        return None
+    product = product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT))
+    if bias is None:
+        return product
+    terms = [(product, spread(Ref(product, node.shape), node.shape, 1, node.device))]
+    if not isinstance(bias, Ref):
+        return build.affine(terms, bias.double().expand(node.shape))
+    return build.affine([*terms, (bias.name, spread(bias, node.shape, 1, node.device))])
 
 
 @rule(
     aten.linear.default,
     examples=[(nn.Linear(5, 3), (2, 5)), (nn.Linear(4, 6, bias=False), (2, 3, 4))],
+    linear=True,
+    local=_layer_steps,
+    factors=weighted,
 )
 def linear(node: Node, operands: Sequence[Range]) -> Effect:
     """A matrix on the last dimension."""
@@ -46,6 +69,22 @@ def linear(node: Node, operands: Sequence[Range]) -> Effect:
     if not isinstance(weight, Tensor) or not isinstance(arguments["input"], Ref):
         return Unbounded(reason=f"the weight of {node.where} depends on the input: a product of two unbounded values")
     return Linear(maps=(Matrix(weight, node.shape[:-1]),))
+
+
+def _product_steps(node: Node, build: Builder) -> str | None:
+    """A matrix product of two variable values."""
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    return product_of(build, left.name, right.name)
+
+
+def _product_word(node: Node) -> MatmulWord | None:
+    """Two stacks of matrices with the same leading dimensions."""
+    shapes = [ref.shape for ref in node.operands]
+    if len(shapes) != 2 or min(map(len, shapes)) < 2 or shapes[0][:-2] != shapes[1][:-2]:
+        return None
+    return MatmulWord()
 
 
 @rule(
@@ -59,6 +98,7 @@ def linear(node: Node, operands: Sequence[Range]) -> Effect:
         (3,)),
         (lambda x: torch.mm(x, torch.linspace(-1, 1, 6).reshape(3, 2)), (2, 3)),
     ],
+    linear=True, local=_product_steps, word=_product_word, factors=_factors,
 )  # fmt: skip
 def product(node: Node, operands: Sequence[Range]) -> Effect:
     """A product with a constant matrix, or of two bounded values."""
@@ -91,6 +131,23 @@ def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> E
     return Gain(gains=gains, range=Range.of(above(a.row, norms[0]), width, above(a.row, norms[0])))
 
 
+def _added_steps(node: Node, build: Builder) -> str | None:
+    """`beta bias + alpha A B` with both factors variable."""
+    bias, left, right = node.args[:3]
+    arguments = node.bound()
+    if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    product = product_of(build, left.name, right.name)
+    alpha, beta = float(arguments.get("alpha", 1)), float(arguments.get("beta", 1))
+    name = build.operand(bias)
+    return build.affine(
+        [
+            (product, spread(Ref(product, node.shape), node.shape, alpha, node.device)),
+            (name, spread(Ref(name, build.shapes[name]), node.shape, beta, node.device)),
+        ]
+    )
+
+
 @rule(
     aten.addmm.default, aten.baddbmm.default, aten.addmv.default,
     examples=[
@@ -99,6 +156,7 @@ def _bilinear(node: Node, left: Ref, right: Ref, operands: Sequence[Range]) -> E
         (lambda x: torch.baddbmm(torch.ones(2, 3, 4), x, torch.linspace(-1, 1, 24).reshape(2, 3, 4)), (2, 3, 3)),
         (lambda x: torch.addmv(torch.ones(2), x, torch.linspace(1, 2, 3)), (2, 3)),
     ],
+    linear=True, local=_added_steps, factors=_factors,
 )  # fmt: skip
 def addmm(node: Node, operands: Sequence[Range]) -> Effect:
     """A bias plus a product with a constant matrix."""

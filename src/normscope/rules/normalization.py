@@ -3,6 +3,9 @@
 In eval mode BatchNorm is a diagonal map and folds into its neighbours. The others divide a centred set y of n entries
 by s = sqrt(norm(y)^2/n + eps): centring is linear (and folds with what comes before), the scale gamma is linear (and
 folds with what comes after), and the division in between has the constant 1/sqrt(eps), attained at zero variance.
+
+Each normalizer says which entries are its sets (`NormalizedSets`); effects, steps near a point and words in proofs are
+all made of that.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +26,11 @@ from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
 from ..theory.normalizers import batch_norm_eval, layer_norm_global, rms_norm_global
 from .effects import Effect, Gain, Linear, Range, Unbounded
-from .registry import rule
+from .local.entry_sets import Normalize
+from .local.local import Builder
+from .registry import rule, sets_of
+from .softmax import as_sets
+from .vocabulary import NormalizedSets
 
 aten = torch.ops.aten
 
@@ -33,25 +41,80 @@ def centering(shape: tuple[int, ...]) -> Centering:
     return Centering(shape)
 
 
-def normalized(
-    node: Node,
-    eps: float,
-    sets: tuple[int, int],
-    scale: Tensor | None,
-    shift: Tensor | None,
-    before: LinearMap,
-    rows: bool,
-) -> Effect:
-    """Assemble the effect of a normalizer over `sets = (number, entries)`; `rows`: every row lies inside one set."""
-    gain = rms_norm_global(None, sets[1], eps)
-    if gain.reason:
-        return Unbounded(reason=f"{gain.reason}, in {node.where}")
-    after = None if scale is None else Diagonal(scale.to(torch.float64), node.shape)
-    top = 1.0 if scale is None else float(scale.abs().amax())
-    offset = 0.0 if shift is None else float(shift.abs().amax())
-    reach = math.sqrt(sets[1]) * top * (1 + 1e-12)
-    row = reach + offset * math.sqrt(node.shape[-1]) if rows else math.inf
-    return Gain(gains=(gain,), before=before, after=after, range=Range.of(reach + offset, node.shape[-1], row))
+def _constant(node: Node) -> dict[str, Any] | None:
+    """Return the arguments of a normalizer of one value; None where a parameter varies or statistics are meant."""
+    given = node.bound()
+    single = isinstance(given.get("input"), Ref) and len(node.operands) == 1 and node.index in (None, 0)
+    return given if single and given["eps"] is not None else None
+
+
+def _channel_sets(node: Node) -> NormalizedSets | None:
+    """Every channel on its own: over the whole batch (BatchNorm), or over one sample (InstanceNorm)."""
+    given = _constant(node)
+    if given is None:
+        return None
+    positions = tuple(range(2, len(node.shape)))
+    return NormalizedSets(
+        view=node.shape,
+        axes=(0, *positions) if node.is_batch_norm else positions,
+        eps=float(given["eps"]),
+        scale=_channels(given.get("weight"), node),
+        shift=_channels(given.get("bias"), node),
+        groups=node.shape[1],
+        running=not (node.uses_batch_statistics if node.is_batch_norm else given["use_input_stats"]),
+    )
+
+
+def _group_sets(node: Node) -> NormalizedSets | None:
+    """Groups of channels with their positions, one set per group and sample."""
+    given = _constant(node)
+    if given is None:
+        return None
+    groups = int(given["num_groups"])
+    sets = node.shape[0] * groups
+    scale, shift = (_channels(given.get(name), node) for name in ("weight", "bias"))
+    return NormalizedSets((sets, math.prod(node.shape) // sets), (1,), float(given["eps"]), scale, shift, groups=groups)
+
+
+def _trailing_sets(node: Node) -> NormalizedSets | None:
+    """The trailing dimensions of every position (LayerNorm, RMSNorm)."""
+    given = _constant(node)
+    if given is None:
+        return None
+    rank = len(node.shape)
+    axes = tuple(range(rank - len(given["normalized_shape"]), rank))
+    scale, shift = (None if v is None else v.double() for v in (given.get("weight"), given.get("bias")))
+    centred = node.operator == "layer_norm"
+    return NormalizedSets(node.shape, axes, float(given["eps"]), scale, shift, centred)
+
+
+def _written_sets(node: Node) -> NormalizedSets:
+    """What an RMSNorm that is written out in several operators divides."""
+    axes = tuple(dim % len(node.shape) for dim in node.op.data["dims"])
+    return NormalizedSets(node.shape, axes, float(node.op.data["eps"]), None, None, centred=False)
+
+
+def _steps(node: Node, build: Builder) -> str | None:
+    """Turn into `[sets, n]`, centre, normalize, turn back, scale and shift."""
+    found = sets_of(node)
+    if found is None or found.running:
+        return None
+    there, back, size = as_sets(found.view, found.axes)
+    name = build.moved(node.refs[0], lambda x: there(x.reshape(found.view)))
+    if found.centred:
+        name = build.affine([(name, centering(size))])
+    name = build.apply(Normalize(found.eps), name, shape=size)
+    name = build.moved(name, lambda x: back(x).reshape(node.shape))
+    if found.scale is None and found.shift is None:
+        return name
+    linear: LinearMap = Identity(node.shape) if found.scale is None else Diagonal(found.scale, node.shape)
+    return build.affine([(name, linear)], None if found.shift is None else found.shift.expand(node.shape))
+
+
+def _word(node: Node) -> NormalizedSets | None:
+    """What is normalized, where the statistics are those of the input and eps keeps the division finite."""
+    found = sets_of(node)
+    return found if found is not None and not found.running and found.eps > 0 else None
 
 
 @rule(
@@ -61,65 +124,24 @@ def normalized(
         (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
         (nn.BatchNorm1d(2, track_running_stats=False).eval(), (3, 2)), (nn.BatchNorm1d(2).train(), (2, 2)),
     ],
+    summary="BatchNorm: a diagonal map in eval mode; in train mode every channel is normalized over the batch.",
+    linear=True, local=_steps, word=_word, sets=_channel_sets,
 )  # fmt: skip
-def batch_norm(node: Node, operands: Sequence[Range]) -> Effect:
-    """BatchNorm: a diagonal map in eval mode; in train mode every channel is normalized over the batch."""
-    arguments = node.bound()
-    image = arguments["input"]
-    if not isinstance(image, Ref) or len(node.operands) != 1:
-        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
-    if node.index not in (None, 0):
-        return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
-    weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
-    if not node.uses_batch_statistics:
-        return _statistics(node, weight, arguments["running_var"], eps)
-    batch, channels = node.shape[:2]
-    entries = math.prod(node.shape) // channels
-    turn = Reindex.of(lambda x: x.transpose(0, 1).reshape(channels, entries), node.shape, node.device)
-    inner = math.prod(node.shape[2:])
-    back = Reindex.of(
-        lambda x: x.reshape(channels, batch, inner).transpose(0, 1).reshape(node.shape),
-        (channels, entries),
-        node.device,
-    )
-    before = compose(back, compose(centering((channels, entries)), turn))
-    return normalized(
-        node, eps, (channels, entries), _channels(weight, node), _channels(bias, node), before, rows=len(node.shape) > 2
-    )
-
-
 @rule(
     aten.instance_norm.default,
     examples=[
         (nn.InstanceNorm1d(3, affine=True), (2, 3, 4)), (nn.InstanceNorm2d(2), (1, 2, 3, 3)),
         (nn.InstanceNorm1d(2, track_running_stats=True).eval(), (1, 2, 4)),
     ],
+    summary="InstanceNorm: every channel of every sample over its positions (or running statistics, if it keeps them).",
+    linear=True, local=_steps, word=_word, sets=_channel_sets,
 )  # fmt: skip
-def instance_norm(node: Node, operands: Sequence[Range]) -> Effect:
-    """InstanceNorm: every channel of every sample over its positions (or running statistics, if it keeps them)."""
-    arguments = node.bound()
-    weight, bias, eps = arguments.get("weight"), arguments.get("bias"), float(arguments["eps"])
-    if len(node.operands) != 1:
-        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
-    if not arguments["use_input_stats"]:
-        return _statistics(node, weight, arguments["running_var"], eps)
-    sets = math.prod(node.shape[:2])
-    return _grouped(node, sets, weight, bias, eps)
-
-
 @rule(
     aten.group_norm.default,
     examples=[(nn.GroupNorm(2, 4), (2, 4, 3)), (nn.GroupNorm(1, 4), (1, 4, 2, 2)), (nn.GroupNorm(2, 4), (3, 4))],
+    summary="GroupNorm: groups of channels with their positions, one set per group and sample.",
+    local=_steps, word=_word, sets=_group_sets,
 )  # fmt: skip
-def group_norm(node: Node, operands: Sequence[Range]) -> Effect:
-    """GroupNorm: groups of channels with their positions, one set per group and sample."""
-    arguments = node.bound()
-    if len(node.operands) != 1:
-        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
-    sets = node.shape[0] * int(arguments["num_groups"])
-    return _grouped(node, sets, arguments.get("weight"), arguments.get("bias"), float(arguments["eps"]))
-
-
 @rule(
     aten.layer_norm.default,
     examples=[
@@ -127,83 +149,78 @@ def group_norm(node: Node, operands: Sequence[Range]) -> Effect:
         (nn.LayerNorm(1), (3, 1)),
         (lambda x: F.layer_norm(x, (4,), torch.tensor([3.0, 0.0, -1.0, 0.5])), (2, 4)),
     ],
+    summary="LayerNorm: the trailing dimensions of every position.",
+    local=_steps, word=_word, sets=_trailing_sets,
 )  # fmt: skip
-def layer_norm(node: Node, operands: Sequence[Range]) -> Effect:
-    """LayerNorm: the trailing dimensions of every position."""
-    arguments = node.bound()
-    if len(node.operands) != 1 or node.index not in (None, 0):
-        return Unbounded(reason=f"a parameter or statistic of the normalizer {node.where} depends on the input")
-    dims = len(arguments["normalized_shape"])
-    entries = math.prod(node.shape[-dims:])
-    sets = math.prod(node.shape) // entries
-    weight, bias = arguments.get("weight"), arguments.get("bias")
-    before = _within(node, sets, entries) if dims > 1 else centering(node.shape)
-    effect = normalized(node, float(arguments["eps"]), (sets, entries), weight, bias, before, rows=True)
-    if not isinstance(effect, Gain):
-        return effect
-    return replace(
-        effect,
-        whole=layer_norm_global(None if weight is None else weight.reshape(-1), entries, float(arguments["eps"])),
-    )
-
-
 @rule(
     aten.rms_norm.default,
     examples=[
         (nn.RMSNorm(5), (2, 5)), (nn.RMSNorm(4, eps=1e-2), (2, 3, 4)), (nn.RMSNorm(1, eps=0.1), (3, 1)),
     ],
+    summary="RMSNorm: the trailing dimensions divided by their root mean square; no centring.",
+    local=_steps, word=_word, sets=_trailing_sets,
 )  # fmt: skip
-def rms_norm(node: Node, operands: Sequence[Range]) -> Effect:
-    """RMSNorm: the trailing dimensions divided by their root mean square; no centring."""
-    arguments = node.bound()
-    if len(node.operands) != 1:
-        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
-    entries = math.prod(node.shape[-len(arguments["normalized_shape"]) :])
-    sets = math.prod(node.shape) // entries
-    return normalized(
-        node, float(arguments["eps"]), (sets, entries), arguments.get("weight"), None, Identity(node.shape), rows=True
-    )
-
-
 @rule(
     "rms",
     examples=[
         (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * torch.linspace(1, 2, 4), (2, 4)),
         (lambda x: (x - x.mean(1, True)) / torch.sqrt((x - x.mean(1, True)).pow(2).mean(1, True) + 0.1), (2, 3, 2)),
     ],
-)
-def written_rms(node: Node, operands: Sequence[Range]) -> Effect:
-    """RMSNorm (or the second half of a LayerNorm) written out in several operators."""
-    dims = node.op.data["dims"]
-    entries = math.prod(node.shape[dim] for dim in dims)
-    sets = math.prod(node.shape) // entries
-    rows = len(node.shape) - 1 in dims
-    return normalized(node, node.op.data["eps"], (sets, entries), None, None, Identity(node.shape), rows)
+    summary="RMSNorm (or the second half of a LayerNorm) written out in several operators.",
+    local=_steps, word=_word, sets=_written_sets,
+)  # fmt: skip
+def normalizer(node: Node, operands: Sequence[Range]) -> Effect:
+    """Return the effect of a normalizer: its division, between the centring and the scale."""
+    if node.index not in (None, 0):
+        return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
+    found = sets_of(node)
+    if found is None:
+        return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
+    if found.running:
+        return _statistics(node)
+    entries = math.prod(found.view[axis] for axis in found.axes)
+    gain = rms_norm_global(None, entries, found.eps)
+    if gain.reason:
+        return Unbounded(reason=f"{gain.reason}, in {node.where}")
+    after = None if found.scale is None else Diagonal(found.scale, node.shape)
+    effect = Gain(gains=(gain,), before=_centred(node, found), after=after, range=_range(node, found, entries))
+    if node.operator != "layer_norm":
+        return effect
+    scale = None if found.scale is None else found.scale.reshape(-1)
+    return replace(effect, whole=layer_norm_global(scale, entries, found.eps))
 
 
-def _statistics(node: Node, weight: Tensor | None, variance: Tensor, eps: float) -> Effect:
+def _centred(node: Node, found: NormalizedSets) -> LinearMap:
+    """Return the centring of every set, as a map of the whole value."""
+    if not found.centred:
+        return Identity(node.shape)
+    if found.groups is None and len(found.axes) == 1:
+        return centering(node.shape)
+    there, back, size = as_sets(found.view, found.axes)
+    turn = Reindex.of(lambda x: there(x.reshape(found.view)), node.shape, node.device)
+    again = Reindex.of(lambda x: back(x).reshape(node.shape), size, node.device)
+    return compose(again, compose(centering(size), turn))
+
+
+def _range(node: Node, found: NormalizedSets, entries: int) -> Range:
+    """Return how large the value can get: no entry of a set of n exceeds sqrt(n), and no row within one set does."""
+    top = 1.0 if found.scale is None else float(found.scale.abs().amax())
+    offset = 0.0 if found.shift is None else float(found.shift.abs().amax())
+    rank = len(node.shape)
+    within = rank > 2 if found.groups is not None else rank - 1 in found.axes  # whether every row lies in one set
+    reach = math.sqrt(entries) * top * (1 + 1e-12)
+    row = reach + offset * math.sqrt(node.shape[-1]) if within else math.inf
+    return Range.of(reach + offset, node.shape[-1], row)
+
+
+def _statistics(node: Node) -> Effect:
     """A normalizer with running statistics: the diagonal map gamma/sqrt(var + eps)."""
-    scale = batch_norm_eval(weight, variance, eps)
-    channels = _channels(scale, node)
+    given = node.bound()
+    channels = _channels(batch_norm_eval(given.get("weight"), given["running_var"], float(given["eps"])), node)
     assert channels is not None
     linear = Diagonal(channels, node.shape)
     linear.slack = gamma(8) * float(channels.abs().max())  # the rounding of gamma/sqrt(var + eps) itself
     return Linear(maps=(linear,))
-
-
-def _grouped(node: Node, sets: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Effect:
-    """A normalizer over consecutive entries of every sample."""
-    entries = math.prod(node.shape) // sets
-    rows = len(node.shape) > 2
-    return normalized(
-        node, eps, (sets, entries), _channels(weight, node), _channels(bias, node), _within(node, sets, entries), rows
-    )
-
-
-def _within(node: Node, sets: int, entries: int) -> LinearMap:
-    """Centre consecutive runs of entries."""
-    view = (sets, entries)
-    return compose(Identity(view, node.shape), compose(centering(view), Identity(node.shape, view)))
 
 
 def _channels(values: Tensor | None, node: Node) -> Tensor | None:

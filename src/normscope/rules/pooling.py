@@ -1,4 +1,4 @@
-"""Pooling and interpolation."""
+"""Pooling and interpolation, and the windows of every maximum."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.bracket import Evidence
 from ..core.rounding import ONE, Upper
-from ..graph.ir import Node
+from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Averaging
 from .effects import Effect, Gain, Linear, Range, Unbounded
-from .linear import coded
+from .local.local import Builder
+from .local.windows import WindowMaximum
+from .maps import coded, spread
 from .registry import rule
+from .vocabulary import WindowsWord
 
 aten = torch.ops.aten
 
@@ -35,6 +38,7 @@ aten = torch.ops.aten
         (lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), (1, 1, 2, 2, 2)),
         (lambda x: F.interpolate(x, size=3, mode="bilinear", antialias=True), (1, 1, 5, 5)),
     ],
+    linear=True,
 )  # fmt: skip
 def averaging(node: Node, operands: Sequence[Range]) -> Effect:
     """Averages and linear interpolation: weights without a negative one, bounded by the Schur test."""
@@ -43,61 +47,99 @@ def averaging(node: Node, operands: Sequence[Range]) -> Effect:
     return Linear(maps=(coded(node, 0, Averaging),))
 
 
+def windows(node: Node) -> WindowsWord:
+    """Return the windows of a max pooling, or of an extreme over dimensions."""
+    shape = node.operands[0].shape
+    if "max_pool" not in node.operator:
+        given = node.bound().get("dim")
+        dims = [given] if isinstance(given, int) else list(given or range(len(shape)))
+        dims = sorted(d % max(len(shape), 1) for d in dims) if shape else []
+        kept = [d for d in range(len(shape)) if d not in dims]
+        ids = torch.arange(math.prod(shape)).reshape(shape)
+        index = ids.permute(*kept, *dims).reshape(math.prod(shape[d] for d in kept), -1)
+        return WindowsWord(index, 0, node.takes_smallest)
+    index = torch.zeros(1, 1, dtype=torch.int64)
+    for axis in range(-node.pooled_axes, 0):
+        taps = _taps(node, axis)
+        wide, missing = index[:, None, :, None] * shape[axis] + taps[None, :, None, :], index[:, None, :, None] < 0
+        wide = torch.where(missing | (taps[None, :, None, :] < 0), -1, wide)
+        index = wide.reshape(len(index) * len(taps), -1)
+    return WindowsWord(index, len(shape) - node.pooled_axes)
+
+
+def _taps(node: Node, axis: int) -> Tensor:
+    """Return the places along one axis that each output of a max pooling reads, `[outputs, taps]`, -1 for none."""
+    size, outputs = node.operands[0].shape[axis], node.shape[axis]
+    if node.operator.startswith("adaptive"):
+        ends = [(o * size // outputs, -(-(o + 1) * size // outputs)) for o in range(outputs)]
+        widest = max(end - start for start, end in ends)
+        return torch.tensor([[p if p < end else -1 for p in range(start, start + widest)] for start, end in ends])
+    given = node.bound()
+    kernel, stride, padding, dilation = (
+        _at(value, axis)
+        for value in (
+            given["kernel_size"],
+            given.get("stride") or given["kernel_size"],
+            given.get("padding", 0),
+            given.get("dilation", 1),
+        )
+    )
+    places = torch.arange(outputs)[:, None] * stride - padding + torch.arange(kernel)[None] * dilation
+    return torch.where((places >= 0) & (places < size), places, -1)
+
+
+def _at(value: int | Sequence[int], axis: int) -> int:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return int(values[axis] if len(values) > 1 else values[0])
+
+
+def window_steps(node: Node, build: Builder) -> str | None:
+    """The largest or smallest entry of every window."""
+    if node.index not in (None, 0) or len(node.operands) != 1:
+        return None
+    found, shape = windows(node), node.operands[0].shape
+    slices, block = math.prod(shape[: found.leading]), math.prod(shape[found.leading :])
+    places = torch.arange(slices)[:, None, None] * block + found.index
+    places = torch.where(found.index >= 0, places, -1).flatten(0, 1).to(node.device)
+    name = node.refs[0]
+    if found.lowest:
+        name = build.affine([(name, spread(Ref(name, shape), shape, -1, node.device))])
+    name = build.apply(WindowMaximum(places, node.shape), name, shape=node.shape)
+    if found.lowest:
+        name = build.affine([(name, spread(Ref(name, node.shape), node.shape, -1, node.device))])
+    return name
+
+
+def window_word(node: Node) -> WindowsWord | None:
+    """The windows as the checker reads them."""
+    return windows(node) if len(node.operands) == 1 else None
+
+
 @rule(
     aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default, aten.max_pool2d_with_indices.default,
-    aten.max_pool1d_with_indices.default, aten.max_pool3d_with_indices.default,
+    aten.max_pool1d_with_indices.default, aten.max_pool3d_with_indices.default, aten.adaptive_max_pool1d.default,
+    aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default,
     examples=[
         (nn.MaxPool1d(2), (1, 2, 6)), (nn.MaxPool2d(3, 2, 1), (1, 2, 5, 5)), (nn.MaxPool2d(3, 1), (1, 1, 5, 5)),
         (nn.MaxPool2d(2, 1, dilation=2), (1, 1, 5, 5)), (nn.MaxPool1d(3, 2, 1, ceil_mode=True), (1, 1, 6)),
         (nn.MaxPool3d(2, 1), (1, 1, 3, 3, 3)), (lambda x: F.max_pool1d(x, 2, return_indices=True)[0], (1, 1, 4)),
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (1, 1, 4, 4)),
         (lambda x: F.max_pool3d(x, 2, return_indices=True)[0], (1, 1, 4, 4, 4)),
+        (nn.AdaptiveMaxPool2d(2), (1, 2, 5, 5)), (nn.AdaptiveMaxPool1d(3), (1, 2, 4)),
+        (nn.AdaptiveMaxPool3d(2), (1, 1, 3, 3, 3)),
     ],
+    local=window_steps, word=window_word,
 )  # fmt: skip
 def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
     """Max pooling: sqrt of the largest number of windows that share an input."""
     if node.index not in (None, 0):
         return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
-    arguments = node.bound()
-    dims = node.pooled_axes
-    kernel = _each(arguments["kernel_size"], dims)
-    stride = _each(arguments.get("stride") or kernel, dims)
-    padding, dilation = _each(arguments.get("padding", 0), dims), _each(arguments.get("dilation", 1), dims)
     shared = 1
-    for axis in range(dims):
-        size, outputs = node.operands[0].shape[axis - dims], node.shape[axis - dims]
-        counts = [0] * size
-        for output in range(outputs):
-            for tap in range(kernel[axis]):
-                place = output * stride[axis] - padding[axis] + tap * dilation[axis]
-                if 0 <= place < size:
-                    counts[place] += 1
-        shared *= max(counts)
-    return Gain(gains=(_root(shared),), range=Range.of(operands[0].entry, node.shape[-1]))
-
-
-@rule(
-    aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default,
-    examples=[(nn.AdaptiveMaxPool2d(2), (1, 2, 5, 5)), (nn.AdaptiveMaxPool1d(3), (1, 2, 4)),
-    (nn.AdaptiveMaxPool3d(2), (1, 1, 3, 3, 3))],
-)  # fmt: skip
-def adaptive_max_pool(node: Node, operands: Sequence[Range]) -> Effect:
-    """Adaptive max pooling: windows may share an input where the sizes do not divide."""
-    if node.index not in (None, 0):
-        return Unbounded(reason=f"indices returned by {node.op} in {node.where}: not continuous")
-    dims = node.pooled_axes
-    shared = 1
-    for axis in range(dims):
-        size, outputs = node.operands[0].shape[axis - dims], node.shape[axis - dims]
-        windows = [(o * size // outputs, -(-(o + 1) * size // outputs)) for o in range(outputs)]
-        shared *= max(sum(start <= place < end for start, end in windows) for place in range(size))
+    for axis in range(-node.pooled_axes, 0):
+        taps = _taps(node, axis)
+        shared *= int(taps[taps >= 0].bincount().max())
     return Gain(gains=(_root(shared),), range=Range.of(operands[0].entry, node.shape[-1]))
 
 
 def _root(shared: int) -> Upper:
     return ONE if shared == 1 else Upper.of(math.sqrt(shared), Evidence.PROVEN, "shared windows", allowance=1e-15)
-
-
-def _each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * dims if len(values) == 1 else values

@@ -1,4 +1,4 @@
-"""The one registry of rules: operator -> what it does. Absence is an error, never a silent 1."""
+"""The one registry: all that is known of each operator. Absence is an error, never a silent 1."""
 
 from __future__ import annotations
 
@@ -14,35 +14,89 @@ from ..core.bracket import Evidence
 from ..core.errors import InputError, MissingRuleError
 from ..core.rounding import Upper
 from ..graph.ir import Graph, Node, Ref, Unit
+from ..theory.activations import Activation
 from .effects import Effect, Gain, Range, Unbounded
+from .local.local import Builder
+from .vocabulary import NormalizedSets, Word
 
-RuleFunction = Callable[[Node, Sequence[Range]], Effect]
+EffectRule = Callable[[Node, Sequence[Range]], Effect]
+LocalRule = Callable[[Node, Builder], str | None]
+WordRule = Callable[[Node], Word | None]
+ActivationRule = Callable[[Node], Activation | None]
+SetsRule = Callable[[Node], NormalizedSets | None]
+FactorsRule = Callable[[Node], tuple[Any, Any]]
 Example = tuple[Callable[..., Any], *tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A rule with its documentation and the examples that put it on trial."""
+class Operator:
+    """All that is known of one operator.
+
+    Attributes:
+        op: the operator of torch, or the name of a recognised unit.
+        family: the file of `normscope.rules` that it stands in, `"user"` for rules of users.
+        summary: one line that says what its effect is.
+        examples: what puts it on trial.
+        effect: what it does to a change, over all inputs.
+        linear: whether its effect is `Linear`, always or for some arguments: its map is then all that balls and proofs
+            need.
+        local: what it does near a point, where it is not linear. Without, balls take its effect at the sizes that they
+            allow, and no slopes.
+        word: what it is called in proofs, where it is not linear. Without, proofs do not follow it.
+        activation: the function of single entries that it is.
+        sets: what it normalizes.
+        factors: the two values that it multiplies, the weight of a layer among them.
+    """
 
     op: Any
-    function: RuleFunction
     family: str
     summary: str
     examples: tuple[Example, ...]
+    effect: EffectRule
+    linear: bool = False
+    local: LocalRule | None = None
+    word: WordRule | None = None
+    activation: ActivationRule | None = None
+    sets: SetsRule | None = None
+    factors: FactorsRule | None = None
 
     @property
     def name(self) -> str:
         """The operator's name."""
         return str(self.op)
 
+    @property
+    def near(self) -> str:
+        """What balls know of it: its map, steps of its own, or its gain alone."""
+        return _known(self.linear, self.local is not None, "steps") or "gain alone"
 
-_RULES: dict[Any, Rule] = {}
+    @property
+    def proof(self) -> str:
+        """What proofs know of it: its map, or a word; nothing where it is opaque to the checker."""
+        return _known(self.linear, self.word is not None, "word") or "opaque"
+
+
+def _known(linear: bool, own: bool, name: str) -> str:
+    return " or ".join([*(["map"] if linear else []), *([name] if own else [])])
+
+
+_OPERATORS: dict[Any, Operator] = {}
 FAILED = "the rule for"
 """How the reason of a rule that raised begins; `bounds.trial` turns it into an error."""
 
 
-def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule for one or more operators.
+def rule(
+    *ops: Any,
+    examples: Sequence[Example],
+    summary: str | None = None,
+    linear: bool = False,
+    local: LocalRule | None = None,
+    word: WordRule | None = None,
+    activation: ActivationRule | None = None,
+    sets: SetsRule | None = None,
+    factors: FactorsRule | None = None,
+) -> Callable[[EffectRule], EffectRule]:
+    """Register what is known of one or more operators.
 
     The decorated function takes the `Node` and one `Range` per operand (how large its value can get) and returns a
     `Linear`, `Elementwise`, `Gain` or `Unbounded` effect (`normscope.rules.effects`).
@@ -52,6 +106,13 @@ def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> 
         examples: pairs `(function, *input_shapes)`; every example runs through the soundness suite
             (`normscope.bounds.trial.try_example`).
         summary: one line for `normscope ops`; the first line of the docstring if absent.
+        linear: whether the effect is `Linear`, always or for some arguments.
+        local: takes the node and a `Builder`, adds the steps that the operator is near a point, and returns the name of
+            its value, or None where it does not apply: for bounds over balls.
+        word: takes the node and returns what it is called in proofs (`normscope.rules.vocabulary`), or None.
+        activation: takes the node and returns the function of single entries that it is.
+        sets: takes the node of a normalizer and returns what it divides by what.
+        factors: takes the node of a product and returns the two values that it multiplies.
 
     Raises:
         ValueError: an operator has a rule already, or no example is given.
@@ -66,34 +127,62 @@ def rule(*ops: Any, examples: Sequence[Example], summary: str | None = None) -> 
         ValueError: rule arctan2: give at least one example to put it on trial
     """
 
-    def register(function: RuleFunction) -> RuleFunction:
+    def register(function: EffectRule) -> EffectRule:
         if not examples:
             raise ValueError(f"rule {function.__name__}: give at least one example to put it on trial")
-        doc = summary or (function.__doc__ or function.__name__).strip().splitlines()[0]
         module = function.__module__
-        family = module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user"
         for op in ops:
-            if op in _RULES:
-                raise ValueError(f"{op} has a rule already (family {_RULES[op].family})")
-            _RULES[op] = Rule(op=op, function=function, family=family, summary=doc, examples=tuple(examples))
+            if op in _OPERATORS:
+                raise ValueError(f"{op} has a rule already (family {_OPERATORS[op].family})")
+            _OPERATORS[op] = Operator(
+                op=op,
+                family=module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user",
+                summary=summary or (function.__doc__ or function.__name__).strip().splitlines()[0],
+                examples=tuple(examples),
+                effect=function,
+                linear=linear,
+                local=local,
+                word=word,
+                activation=activation,
+                sets=sets,
+                factors=factors,
+            )
         return function
 
     return register
 
 
-def rules() -> tuple[Rule, ...]:
-    """Return every registered rule, by family and name."""
-    return tuple(sorted(_RULES.values(), key=lambda r: (r.family, r.name)))
+def operators() -> tuple[Operator, ...]:
+    """Return all that is known of every registered operator, by family and name."""
+    return tuple(sorted(_OPERATORS.values(), key=lambda known: (known.family, known.name)))
 
 
 def forget(op: Any) -> None:
-    """Remove the rule of an operator (to replace it, or after a test)."""
-    del _RULES[op]
+    """Remove an operator (to replace its rule, or after a test)."""
+    del _OPERATORS[op]
 
 
-def lookup(node: Node) -> Rule | None:
-    """Return the rule for a node's operator, or None."""
-    return _RULES.get(node.op.name if isinstance(node.op, Unit) else node.op)
+def lookup(node: Node) -> Operator | None:
+    """Return what is known of a node's operator, or None."""
+    return _OPERATORS.get(node.op.name if isinstance(node.op, Unit) else node.op)
+
+
+def activation_of(node: Node) -> Activation | None:
+    """Return the function of single entries that a node is, or None if it is none."""
+    found = lookup(node)
+    return None if found is None or found.activation is None else found.activation(node)
+
+
+def sets_of(node: Node) -> NormalizedSets | None:
+    """Return what a node normalizes, or None if it is no normalizer of one value with constant parameters."""
+    found = lookup(node)
+    return None if found is None or found.sets is None else found.sets(node)
+
+
+def multiplied(node: Node) -> tuple[Any, Any] | None:
+    """Return the two values that a node multiplies, each a `Ref` or a constant, or None if it is no such product."""
+    found = lookup(node)
+    return None if found is None or found.factors is None else found.factors(node)
 
 
 def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
@@ -105,7 +194,7 @@ def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
     if node.dtype.is_complex or any(constant.is_complex() for constant in constants):
         return Unbounded(reason=f"complex values in {node.where}: only real functions are bounded")
     try:
-        effect = found.function(node, operands)
+        effect = found.effect(node, operands)
         if not node.dtype.is_floating_point and not isinstance(effect, Unbounded):
             return Unbounded(reason=f"{node.op} gives {node.dtype} in {node.where}: not continuous")
         return effect
@@ -176,6 +265,6 @@ def known_effect(node: Node, operands: Sequence[Range]) -> Effect:
     return Gain(gains=(gain,) * len(operands), joint=True)
 
 
-_RULES["known"] = Rule(
-    op="known", function=known_effect, family="arithmetic", summary="A constant given by the user", examples=()
+_OPERATORS["known"] = Operator(
+    op="known", effect=known_effect, family="arithmetic", summary="A constant given by the user", examples=()
 )

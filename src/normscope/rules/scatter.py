@@ -16,7 +16,7 @@ from ..graph.places import SOURCES, entries_written, places_vary, source_of_writ
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded
-from .linear import coded
+from .maps import coded
 from .registry import rule
 from .shape import moved
 
@@ -44,6 +44,7 @@ def _assigned(x: Tensor, places: Any, values: Any) -> Tensor:
         (lambda x: torch.zeros(3, 2).index_add(0, x.argmax(0), x[:2]), (3, 2)),
         (lambda x: torch.zeros(3, 2).scatter_add(0, x.argsort(0), x), (3, 2)),
     ],
+    linear=True,
 )  # fmt: skip
 def adds(node: Node, operands: Sequence[Range]) -> Effect:
     """Adds values to entries that fixed indices name: sqrt of the largest number of values that meet in one."""
@@ -68,6 +69,7 @@ def adds(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: x.index_fill(0, torch.tensor([1]), -torch.inf).softmax(0), (3, 2)),
         (lambda x: x.index_fill(0, torch.tensor([1]), x[0, 0]), (3, 2)),
     ],
+    linear=True,
 )  # fmt: skip
 def overwrites(node: Node, operands: Sequence[Range]) -> Effect:
     """Writes values to entries that fixed indices name, each one once; the other entries stay."""
@@ -92,6 +94,7 @@ def overwrites(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: torch.zeros(3, 2).index_put((_ROWS,), x[:1], accumulate=True), (3, 2)),
         (lambda x: x.index_put((_ROWS, torch.tensor([1, 0, 0])), x[:, 0].relu(), accumulate=True), (3, 2)),
     ],
+    linear=True,
 )  # fmt: skip
 def assigns(node: Node, operands: Sequence[Range]) -> Effect:
     """Assignment to indexed entries, `x[index] = values`: written or added, with fixed indices."""
@@ -109,6 +112,7 @@ def assigns(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: torch.zeros(3, 2).scatter_reduce(0, _ENTRIES, x, "amin", include_self=False), (3, 2)),
         (lambda x: x.scatter_reduce(0, _ENTRIES, x, "prod"), (3, 2)),
     ],
+    linear=True,
 )  # fmt: skip
 def gathers(node: Node, operands: Sequence[Range]) -> Effect:
     """Sums, means and extremes over the values that meet in an entry; products have no bound."""

@@ -47,6 +47,7 @@ def moved(node: Node) -> tuple[LinearMap, ...]:
         (lambda x: aten.alias(x) + x.long(), (2, 3)),
     ],
     summary="Same entries, same order (casts between floats are taken as exact): the identity",
+    linear=True,
 )  # fmt: skip
 def same(node: Node, operands: Sequence[Range]) -> Effect:
     """Return the identity; a cast to integers or booleans is a jump."""
@@ -98,6 +99,7 @@ def same(node: Node, operands: Sequence[Range]) -> Effect:
         (lambda x: F.interpolate(x, size=3, mode="nearest-exact"), (1, 1, 2, 2, 2)),
     ],
     summary="Moves, copies, drops or zero-fills entries: sqrt of the largest number of copies",
+    linear=True,
 )  # fmt: skip
 def moves(node: Node, operands: Sequence[Range]) -> Effect:
     """Read the entries' new places off the operator itself."""

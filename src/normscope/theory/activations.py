@@ -1,15 +1,18 @@
-"""Slope intervals and ranges of the activations of `torch.nn.functional`, rounded outward.
+"""What is known of the activations of `torch.nn.functional`: slopes and ranges, turning points, words in proofs.
 
 A slope interval [a, b] of f says that a <= (f(u) - f(v))/(u - v) <= b for all u != v. For a smooth f its ends are the
 extrema of f', found from the roots of f''; tests recompute every constant below with 30 digits. Than's Definitions 4
 and 8 assume slopes of at most 1 in size, which GELU, SiLU, Mish, hardswish, SELU and erf break.
+
+Between its turning points (kinks and extrema of the derivative) a derivative is monotone, so that its range over an
+interval is spanned by its values at both ends and on both sides of the turning points inside.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -23,6 +26,16 @@ from ..core.rounding import UNIT, ZERO, Upper
 Interval = tuple[float, float]
 REAL: Interval = (-math.inf, math.inf)
 
+SMOOTH, STRAIGHT, SIXTHS, PERIODIC = 1e-12, 0.0, 4e-8, 1e-11
+"""How far a computed derivative may be off: by rounding; not at all, between straight pieces; by torch's float32 1/6;
+by the rounding of many periods."""
+STRETCH = 1e-9, 1e9
+"""Factors of the input with which checkers of proofs still compute an activation closely."""
+SURE_THRESHOLD = 37.0
+"""The threshold of softplus above which torch's jump there is less than float64 rounds."""
+NO_LIMIT = 1e300
+"""A limit that nothing reaches, for a clamp on one side."""
+
 # silu'' = 0 at x = 2t with t tanh(t) = 1; silu' is (1 + t)/2 there, and 1 - silu'(x) = silu'(-x).
 _SILU_T = 1.19967864025773383391637
 # silu' = 0 where e^x = -1 - x; the value there is -W(1/e), W the Lambert function.
@@ -34,6 +47,9 @@ _GELU_TANH_SLOPE = 1.128993068658771765455904
 _GELU_TANH_MINIMUM = -0.1700407505712540506390674
 _MISH_SLOPES = (-0.1125261223894625564073279, 1.088498161251727861228294)
 _MISH_MINIMUM = -0.3088434130172504066287602
+# where the second derivatives are zero
+_SILU_TURN, _GELU_TURN, _GELU_TANH_TURN = 2 * _SILU_T, math.sqrt(2.0), 1.418504008790828355548034
+_MISH_TURNS = (-2.256376396360793120005749, 1.490571179485428459294419)
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 QUICK_GELU = 1.702
 """The sharpness of the sigmoid in the GELU of CLIP."""
@@ -42,8 +58,27 @@ _SIXTH = 0.16666667163372039794921875
 
 
 @dataclass(frozen=True, slots=True)
+class TurningPoint:
+    """A point (or one per entry), or with a `period` every point `at + k period`."""
+
+    at: float | Tensor
+    period: float | None = None
+
+    def inside(self, low: Tensor, high: Tensor) -> Tensor:
+        """Say where an interval holds such a point."""
+        if self.period is None:
+            return (low <= self.at) & (high >= self.at)
+        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
+
+
+def turning(*points: float) -> tuple[TurningPoint, ...]:
+    """Return single turning points."""
+    return tuple(TurningPoint(point) for point in points)
+
+
+@dataclass(frozen=True, slots=True)
 class Activation:
-    """A univariate function with its slope interval and its range.
+    """A univariate function with its slope interval, its range, and what bounds over balls and proofs need of it.
 
     Attributes:
         name: the name in `torch.nn.functional`, with parameters if any.
@@ -54,6 +89,9 @@ class Activation:
         evidence: PROVEN for an operator of torch, NUMERICAL for a function that a model writes out in several.
         inner, factor: the function is factor/inner times the one of that name at inner x: `factor` scales its slopes.
         knots: where a piecewise linear function that a model writes out bends or jumps.
+        turns: where the derivative is not monotone, kinks included; None where that is not known.
+        margin: how far derivatives may be off, relative to max(1, size).
+        word: its name and parameters in the vocabulary of proofs; None where no checker knows the function.
     """
 
     name: str
@@ -65,6 +103,9 @@ class Activation:
     inner: float = 1.0
     factor: float = 1.0
     knots: tuple[float, ...] = ()
+    turns: tuple[TurningPoint, ...] | None = field(default=None, kw_only=True)
+    margin: float = field(default=SMOOTH, kw_only=True)
+    word: tuple[str, dict[str, float]] | None = field(default=None, kw_only=True)
 
     @property
     def gain(self) -> Upper:
@@ -73,6 +114,14 @@ class Activation:
         if math.isinf(size):
             return Upper.infinite(self.reason or f"{self.name} is not Lipschitz")
         return Upper.of(size, self.evidence, f"slope of {self.name}")
+
+    @property
+    def two_slopes(self) -> tuple[float, float] | None:
+        """The slopes below and above zero of two half-lines that meet there; None for every other function."""
+        if self.margin != STRAIGHT or self.turns != (TurningPoint(0.0),) or not all(map(math.isfinite, self.slope)):
+            return None
+        below, above = self.function(torch.tensor([-1.0, 1.0], dtype=torch.float64)).tolist()
+        return 0.0 - below, above
 
 
 def outward(low: float, high: float) -> Interval:
@@ -109,7 +158,15 @@ def leaky_relu(negative_slope: float = 0.01, *, name: str = "leaky_relu") -> Act
     """
     a = float(negative_slope)
     function = partial(F.leaky_relu, negative_slope=a)
-    return Activation(f"{name}({a:g})", function, (min(a, 1.0), max(a, 1.0)), REAL if a > 0 else (0.0, math.inf))
+    return Activation(
+        f"{name}({a:g})",
+        function,
+        (min(a, 1.0), max(a, 1.0)),
+        REAL if a > 0 else (0.0, math.inf),
+        turns=turning(0.0),
+        margin=STRAIGHT,
+        word=("leaky_relu", {"slope": a}),
+    )
 
 
 def prelu(weight: Tensor) -> Activation:
@@ -148,14 +205,24 @@ def elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, *, nam
     function = partial(torch.ops.aten.elu.default, alpha=alpha, scale=scale, input_scale=input_scale)
     label = f"{name}({alpha:g})"
     if input_scale < 0 and floor != 0:
-        return Activation(label, function, REAL, REAL, f"{label}: exp grows without bound on the negative side")
+        reason = f"{label}: exp grows without bound on the negative side"
+        return Activation(label, function, REAL, REAL, reason, turns=turning(0.0))
     if not (math.isfinite(floor) and math.isfinite(steepest)):
-        return Activation(label, function, REAL, REAL, f"{label}: its slopes are not finite numbers")
+        reason = f"{label}: its slopes are not finite numbers"
+        return Activation(label, function, REAL, REAL, reason, turns=turning(0.0))
     exact = scale == input_scale == 1.0  # else a product was rounded
     low, high = (steepest, steepest) if exact else outward(steepest, steepest)
     tail = (0.0, 0.0) if input_scale == 0 else (floor, floor) if exact else outward(floor, floor)
     bounded = (-math.inf if scale < 0 else min(0.0, tail[0])), (math.inf if scale > 0 else max(0.0, tail[1]))
-    return Activation(label, function, (min(0.0, low, scale), max(0.0, high, scale)), bounded)
+    word = ("elu", {"alpha": float(alpha), "scale": float(scale), "input_scale": float(input_scale)})
+    return Activation(
+        label,
+        function,
+        (min(0.0, low, scale), max(0.0, high, scale)),
+        bounded,
+        turns=turning(0.0),
+        word=word if STRETCH[0] <= input_scale <= STRETCH[1] else None,
+    )
 
 
 def celu(alpha: float = 1.0) -> Activation:
@@ -181,9 +248,13 @@ def clamp(low: float | None = None, high: float | None = None, *, name: str = "c
     bottom, top = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     function: Callable[[Tensor], Tensor] = partial(torch.clamp, min=bottom, max=top)
     label = f"{name}({bottom:g}, {top:g})"
+    turns = turning(*(limit for limit in (bottom, top) if math.isfinite(limit)))
+    word = ("clamp", {"low": max(bottom, -NO_LIMIT), "high": min(top, NO_LIMIT)})
     if bottom >= top:
-        return Activation(label, function, (0.0, 0.0), (top, top))
-    return Activation(label, function, (1.0, 1.0) if (bottom, top) == REAL else (0.0, 1.0), (bottom, top))
+        known = word if bottom == top else None
+        return Activation(label, function, (0.0, 0.0), (top, top), turns=turns, margin=STRAIGHT, word=known)
+    slope = (1.0, 1.0) if (bottom, top) == REAL else (0.0, 1.0)
+    return Activation(label, function, slope, (bottom, top), turns=turns, margin=STRAIGHT, word=word)
 
 
 def hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
@@ -211,7 +282,10 @@ def threshold(threshold: float, value: float) -> Activation:
     function = partial(F.threshold, threshold=threshold, value=value)
     bounded = (min(threshold, value), math.inf)
     if value == threshold:
-        return Activation(label, function, (0.0, 1.0), bounded)
+        word = ("clamp", {"low": float(threshold), "high": NO_LIMIT})
+        return Activation(
+            label, function, (0.0, 1.0), bounded, turns=turning(float(threshold)), margin=STRAIGHT, word=word
+        )
     return Activation(label, function, REAL, bounded, f"{label} jumps by {abs(threshold - value):g} at {threshold:g}")
 
 
@@ -264,7 +338,9 @@ def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
     seen = math.log1p(math.exp(-threshold)) > UNIT * threshold
     evidence = Evidence.NUMERICAL if seen else Evidence.PROVEN
     bounded = (0.0, math.inf) if beta > 0 else (-math.inf, 0.0)
-    return Activation(label, function, (0.0, 1.0), bounded, evidence=evidence)
+    sure = STRETCH[0] <= beta <= STRETCH[1] and threshold >= SURE_THRESHOLD
+    word = ("softplus", {"beta": float(beta), "threshold": float(threshold)}) if sure else None
+    return Activation(label, function, (0.0, 1.0), bounded, evidence=evidence, turns=(), word=word)
 
 
 def gelu(approximate: str = "none") -> Activation:
@@ -346,30 +422,83 @@ def _table() -> dict[str, Activation]:
     def above(minimum: float) -> Interval:
         return outward(minimum, math.inf)
 
+    def plain(
+        name: str,
+        function: Callable[[Tensor], Tensor],
+        slope: Interval,
+        bounded: Interval = REAL,
+        *turns: float,
+        margin: float = SMOOTH,
+        word: str | None = None,
+        **parameters: float,
+    ) -> Activation:
+        said = None if word is None else (word, parameters)
+        return Activation(name, function, slope, bounded, turns=turning(*turns), margin=margin, word=said)
+
+    def wave(name: str, function: Callable[[Tensor], Tensor], start: float) -> Activation:
+        turns = tuple(TurningPoint(start + half, 2 * math.pi) for half in (0.0, math.pi))
+        return Activation(name, function, sign, sign, turns=turns, margin=PERIODIC, word=(name, {}))
+
+    sharp = _SILU_TURN / QUICK_GELU
     rows = [
-        Activation("identity", torch.clone, (1.0, 1.0)),
-        Activation("neg", torch.neg, (-1.0, -1.0)),
-        Activation("abs", torch.abs, sign, positive),
-        Activation("relu", F.relu, unit, positive),
-        Activation("relu6", F.relu6, unit, (0.0, 6.0)),
+        plain("identity", torch.clone, (1.0, 1.0), margin=STRAIGHT),
+        plain("neg", torch.neg, (-1.0, -1.0), margin=STRAIGHT),
+        plain("abs", torch.abs, sign, positive, 0.0, margin=STRAIGHT, word="abs"),
+        plain("relu", F.relu, unit, positive, 0.0, margin=STRAIGHT, word="relu"),
+        plain("relu6", F.relu6, unit, (0.0, 6.0), 0.0, 6.0, margin=STRAIGHT, word="clamp", low=0.0, high=6.0),
         replace(elu(_SELU_ALPHA, _SELU_SCALE), name="selu", function=F.selu),
-        Activation("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM)),
-        Activation("gelu_tanh", gelu_tanh, _odd_slope(_GELU_TANH_SLOPE), above(_GELU_TANH_MINIMUM)),
-        Activation("quick_gelu", quick_gelu, silu, above(_SILU_MINIMUM / QUICK_GELU)),
-        Activation("silu", F.silu, silu, above(_SILU_MINIMUM)),
-        Activation("mish", F.mish, outward(*_MISH_SLOPES), above(_MISH_MINIMUM)),
-        Activation("hardswish", F.hardswish, outward(-3.0 * _SIXTH, 9.0 * _SIXTH), above(-2.25 * _SIXTH)),
-        Activation("hardsigmoid", F.hardsigmoid, (0.0, _SIXTH), (0.0, outward(0.0, 6.0 * _SIXTH)[1])),
-        Activation("sigmoid", torch.sigmoid, (0.0, 0.25), unit),
-        Activation("logsigmoid", F.logsigmoid, unit, (-math.inf, 0.0)),
-        Activation("tanh", torch.tanh, unit, sign),
-        Activation("tanhshrink", F.tanhshrink, unit),
-        Activation("softsign", F.softsign, unit, sign),
-        Activation("sin", torch.sin, sign, sign),
-        Activation("cos", torch.cos, sign, sign),
-        Activation("erf", torch.erf, (0.0, outward(0.0, 2.0 / math.sqrt(math.pi))[1]), sign),
-        Activation("atan", torch.atan, unit, outward(-math.pi / 2.0, math.pi / 2.0)),
-        Activation("exp", torch.exp, positive, positive, "exp grows without bound"),
+        plain("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM), -_GELU_TURN, _GELU_TURN, word="gelu"),
+        plain(
+            "gelu_tanh",
+            gelu_tanh,
+            _odd_slope(_GELU_TANH_SLOPE),
+            above(_GELU_TANH_MINIMUM),
+            -_GELU_TANH_TURN,
+            _GELU_TANH_TURN,
+            word="gelu_tanh",
+        ),
+        plain(
+            "quick_gelu",
+            quick_gelu,
+            silu,
+            above(_SILU_MINIMUM / QUICK_GELU),
+            -sharp,
+            sharp,
+            word="silu",
+            beta=QUICK_GELU,
+        ),
+        plain("silu", F.silu, silu, above(_SILU_MINIMUM), -_SILU_TURN, _SILU_TURN, word="silu", beta=1.0),
+        plain("mish", F.mish, outward(*_MISH_SLOPES), above(_MISH_MINIMUM), *_MISH_TURNS, word="mish"),
+        plain(
+            "hardswish",
+            F.hardswish,
+            outward(-3.0 * _SIXTH, 9.0 * _SIXTH),
+            above(-2.25 * _SIXTH),
+            -3.0,
+            3.0,
+            margin=SIXTHS,
+            word="hardswish",
+        ),
+        plain(
+            "hardsigmoid",
+            F.hardsigmoid,
+            (0.0, _SIXTH),
+            (0.0, outward(0.0, 6.0 * _SIXTH)[1]),
+            -3.0,
+            3.0,
+            margin=SIXTHS,
+            word="hardsigmoid",
+        ),
+        plain("sigmoid", torch.sigmoid, (0.0, 0.25), unit, 0.0, word="sigmoid"),
+        plain("logsigmoid", F.logsigmoid, unit, (-math.inf, 0.0), word="logsigmoid"),
+        plain("tanh", torch.tanh, unit, sign, 0.0, word="tanh"),
+        plain("tanhshrink", F.tanhshrink, unit, REAL, 0.0),
+        plain("softsign", F.softsign, unit, sign, 0.0),
+        wave("sin", torch.sin, 0.0),
+        wave("cos", torch.cos, math.pi / 2),
+        plain("erf", torch.erf, (0.0, outward(0.0, 2.0 / math.sqrt(math.pi))[1]), sign, 0.0, word="erf"),
+        plain("atan", torch.atan, unit, outward(-math.pi / 2.0, math.pi / 2.0), 0.0, word="atan"),
+        Activation("exp", torch.exp, positive, positive, "exp grows without bound", turns=()),
     ]
     families: list[Callable[[], Activation]] = [
         leaky_relu,

@@ -15,9 +15,9 @@ from ...linalg.folding import add, compose
 from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import write_out
 from ...rules.effects import Effect, Linear
-from ...rules.local import choices, layers, windows  # noqa: F401  (they register rules)
-from ...rules.local.local import Affine, Builder, Primitive, UnrolledStep, local_rule
+from ...rules.local.local import Affine, Builder, Primitive, UnrolledStep
 from ...rules.local.opaque import Opaque
+from ...rules.registry import lookup
 from ..segments import Form, Segments
 
 CLOSE = 1e-9
@@ -70,10 +70,10 @@ class GraphSteps:
             zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
             constant = node.evaluate(zeros).double()
             return [UnrolledStep(node.name, node.shape, Affine(effect.maps, constant, effect.disjoint), node.refs)]
-        rule = local_rule(node)
+        known = lookup(node)
         build = Builder(node, dict(self.shapes))
         try:
-            name = rule(node, build) if rule is not None else None
+            name = known.local(node, build) if known is not None and known.local is not None else None
         except Exception:  # a rule that meets what it was not written for must not pass for a bound
             name = None
         if name is not None and build.steps and self._agree(node, build.steps, name, sample):

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...graph.ir import Node
+from ...core.bracket import Evidence
 from ...rules.effects import Elementwise
+from ...rules.registry import activation_of
 from ..ellipsoids.ellipsoid_plan import EllipsoidPlan, StateChange
 from ..ellipsoids.optimised import EXACT
 from ..segments import Segments
@@ -26,7 +27,8 @@ def kinks(segments: Segments, plan: EllipsoidPlan) -> dict[str, tuple[Tensor, Te
     result = {}
     for step in plan.steps:
         node = segments.graph.node(step.name)
-        slopes = _two_slopes(node) if isinstance(segments.effects[step.name], Elementwise) else None
+        known = activation_of(node) if isinstance(segments.effects[step.name], Elementwise) else None
+        slopes = None if known is None or known.evidence is not Evidence.PROVEN else known.two_slopes
         if slopes is None:
             return None
         ones = torch.ones(step.known.size, dtype=torch.float64, device=step.known.radius.device)
@@ -51,15 +53,3 @@ def _within_reach(plan: EllipsoidPlan, slopes: Mapping[str, tuple[Tensor, Tensor
     least = sum(min(float(size.amin()), 0.0) for size in sizes)
     most = sum(max(float(size.amax()), 0.0) for size in sizes)
     return least > -REACH and most < REACH
-
-
-def _two_slopes(node: Node) -> tuple[float, float] | None:
-    """Return the slopes of an activation with one kink, at zero, or None."""
-    match node.operator:
-        case "relu":
-            return 0.0, 1.0
-        case "abs":
-            return -1.0, 1.0
-        case "leaky_relu":
-            return float(node.bound()["negative_slope"]), 1.0
-    return None

@@ -20,9 +20,20 @@ from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Ref
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
 from ...linalg.lowering import Nodes, TooLargeError, pattern
-from ...rules.effects import Effect, Elementwise, Linear
-from . import vocabulary as script_words
-from .vocabulary import compact
+from ...rules.effects import Effect, Linear
+from ...rules.registry import lookup
+from ...rules.vocabulary import (
+    AttentionWord,
+    EntrywiseWord,
+    GatedWord,
+    LargerWord,
+    MatmulWord,
+    NormalizedSets,
+    ProductWord,
+    SoftmaxWord,
+    WindowsWord,
+    Word,
+)
 
 aten = torch.ops.aten
 Made = tuple[str, tuple[str, ...]]
@@ -53,7 +64,7 @@ class Script:
         for node in graph:
             effect = effects[node.name]
             if not isinstance(effect, Linear):
-                self._nonlinear(node, effect)
+                self._nonlinear(node)
             elif not self._linear(node, effect):
                 self._opaque(node)
 
@@ -105,55 +116,53 @@ class Script:
         what = f"{node.op} in {node.path or '(top level)'}"
         self._add(node, node.name, "opaque", node.refs, size=math.prod(node.shape), what=what)
 
-    def _nonlinear(self, node: Node, effect: Effect) -> None:
-        made = self._known(node, effect) if node.dtype.is_floating_point and node.index in (None, 0) else None
+    def _nonlinear(self, node: Node) -> None:
+        known = lookup(node)
+        word = None
+        if known is not None and known.word is not None and node.dtype.is_floating_point and node.index in (None, 0):
+            word = known.word(node)
+        made = None if word is None else self._said(node, word)
         if made is None:
             self._opaque(node)
         else:
             self.cores[node.name], self.read[node.name] = made
 
-    def _known(self, node: Node, effect: Effect) -> Made | None:
-        """Add a node the vocabulary has words for; return its core and what that reads."""
-        name = node.overload
-        if isinstance(effect, Elementwise):
-            return self._activation(node)
-        if len(node.operands) == 1:
-            normalizer = script_words.normalizer(node)
-            if normalizer is not None:
-                return self._normalizer(node, normalizer)
-            if name in ("softmax.int", "log_softmax.int"):
-                return self._along(node, name.removesuffix(".int"), node.shape, (int(node.args[1]) % len(node.shape),))
-            if name == "glu.default":
-                return self._glu(node, int(node.bound()["dim"]) % len(node.shape))
-            windows = script_words.windows(node)
-            if windows is not None:
-                index, leading, lowest = windows
+    def _said(self, node: Node, word: Word) -> Made | None:
+        """Add a node that the vocabulary has a word for; return its core and what that reads."""
+        match word:
+            case EntrywiseWord():
+                return self._entrywise(node, word)
+            case NormalizedSets():
+                return self._normalizer(node, word)
+            case SoftmaxWord(kind, axis):
+                return self._along(node, kind, node.shape, (axis,))
+            case GatedWord(axis):
+                return self._glu(node, axis)
+            case WindowsWord(index, leading, lowest):
                 data = {"of": math.prod(node.operands[0].shape[leading:]), "index": self.archive.put(index)}
                 return self._add(node, node.name, "extreme", node.refs, **data, lowest=lowest), node.refs
-        if name in ("maximum.default", "max.other", "minimum.default", "min.other"):
-            return self._larger(node, lowest=node.takes_smallest)
-        if name in ("mul.Tensor", "mul.Scalar") and len(node.operands) == 2:
-            operands = self._pair(node)
-            return None if operands is None else (self._add(node, node.name, "product", operands), operands)
-        if name in ("mm.default", "matmul.default", "bmm.default") and len(node.operands) == 2:
-            left, right = (tuple(ref.shape) for ref in node.operands)
-            if min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
-                return None
-            return self._matmul(node.name, left, right, node.refs), node.refs
-        return self._attention(node) if name == "scaled_dot_product_attention.default" else None
+            case LargerWord(lowest):
+                return self._larger(node, lowest=lowest)
+            case ProductWord():
+                operands = self._pair(node)
+                return None if operands is None else (self._add(node, node.name, "product", operands), operands)
+            case MatmulWord():
+                left, right = (tuple(ref.shape) for ref in node.operands)
+                return self._matmul(node.name, left, right, node.refs), node.refs
+            case AttentionWord():
+                return self._attention(node, word)
 
-    def _activation(self, node: Node) -> Made | None:
-        said = script_words.activation(node)
-        if said is None or len(node.operands) != 1 or node.operands[0].shape != node.shape:
+    def _entrywise(self, node: Node, word: EntrywiseWord) -> Made | None:
+        if len(node.operands) != 1 or node.operands[0].shape != node.shape:
             return None
-        function, given = said
+        given = word.parameters
         shapes = [torch.as_tensor(value).shape for value in given.values()]
         wide = torch.broadcast_shapes(*shapes) if shapes else torch.Size()  # all parameters repeat alike
         parameters = {
             key: pattern(torch.as_tensor(value, dtype=torch.float64).expand(wide), node.shape, self.archive)
             for key, value in given.items()
         }
-        about = {"function": function, "parameters": parameters}
+        about = {"function": word.function, "parameters": parameters}
         return self._add(node, node.name, "entrywise", node.refs, **about), node.refs
 
     def _turned(self, name: str, view: Sequence[int], axes: Sequence[int], operand: str) -> tuple[str, Tensor | None]:
@@ -176,7 +185,7 @@ class Script:
             self.nodes.gather(node.name, back, core)
         return core, (operand,)
 
-    def _normalizer(self, node: Node, what: script_words.NormalizerWord) -> Made:
+    def _normalizer(self, node: Node, what: NormalizedSets) -> Made:
         """Centre, divide, and scale; what is centred before the division is centred behind it too."""
         shape, of = node.shape, math.prod(what.view[axis] for axis in what.axes)
         operand, back = self._turned(node.name, what.view, what.axes, node.refs[0])
@@ -243,36 +252,35 @@ class Script:
         chunk = sizes["rows"] * sizes["columns"]
         return self.nodes.add(name, "matmul", read, math.prod(left[:-2]) * chunk, **sizes)
 
-    def _attention(self, node: Node) -> Made | None:
-        arguments = node.bound()
-        query, key, value = (arguments[name] for name in ("query", "key", "value"))
-        shapes = [tuple(item.shape) for item in (query, key, value)]
-        mask = arguments.get("attn_mask")
-        if len({shape[:-2] for shape in shapes}) > 1 or isinstance(mask, Ref) or min(map(len, shapes)) < 2:
-            return None
-        bias = script_words.mask(mask, bool(arguments.get("is_causal")), shapes[0][-2], shapes[1][-2])
-        if isinstance(bias, str):
-            return None
+    def _attention(self, node: Node, word: AttentionWord) -> Made | None:
+        shapes = [tuple(item.shape) for item in (word.query, word.key, word.value)]
         name, nodes = node.name, self.nodes
-        sides = zip(("query", "key", "value"), (query, key, value), shapes, strict=True)
+        sides = zip(("query", "key", "value"), (word.query, word.key, word.value), shapes, strict=True)
         named = [self._value(f"{name}/{side}", item, shape, node.device) for side, item, shape in sides]
         operands = tuple(item for item in named if item is not None)
         if len(operands) < 3:
             return None
-        given = arguments.get("scale")
-        scale = 1.0 / math.sqrt(shapes[0][-1]) if given is None else float(given)
         wide = (*shapes[0][:-1], shapes[1][-2])
         turned = nodes.map(
             f"{name}/turned", Reindex.of(lambda x: x.transpose(-2, -1), shapes[1], node.device), operands[1]
         )
         across = (*shapes[1][:-2], shapes[1][-1], shapes[1][-2])
         last = self._matmul(f"{name}/products", shapes[0], across, [operands[0], turned])
-        last = nodes.map(f"{name}/scaled", Diagonal(torch.tensor(scale, dtype=torch.float64), wide), last)
-        if bias is not None and bool(bias.any()):
-            shift = nodes.constant(f"{name}/mask", compact(bias), wide)
+        last = nodes.map(f"{name}/scaled", Diagonal(torch.tensor(word.scale, dtype=torch.float64), wide), last)
+        if word.bias is not None and bool(word.bias.any()):
+            shift = nodes.constant(f"{name}/mask", compact(word.bias), wide)
             last = nodes.add(f"{name}/scores", "add", [last, shift], math.prod(wide))
         last = nodes.add(f"{name}/weights", "softmax", [last], math.prod(wide), of=wide[-1])
         return self._matmul(name, wide, shapes[2], [last, operands[2]]), operands
+
+
+def compact(value: Tensor) -> Tensor:
+    """Return a tensor with every dimension along which it is constant shrunk to 1."""
+    for dim in range(value.ndim):
+        first = value.narrow(dim, 0, 1)
+        if value.shape[dim] > 1 and bool((value == first).all()):
+            value = first
+    return value.contiguous()
 
 
 def scripted(graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> Script:

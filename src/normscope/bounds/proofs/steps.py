@@ -15,8 +15,7 @@ from ...graph.ir import Node
 from ...linalg.lowering import pattern
 from ...rules.effects import Effect, Elementwise, Gain, Linear
 from .multipliers import Multipliers
-from .network_script import Script
-from .vocabulary import compact
+from .network_script import Script, compact
 
 SLACK = 2e-7
 """Added to log10 of a certified bound, so that the checker's own rounding has room."""

@@ -1,4 +1,4 @@
-"""What an operator does near a point: the second registry, read by bounds over balls.
+"""What an operator does near a point, for bounds over balls.
 
 A node is unrolled into *steps*: affine maps and a few primitive nonlinearities. A primitive meets an `Enclosure` of
 each operand (where its value can be over the ball, and how fast it can move) and answers with a `LocalForm`: where its
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...core.log10 import SMALLEST
 from ...core.sizes import norm as l2
-from ...graph.ir import Node, Ref, Unit
+from ...graph.ir import Node, Ref
 from ...linalg.linear_map import LinearMap, Reindex
 
 Shape = tuple[int, ...]
@@ -215,28 +215,6 @@ class Builder:
         self.steps.append(UnrolledStep(name, shape, operation, operands))
         self.shapes[name] = shape
         return name
-
-
-LocalRule = Callable[[Node, Builder], str | None]
-_LOCAL: dict[Any, LocalRule] = {}
-
-
-def local(*ops: Any) -> Callable[[LocalRule], LocalRule]:
-    """Register how an operator is unrolled; the rule returns the name of its value, or None where it does not apply."""
-
-    def register(function: LocalRule) -> LocalRule:
-        for op in ops:
-            if op in _LOCAL:
-                raise ValueError(f"{op} has a local rule already")
-            _LOCAL[op] = function
-        return function
-
-    return register
-
-
-def local_rule(node: Node) -> LocalRule | None:
-    """Return the local rule for a node's operator, or None."""
-    return _LOCAL.get(node.op.name if isinstance(node.op, Unit) else node.op)
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:

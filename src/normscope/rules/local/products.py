@@ -6,7 +6,6 @@ enclosure. The same holds for matrix products.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +14,6 @@ import torch
 from torch import Tensor
 
 from ...core.sizes import norm as l2
-from ...graph.ir import Node, Ref
-from ..arithmetic import spread
-from .activation import reciprocal_of, scalar
 from .local import (
     ROUNDING,
     Builder,
@@ -28,13 +24,9 @@ from .local import (
     OperandShare,
     Primitive,
     diagonal_part,
-    local,
     times,
     wide,
 )
-from .scalar import Scalar, TurningPoint
-
-aten = torch.ops.aten
 
 
 class Multiply(Primitive):
@@ -162,121 +154,6 @@ def _centre_map(x: Enclosure) -> _CentreMap:
     )
     whole = gain.flatten(1).amax(1) if gain.ndim > 1 else gain
     return _CentreMap(matrix, wide(radius, x.centre), wide(distance, x.centre), whole)
-
-
-@local(aten.mul.Tensor)
-def multiply(node: Node, build: Builder) -> str | None:
-    """A product of two variable values."""
-    left, right = node.args[:2]
-    if not (isinstance(left, Ref) and isinstance(right, Ref)):
-        return None
-    if left.name == right.name:
-        return scalar(node, build, Scalar(torch.square, (TurningPoint(0.0),), bounded=(0.0, torch.inf)))
-    return _spread_product(node, build, left.name, right.name)
-
-
-def _spread_product(node: Node, build: Builder, left: str, right: str) -> str:
-    wide_left = build.moved(left, lambda x: x.expand(node.shape))
-    wide_right = build.moved(right, lambda x: x.expand(node.shape))
-    return build.apply(Multiply(), wide_left, wide_right, shape=node.shape)
-
-
-@local(aten.div.Tensor)
-def divide(node: Node, build: Builder) -> str | None:
-    """Division by a variable value: its reciprocal, multiplied."""
-    left, right = node.args[:2]
-    if not isinstance(right, Ref):
-        return None
-    inverse = build.apply(reciprocal_of(node), right.name, shape=right.shape)
-    if isinstance(left, Ref):
-        return _spread_product(node, build, left.name, inverse)
-    return build.affine([(inverse, spread(Ref(inverse, right.shape), node.shape, left, node.device))])
-
-
-@local(aten.glu.default)
-def glu(node: Node, build: Builder) -> str | None:
-    """A gated linear unit: the first half times the sigmoid of the second."""
-    dim = int(node.bound()["dim"])
-    first = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[0].clone())
-    second = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[1].clone())
-    gate = Scalar(torch.sigmoid, (TurningPoint(0.0),), bounded=(0.0, 1.0))
-    return build.apply(Multiply(), first, build.apply(gate, second, shape=node.shape), shape=node.shape)
-
-
-@local(aten.matmul.default, aten.bmm.default, aten.mm.default)
-def matrix_product(node: Node, build: Builder) -> str | None:
-    """A matrix product of two variable values."""
-    left, right = node.args[:2]
-    if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
-        return None
-    return product_of(build, left.name, right.name)
-
-
-@local(aten.einsum.default)
-def einsum(node: Node, build: Builder) -> str | None:
-    """A contraction of two variable values, as a matrix product between two rearrangements."""
-    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
-    inputs, arrow, output = equation.partition("->")
-    names = inputs.split(",")
-    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in operands):
-        return None
-    left, right = names
-    if any(len(set(part)) != len(part) for part in (left, right, output)) or set(output) - set(left + right):
-        return None
-    shared = [i for i in left if i in right and i in output]
-    summed = [i for i in left if i in right and i not in output]
-    rows, columns = [i for i in left if i not in right], [i for i in right if i not in left]
-    if any(i not in output for i in (*rows, *columns)):  # summed within one operand: no matrix product
-        return None
-    sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
-
-    def turned(name: str, have: str, *groups: list[str]) -> str:
-        order = [have.index(i) for group in groups for i in group]
-        shape = [math.prod(sizes[i] for i in group) for group in groups]
-        return build.moved(name, lambda x: x.permute(order).reshape(shape))
-
-    product = product_of(
-        build,
-        turned(operands[0].name, left, shared, rows, summed),
-        turned(operands[1].name, right, shared, summed, columns),
-    )
-    made = [*shared, *rows, *columns]
-    back = [made.index(i) for i in output]
-    return build.moved(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
-
-
-@local(aten.baddbmm.default, aten.addmm.default)
-def added_product(node: Node, build: Builder) -> str | None:
-    """`beta bias + alpha A B` with both factors variable."""
-    bias, left, right = node.args[:3]
-    arguments = node.bound()
-    if not (isinstance(left, Ref) and isinstance(right, Ref)):
-        return None
-    product = product_of(build, left.name, right.name)
-    alpha, beta = float(arguments.get("alpha", 1)), float(arguments.get("beta", 1))
-    name = build.operand(bias)
-    return build.affine(
-        [
-            (product, spread(Ref(product, node.shape), node.shape, alpha, node.device)),
-            (name, spread(Ref(name, build.shapes[name]), node.shape, beta, node.device)),
-        ]
-    )
-
-
-@local(aten.linear.default)
-def linear(node: Node, build: Builder) -> str | None:
-    """`x W^T + b` with a weight that depends on the input."""
-    arguments = node.bound()
-    image, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
-    if not isinstance(weight, Ref) or len(image.shape) < 2 or len(weight.shape) != 2:
-        return None
-    product = product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT))
-    if bias is None:
-        return product
-    terms = [(product, spread(Ref(product, node.shape), node.shape, 1, node.device))]
-    if not isinstance(bias, Ref):
-        return build.affine(terms, bias.double().expand(node.shape))
-    return build.affine([*terms, (bias.name, spread(bias, node.shape, 1, node.device))])
 
 
 def product_of(build: Builder, left: str, right: str) -> str:

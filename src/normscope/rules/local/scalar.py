@@ -14,25 +14,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from .local import Enclosure, Lines, LocalForm, Primitive, diagonal_part
+from ...graph.ir import Node
+from ...theory.activations import TurningPoint
+from .local import Builder, Enclosure, Lines, LocalForm, Primitive, diagonal_part
 
 Function = Callable[[Tensor], Tensor]
 STEP = 1e-12
 """How far from a turn, relative to its size, the derivative is taken on either side."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurningPoint:
-    """A point (or one per entry), or with a `period` every point `at + k period`."""
-
-    at: float | Tensor
-    period: float | None = None
-
-    def inside(self, low: Tensor, high: Tensor) -> Tensor:
-        """Say where an interval holds such a point."""
-        if self.period is None:
-            return (low <= self.at) & (high >= self.at)
-        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +160,15 @@ class Scalar(Primitive):
 
 def _product(slope: Tensor, width: Tensor) -> Tensor:
     return torch.where(width == 0, 0.0, slope * width)
+
+
+def scalar_step(node: Node, build: Builder, function: Scalar) -> str:
+    """Add an entrywise function of the node's only operand, spread to the node's shape first."""
+    name = build.moved(node.refs[0], lambda x: x.expand(node.shape))
+    return build.apply(function, name, shape=node.shape)
+
+
+def reciprocal(node: Node) -> Scalar:
+    """Return 1/x as an entrywise function, with the node's place in its reason."""
+    reason = f"division by a value that can be zero within the ball, in {node.where}"
+    return Scalar(torch.reciprocal, jumps=(TurningPoint(0.0),), reason=reason)
