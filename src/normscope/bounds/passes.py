@@ -6,7 +6,8 @@ import math
 
 from ..core.budget import affordable
 from ..graph.ir import Graph, Node
-from .weights.applied import PRODUCTS, factors_of
+from ..rules.linear import PRODUCTS
+from .weights.applied import factors_of
 
 
 def multiplications(graph: Graph) -> float:

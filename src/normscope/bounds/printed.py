@@ -16,7 +16,7 @@ from ..core.bracket import Bracket, Evidence
 from ..core.log10 import log10
 from ..graph.ir import Node, Unit
 from ..rules.effects import Effect, Linear, Norm, Unbounded
-from ..rules.registry import lookup
+from ..rules.registry import lookup, sets_of
 from ..theory.lemmas import lemma1, lemma2, lemma3
 from .segments import Segments
 
@@ -42,9 +42,8 @@ def printed_constant(node: Node, effect: Effect) -> float:
     if isinstance(effect, Linear):
         return log10(lemma1(arguments["running_var"], eps, weight))
     top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
-    groups = int(arguments.get("num_groups", 1))
-    if node.is_batch_norm or node.operator == "instance_norm":
-        groups = node.shape[1]
+    found = sets_of(node)
+    groups = 1 if found is None or found.groups is None else found.groups
     return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
 
 

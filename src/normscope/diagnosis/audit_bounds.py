@@ -11,8 +11,8 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
 from ..core.bracket import Bracket
 from ..core.budget import Budget
-from ..graph.invariance import FeedingLayer, feeds
 from ..linalg.operator_norms import BOUNDING, bracket
+from ..rules.invariance import FeedingLayer, feeds
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .examined import DataSeen, ExaminedRow
 from .rows import from_data, from_graph, weight_norms

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..bounds.autograd_check import Mismatch
 from ..core.bracket import Bracket
 from ..core.log10 import log10
-from ..graph.invariance import FeedingLayer
 from ..graph.ir import Graph, Node
 from ..rules.effects import Effect
+from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
 from .signal import Signal
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import log10
-from ..graph.invariance import FeedingLayer
 from ..graph.ir import Node
 from ..linalg.folding import compose
 from ..linalg.linear_map import Diagonal
 from ..linalg.operator_norms import estimate
 from ..rules.effects import Effect, Gain, Linear
+from ..rules.invariance import FeedingLayer
 from .examined import NormalizerOverData
 
 

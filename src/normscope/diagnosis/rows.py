@@ -17,13 +17,13 @@ from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.progress import Progress
-from ..graph.invariance import FeedingLayer
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.operator_norms import BOUNDING, bracket
 from ..report.words import factor
 from ..rules.effects import Effect, Gain, Linear, Unbounded
+from ..rules.invariance import FeedingLayer
 from .audit_result import Row
 from .branches import BranchPosition, standings
 from .data_pass import family, first_names, once, set_count, set_positions, sites

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.invariance import weight_layer
 from ..graph.ir import Node
+from ..rules.invariance import weight_layer
 from .actions import Mixing, ParameterPart, RowMixing, ShiftAction, UnitEntries
 from .candidate import Candidate, Layers, ParametrisedLayer, read_channels
 from .streams import End, Stream, along, by_axis, follow

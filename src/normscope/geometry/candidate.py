@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..graph.invariance import CONVOLUTIONS, PRODUCTS, FeedingLayer, WeightLayer, weight_layer
-from ..graph.ir import Graph, Node, Ref, leaves
+from ..graph.ir import Graph, Node, leaves
 from ..graph.memory import overlap
+from ..rules.invariance import FeedingLayer, WeightLayer, is_convolution, weight_layer
 from .actions import Action, ParameterPart, piece_of
 
 aten = torch.ops.aten
@@ -22,7 +22,6 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
 SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
 """Under which the length of a weight means nothing: it may as well stay on a sphere."""
-TRANSPOSED = {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,14 +127,14 @@ def made_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int | None]:
     """Return which output channel each entry of a weight makes, and the axis of the weight that counts them."""
     weight, channels = layer.weight, node.shape[layer.axis]
     rows = 0
-    if node.op in TRANSPOSED:
+    if node.is_transposed_convolution:
         groups = int(node.bound()["groups"])
         block = torch.arange(weight.shape[0]) * groups // weight.shape[0]
         made = block[:, None] * weight.shape[1] + torch.arange(weight.shape[1])
         if groups > 1:
             return made.reshape(*made.shape, *(1,) * (weight.ndim - 2)), None
         rows = 1
-    elif node.op is aten.addmm.default or (node.op in PRODUCTS and isinstance(node.args[0], Ref)):
+    elif layer.columns:
         rows = 1
     sizes = [1] * weight.ndim
     sizes[rows] = channels
@@ -145,22 +144,22 @@ def made_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int | None]:
 def read_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int]:
     """Return which input channel each entry of a weight reads, and the axis of the input that counts them."""
     weight = layer.weight
-    if node.op in CONVOLUTIONS or node.operator == "padded_convolution":
+    if is_convolution(node):
         axis = len(node.shape) - weight.ndim + 1
-        if node.op in TRANSPOSED:
+        if node.is_transposed_convolution:
             return torch.arange(weight.shape[0]).reshape(-1, *(1,) * (weight.ndim - 1)), axis
         groups = int(node.op.data["groups"] if node.operator == "padded_convolution" else node.bound()["groups"])
         block = torch.arange(weight.shape[0]) * groups // weight.shape[0]
         read = block[:, None] * weight.shape[1] + torch.arange(weight.shape[1])
         read = read[:1] if groups == 1 else read
         return read.reshape(*read.shape, *(1,) * (weight.ndim - 2)), axis
-    if node.op is aten.addmm.default or (node.op in PRODUCTS and isinstance(node.args[0], Ref)):
+    if layer.columns:
         return torch.arange(weight.shape[0])[:, None], -1
-    return torch.arange(weight.shape[1])[None], -2 if node.op in PRODUCTS else -1
+    return torch.arange(weight.shape[1])[None], -2 if layer.axis == len(node.shape) - 2 else -1
 
 
 def conv_groups(node: Node) -> int:
     """Return into how many groups a layer's channels are split; 1 for what is no convolution."""
     if node.operator == "padded_convolution":
         return int(node.op.data["groups"])
-    return int(node.bound()["groups"]) if node.op in CONVOLUTIONS else 1
+    return int(node.bound()["groups"]) if is_convolution(node) else 1

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ..graph.channels import channel_numbers
-from ..graph.invariance import MOVES, FeedingLayer, weight_layer
 from ..graph.ir import Graph, Node, Unit
 from ..graph.regions import SAME
+from ..rules.invariance import MOVES, FeedingLayer, weight_layer
+from ..rules.registry import sets_of
 from .candidate import Candidate
 from .normalized import joined
 
@@ -63,22 +64,10 @@ def _numbers(feed: FeedingLayer) -> Tensor:
 
 def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a normalizer makes of a value without gamma and beta, and eps/(var + eps)."""
-    if isinstance(node.op, Unit):
-        dims, eps, centred = tuple(node.op.data["dims"]), float(node.op.data["eps"]), False
-    else:
-        given = node.bound()
-        eps, centred = float(given["eps"]), node.operator != "rms_norm"
-        if node.operator == "group_norm":
-            grouped = value.reshape(value.shape[0], int(given["num_groups"]), -1)
-            normal, share = _over(grouped, (2,), eps, True)
-            return normal.reshape(value.shape), share.expand(grouped.shape).reshape(value.shape)
-        if "normalized_shape" in given:
-            dims = tuple(range(value.ndim - len(given["normalized_shape"]), value.ndim))
-        elif node.operator == "instance_norm":
-            dims = tuple(range(2, value.ndim))
-        else:
-            dims = tuple(dim for dim in range(value.ndim) if dim != 1)
-    return _over(value, dims, eps, centred)
+    found = sets_of(node)
+    assert found is not None
+    normal, share = _over(value.reshape(found.view), found.axes, found.eps, found.centred)
+    return normal.reshape(value.shape), share.expand(found.view).reshape(value.shape)
 
 
 def _over(value: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> tuple[Tensor, Tensor]:

@@ -17,15 +17,12 @@ from torch import Tensor
 
 from ..core.errors import NormscopeError, said
 from ..graph.capturing import capture
-from ..graph.invariance import FeedingLayer, feeds, parameter_names, weight_layer
 from ..graph.ir import Unit
 from ..graph.memory import overlap
+from ..rules.invariance import FeedingLayer, feeds, parameter_names, weight_layer
 from .objective import Objective
 
 aten = torch.ops.aten
-TRANSPOSED = {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
-COLUMNS = {aten.mm.default, aten.matmul.default, aten.addmm.default}
-"""Products whose weight may stand on the right, with an output channel in each column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +211,11 @@ def _entries(objective: Objective, feed: FeedingLayer) -> tuple[str, Tensor, Ten
     if weight is None:
         return None
     channels = feed.weight.shape[layer.axis]
-    if feed.weight.op in TRANSPOSED:
+    if feed.weight.is_transposed_convolution:
         if weight.shape[1] != channels:  # in groups
             return None
         weight = weight.transpose(0, 1)
-    elif feed.weight.op in COLUMNS and not isinstance(feed.weight.args[0], Tensor):
+    elif layer.columns:
         weight = weight.transpose(0, 1)
     if weight.shape[0] != channels:
         return None

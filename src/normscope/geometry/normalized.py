@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..graph.invariance import FeedingLayer, feeds, weight_layer
 from ..graph.memory import overlap
+from ..rules.invariance import FeedingLayer, feeds, weight_layer
 from .actions import ParameterPart, Scaling, ShiftAction, UnitEntries
 from .candidate import Candidate, Kind, Layers, ParametrisedLayer, conv_groups
 from .reparametrised import gains

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graph.invariance import weight_layer
 from ..graph.ir import Node, Ref
+from ..rules.invariance import weight_layer
 from .actions import ParameterPart, Scaling, UnitEntries
 from .candidate import Candidate, Layers, read_channels
 from .streams import End, along, by_axis, follow

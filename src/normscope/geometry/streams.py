@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.invariance import MOVES
 from ..graph.ir import Graph, Node, Unit
 from ..graph.regions import Reader
+from ..rules.invariance import MOVES
 
 aten = torch.ops.aten
 

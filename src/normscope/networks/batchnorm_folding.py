@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..core.errors import InputError
-from ..graph.invariance import feeds
 from ..graph.ir import Graph
+from ..rules.invariance import feeds
 from .normalizer_modules import ChannelAffine, place_of
 
 

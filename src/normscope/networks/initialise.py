@@ -17,8 +17,8 @@ from ..core.errors import CaptureError, InputError, said
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call
 from ..graph.capturing import capture
-from ..graph.invariance import feeds
 from ..report.shown import Shown
+from ..rules.invariance import feeds
 from .checked_run import run
 from .twin import Where, call_of, chosen, copied
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..core.errors import InputError
-from ..graph.invariance import MOVES, weight_layer
 from ..graph.ir import Graph
+from ..rules.invariance import MOVES, weight_layer
 
 ACTIVATIONS = {
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",

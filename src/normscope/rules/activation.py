@@ -207,6 +207,7 @@ entrywise(
     aten.softplus.default,
     lambda a: activations.softplus(float(a["beta"]), float(a["threshold"])),
     lambda x: F.softplus(x, 2.0),
+    lambda x: F.softplus(x, 2.0, 40.0),
     local=_softplus_steps,
 )
 
@@ -285,7 +286,13 @@ for _op, _functions in (
     (aten.clamp.default, (lambda x: x.clamp(-0.5, 0.25), lambda x: x.clamp(min=0))),
     (aten.clamp_min.default, (lambda x: torch.clamp_min(x, 0.5),)),
     (aten.clamp_max.default, (lambda x: torch.clamp_max(x, 0.5),)),
-    (aten.clamp.Tensor, (lambda x: torch.clamp(x, torch.zeros(5), torch.linspace(-1, 1, 5)) * x.tanh(),)),
+    (
+        aten.clamp.Tensor,
+        (
+            lambda x: torch.clamp(x, torch.zeros(5), torch.linspace(-1, 1, 5)) * x.tanh(),
+            lambda x: torch.clamp(x, -torch.ones(5), torch.linspace(0, 1, 5)),
+        ),
+    ),
 ):
     entrywise(_op, _clamp, *_functions, local=_clamp_steps, word=_clamp_word)
 

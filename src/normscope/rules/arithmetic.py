@@ -70,15 +70,15 @@ def _product_word(node: Node) -> ProductWord | None:
 
 
 @rule(
-    aten.mul.Tensor, aten.mul.Scalar,
+    aten.mul.Tensor,
     examples=[
         (lambda x: 3 * x, (2, 3)), (lambda x: x * torch.linspace(-2, 1, 3), (2, 3)),
         (lambda x: x.tanh() * x.sigmoid(), (2, 3)), (lambda x: x.sigmoid().mean(1, keepdim=True) * x.tanh(), (2, 3)),
         (lambda x: torch.nn.functional.layer_norm(x, (4,)) * x.tanh(), (2, 4)),
-        (lambda x: aten.mul.Scalar(x, 2.0), (2, 3)),
     ],
     linear=True, local=_product_steps, word=_product_word,
 )  # fmt: skip
+@rule(aten.mul.Scalar, examples=[(lambda x: aten.mul.Scalar(x, 2.0), (2, 3))], linear=True)
 def multiply(node: Node, operands: Sequence[Range]) -> Effect:
     """A constant factor (diagonal map), or a product of two bounded values."""
     left, right = node.args[:2]
@@ -108,13 +108,14 @@ def _quotient_steps(node: Node, build: Builder) -> str | None:
 
 
 @rule(
-    aten.div.Tensor, aten.div.Scalar,
+    aten.div.Tensor,
     examples=[
         (lambda x: x / 3, (2, 3)), (lambda x: x.relu() / torch.linspace(1, 2, 3), (2, 3)),
-        (lambda x: aten.div.Scalar(x, 2.0), (2, 3)),
+        (lambda x: x / (2 + x.tanh()), (2, 3)),
     ],
     linear=True, local=_quotient_steps,
 )  # fmt: skip
+@rule(aten.div.Scalar, examples=[(lambda x: aten.div.Scalar(x, 2.0), (2, 3))], linear=True)
 def divide(node: Node, operands: Sequence[Range]) -> Effect:
     """Division by a constant; division by a variable has no finite constant here."""
     right = node.args[1]
@@ -210,6 +211,7 @@ _CONTRACTION = "Linear in its only variable operand: written out as a matrix whe
     aten.einsum.default,
     examples=[
         (lambda x: torch.einsum("ij,kj->ik", x, torch.linspace(-1, 1, 20).reshape(5, 4)), (3, 4)),
+        (lambda x: torch.einsum("ij,kj->ik", x, x.tanh()), (3, 4)),
     ],
     summary=_CONTRACTION, linear=True, local=_contraction_steps,
 )  # fmt: skip

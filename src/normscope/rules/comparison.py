@@ -65,18 +65,19 @@ def _other(build: Builder, name: str) -> str:
 
 
 @rule(
-    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, aten.masked_fill.Scalar,
-    aten.masked_fill.Tensor,
+    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.masked_fill.Scalar, aten.masked_fill.Tensor,
     examples=[
         (lambda x: torch.where(torch.tensor([True, False, True]), x, 2 * x), (2, 3)),
         (lambda x: x.masked_fill(torch.tensor([True, False, True]), -1e9).softmax(-1), (2, 3)),
         (lambda x: x.masked_fill(torch.tensor([True, False, True]), torch.tensor(1.0)), (2, 3)),
         (lambda x: torch.where(torch.tensor([True, False, True]), x, 1.0), (2, 3)),
         (lambda x: torch.where(torch.tensor([True, False, True]), 1.0, x), (2, 3)),
-        (lambda x: torch.where(x > 0, 1.0, 2.0) + x, (2, 3)),
+        (lambda x: torch.where(x > 0, x.tanh(), 1.0) + torch.where(x > 1, 1.0, x.tanh()), (2, 3)),
+        (lambda x: x.masked_fill(x > 0, 1.0) + x.masked_fill(x.tanh() > 0.5, torch.tensor(1.0)), (2, 3)),
     ],
     linear=True, local=_choice_steps,
 )  # fmt: skip
+@rule(aten.where.Scalar, examples=[(lambda x: torch.where(x > 0, 1.0, 2.0) + x, (2, 3))], local=_choice_steps)
 def choose(node: Node, operands: Sequence[Range]) -> Effect:
     """A fixed mask chooses; a mask that depends on the input is not continuous."""
     arguments = list(node.args)

@@ -12,7 +12,7 @@ from ..linalg.convolution_map import Convolution
 from ..linalg.slices import repeated
 from .effects import Effect, Linear, Range, Unbounded
 from .linear import weighted
-from .registry import rule
+from .registry import Factors, rule
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ def transposed(node: Node, operands: Sequence[Range]) -> Effect:
         (nn.Conv1d(2, 2, 4, padding=2, padding_mode="replicate", groups=2), (2, 2, 6)),
     ],
     linear=True,
-    factors=lambda node: (node.args[0], node.args[1]),
+    factors=lambda node: Factors(*node.args[:3]),
 )
 def padded(node: Node, operands: Sequence[Range]) -> Effect:
     """A convolution with circular, reflecting or replicating padding."""

@@ -62,13 +62,13 @@ def _even(exponent: float) -> tuple[float, float]:
 
 
 @rule(
-    aten.pow.Tensor_Scalar, aten.square.default,
+    aten.pow.Tensor_Scalar,
     examples=[
-        (lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3)),
-        (lambda x: x.tanh().square(), (2, 3)),
+        (lambda x: x.tanh() ** 2, (2, 3)), (lambda x: x.sigmoid().pow(3), (2, 3)), (lambda x: x.pow(1), (2, 3)),
     ],
     linear=True, local=_power_steps,
 )  # fmt: skip
+@rule(aten.square.default, examples=[(lambda x: x.tanh().square(), (2, 3))], local=_power_steps)
 def power(node: Node, operands: Sequence[Range]) -> Effect:
     """A power >= 1 of a bounded value."""
     exponent = float(node.args[1]) if len(node.args) > 1 else 2.0

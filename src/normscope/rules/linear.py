@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..core.log10 import product_above as above
 from ..core.rounding import numerical
@@ -17,7 +17,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.products import product_of
 from .maps import coded, spread
-from .registry import rule
+from .registry import Factors, rule
 from .vocabulary import MatmulWord
 
 aten = torch.ops.aten
@@ -28,16 +28,15 @@ PRODUCTS = {
 """Products of two factors, and where the first of them stands among the arguments."""
 
 
-def weighted(node: Node) -> tuple[Any, Any]:
-    """Return the input and the weight of a layer that calls them so."""
+def weighted(node: Node) -> Factors:
+    """Return input, weight and bias of a layer that calls them so."""
     given = node.bound()
-    return given["input"], given["weight"]
+    return Factors(given["input"], given["weight"], given.get("bias"))
 
 
-def _factors(node: Node) -> tuple[Any, Any]:
+def _factors(node: Node) -> Factors:
     first = PRODUCTS[node.op]
-    left, right = node.args[first : first + 2]
-    return left, right
+    return Factors(node.args[first], node.args[first + 1], node.args[0] if first else None)
 
 
 def _layer_steps(node: Node, build: Builder) -> str | None:
@@ -57,7 +56,11 @@ def _layer_steps(node: Node, build: Builder) -> str | None:
 
 @rule(
     aten.linear.default,
-    examples=[(nn.Linear(5, 3), (2, 5)), (nn.Linear(4, 6, bias=False), (2, 3, 4))],
+    examples=[
+        (nn.Linear(5, 3), (2, 5)),
+        (nn.Linear(4, 6, bias=False), (2, 3, 4)),
+        (lambda x: F.linear(x.tanh(), x.sigmoid()), (2, 3)),
+    ],
     linear=True,
     local=_layer_steps,
     factors=weighted,
@@ -88,17 +91,25 @@ def _product_word(node: Node) -> MatmulWord | None:
 
 
 @rule(
-    aten.mm.default, aten.matmul.default, aten.bmm.default, aten.mv.default, aten.dot.default,
+    aten.mm.default, aten.matmul.default, aten.bmm.default,
     examples=[
         (lambda x: x @ torch.linspace(-1, 1, 12).reshape(4, 3), (2, 4)),
         (lambda x: torch.linspace(-1, 1, 6).reshape(2, 3) @ x, (3, 4)),
         (lambda x: torch.linspace(-1, 1, 24).reshape(2, 3, 4) @ x.tanh(), (2, 4, 2)),
-        (lambda x: torch.matmul(x.sigmoid(), x.tanh().mT), (2, 3)), (lambda x: torch.mv(x, torch.ones(3)), (2, 3)),
-        (lambda x: torch.bmm(x.softmax(-1), x.tanh()), (2, 3, 3)), (lambda x: torch.dot(x, torch.linspace(1, 2, 3)),
-        (3,)),
+        (lambda x: torch.matmul(x.sigmoid(), x.tanh().mT), (2, 3)),
+        (lambda x: torch.bmm(x.softmax(-1), x.tanh()), (2, 3, 3)),
+        (lambda x: torch.bmm(x, torch.linspace(-1, 1, 12).reshape(2, 3, 2)), (2, 3, 3)),
         (lambda x: torch.mm(x, torch.linspace(-1, 1, 6).reshape(3, 2)), (2, 3)),
+        (lambda x: torch.mm(x.tanh(), x.sigmoid().mT), (2, 3)),
     ],
     linear=True, local=_product_steps, word=_product_word, factors=_factors,
+)  # fmt: skip
+@rule(
+    aten.mv.default, aten.dot.default,
+    examples=[
+        (lambda x: torch.mv(x, torch.ones(3)), (2, 3)), (lambda x: torch.dot(x, torch.linspace(1, 2, 3)), (3,)),
+    ],
+    linear=True, factors=_factors,
 )  # fmt: skip
 def product(node: Node, operands: Sequence[Range]) -> Effect:
     """A product with a constant matrix, or of two bounded values."""
@@ -135,7 +146,7 @@ def _added_steps(node: Node, build: Builder) -> str | None:
     """`beta bias + alpha A B` with both factors variable."""
     bias, left, right = node.args[:3]
     arguments = node.bound()
-    if not (isinstance(left, Ref) and isinstance(right, Ref)) or min(len(left.shape), len(right.shape)) < 2:
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
         return None
     product = product_of(build, left.name, right.name)
     alpha, beta = float(arguments.get("alpha", 1)), float(arguments.get("beta", 1))
@@ -149,14 +160,20 @@ def _added_steps(node: Node, build: Builder) -> str | None:
 
 
 @rule(
-    aten.addmm.default, aten.baddbmm.default, aten.addmv.default,
+    aten.addmm.default, aten.baddbmm.default,
     examples=[
         (lambda x: torch.addmm(torch.ones(3), x, torch.linspace(-1, 1, 12).reshape(4, 3)), (2, 4)),
         (lambda x: torch.addmm(x, x.relu(), torch.linspace(-1, 1, 9).reshape(3, 3), beta=2, alpha=3), (2, 3)),
         (lambda x: torch.baddbmm(torch.ones(2, 3, 4), x, torch.linspace(-1, 1, 24).reshape(2, 3, 4)), (2, 3, 3)),
-        (lambda x: torch.addmv(torch.ones(2), x, torch.linspace(1, 2, 3)), (2, 3)),
+        (lambda x: torch.addmm(torch.ones(2), x.tanh(), x.sigmoid().mT), (2, 3)),
+        (lambda x: torch.baddbmm(torch.ones(2, 3, 3), x.tanh(), x.sigmoid()), (2, 3, 3)),
     ],
     linear=True, local=_added_steps, factors=_factors,
+)  # fmt: skip
+@rule(
+    aten.addmv.default,
+    examples=[(lambda x: torch.addmv(torch.ones(2), x, torch.linspace(1, 2, 3)), (2, 3))],
+    linear=True, factors=_factors,
 )  # fmt: skip
 def addmm(node: Node, operands: Sequence[Range]) -> Effect:
     """A bias plus a product with a constant matrix."""

@@ -118,14 +118,19 @@ def _word(node: Node) -> NormalizedSets | None:
 
 
 @rule(
-    aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+    examples=[(nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3))],
+    summary="BatchNorm in eval mode: a diagonal map.",
+    linear=True, sets=_channel_sets,
+)  # fmt: skip
+@rule(
+    aten._native_batch_norm_legit.no_stats,
     examples=[
-        (nn.BatchNorm1d(3).eval(), (4, 3)), (nn.BatchNorm2d(2).eval(), (2, 2, 3, 3)),
         (nn.BatchNorm1d(3).train(), (4, 3)), (nn.BatchNorm2d(2, affine=False).train(), (2, 2, 2, 2)),
         (nn.BatchNorm1d(2, track_running_stats=False).eval(), (3, 2)), (nn.BatchNorm1d(2).train(), (2, 2)),
     ],
-    summary="BatchNorm: a diagonal map in eval mode; in train mode every channel is normalized over the batch.",
-    linear=True, local=_steps, word=_word, sets=_channel_sets,
+    summary="BatchNorm in train mode: every channel is normalized over the batch.",
+    local=_steps, word=_word, sets=_channel_sets,
 )  # fmt: skip
 @rule(
     aten.instance_norm.default,

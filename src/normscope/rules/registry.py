@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,12 +19,21 @@ from .effects import Effect, Gain, Range, Unbounded
 from .local.local import Builder
 from .vocabulary import NormalizedSets, Word
 
+
+class Factors(NamedTuple):
+    """What a product is made of: left times right, plus what is added; each a `Ref` or a constant."""
+
+    left: Any
+    right: Any
+    added: Any = None
+
+
 EffectRule = Callable[[Node, Sequence[Range]], Effect]
 LocalRule = Callable[[Node, Builder], str | None]
 WordRule = Callable[[Node], Word | None]
 ActivationRule = Callable[[Node], Activation | None]
 SetsRule = Callable[[Node], NormalizedSets | None]
-FactorsRule = Callable[[Node], tuple[Any, Any]]
+FactorsRule = Callable[[Node], Factors]
 Example = tuple[Callable[..., Any], *tuple[tuple[int, ...], ...]]
 
 
@@ -45,7 +54,7 @@ class Operator:
         word: what it is called in proofs, where it is not linear. Without, proofs do not follow it.
         activation: the function of single entries that it is.
         sets: what it normalizes.
-        factors: the two values that it multiplies, the weight of a layer among them.
+        factors: the two values that it multiplies, the weight of a layer among them, and its bias.
     """
 
     op: Any
@@ -112,7 +121,7 @@ def rule(
         word: takes the node and returns what it is called in proofs (`normscope.rules.vocabulary`), or None.
         activation: takes the node and returns the function of single entries that it is.
         sets: takes the node of a normalizer and returns what it divides by what.
-        factors: takes the node of a product and returns the two values that it multiplies.
+        factors: takes the node of a product and returns the two values that it multiplies, and what it adds.
 
     Raises:
         ValueError: an operator has a rule already, or no example is given.
@@ -179,8 +188,8 @@ def sets_of(node: Node) -> NormalizedSets | None:
     return None if found is None or found.sets is None else found.sets(node)
 
 
-def multiplied(node: Node) -> tuple[Any, Any] | None:
-    """Return the two values that a node multiplies, each a `Ref` or a constant, or None if it is no such product."""
+def multiplied(node: Node) -> Factors | None:
+    """Return what a node multiplies and adds, or None if it is no matrix product or convolution."""
     found = lookup(node)
     return None if found is None or found.factors is None else found.factors(node)
 

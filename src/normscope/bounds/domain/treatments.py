@@ -22,7 +22,7 @@ from ...rules.local.entry_sets import Normalize, Softmax
 from ...rules.local.local import Affine, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
-from ...rules.registry import effect_of
+from ...rules.registry import effect_of, sets_of
 from ..balls.unrolled import GraphSteps
 from .attention_treatment import AttentionGains
 from .conditions import LeastMeanSquare, Sizes, SoftmaxGain
@@ -230,9 +230,5 @@ def common_source(node: Node, steps: GraphSteps) -> tuple[str | None, list[Node]
 
 def classes(node: Node) -> int:
     """Return how many classes the sets of a normalizer fall into: groups, or channels."""
-    name = node.operator
-    if "group_norm" in name:
-        return int(node.bound()["num_groups"])
-    if "instance_norm" in name or "batch_norm" in name:
-        return int(node.shape[1])
-    return 1
+    found = sets_of(node)
+    return 1 if found is None or found.groups is None else found.groups

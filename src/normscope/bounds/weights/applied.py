@@ -10,21 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph.ir import Graph, Input, Node, Ref, Unit, leaves, map_leaves
+from ...graph.ir import Graph, Input, Node, Ref, leaves, map_leaves
 from ...graph.memory import overlap, storage_of
 from ...linalg.convolution_map import Convolution
 from ...linalg.linear_map import Repeated
 from ...linalg.patches import Read, patches
 from ...rules.effects import Effect, Linear
-from ..printed import is_weight
+from ...rules.linear import PRODUCTS
+from ...rules.registry import multiplied
 
 aten = torch.ops.aten
-
-PRODUCTS = {
-    aten.mm.default: 0, aten.matmul.default: 0, aten.bmm.default: 0, aten.mv.default: 0, aten.dot.default: 0,
-    aten.addmm.default: 1, aten.baddbmm.default: 1, aten.addmv.default: 1,
-}  # fmt: skip
-"""Products of two factors, and where the first of them stands among the arguments."""
 WEIGHT = "weight:"
 """How the name of a weight begins where it is an input of a graph; no node is called so."""
 
@@ -57,16 +52,10 @@ def factors_of(node: Node) -> tuple[Ref, Tensor, bool] | None:
 
     None for what is no weight layer, or one with a weight that depends on the input.
     """
-    if not is_weight(node):
+    found = multiplied(node)
+    if found is None:
         return None
-    if isinstance(node.op, Unit):
-        left, right = node.args[:2]
-    elif node.op in PRODUCTS:
-        first = PRODUCTS[node.op]
-        left, right = node.args[first : first + 2]
-    else:
-        given = node.bound()
-        left, right = given.get("input"), given.get("weight")
+    left, right = found.left, found.right
     if isinstance(left, Ref) and isinstance(right, Tensor) and right.is_floating_point():
         return left, right, False
     if isinstance(left, Tensor) and isinstance(right, Ref) and left.is_floating_point():

@@ -16,7 +16,6 @@ from ...core.budget import Budget
 from ...core.log10 import log10, power10
 from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
-from ...graph.invariance import feeds
 from ...graph.ir import Node, Ref
 from ...graph.memory import overlap
 from ...linalg.linear_map import LinearMap
@@ -24,6 +23,7 @@ from ...linalg.operator_norms import remembered, upper
 from ...linalg.patches import Read
 from ...linalg.writing import cost
 from ...rules.effects import Elementwise, Unbounded
+from ...rules.invariance import feeds
 from ...theory.losses import Loss
 from ..captured import Captured
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock

@@ -15,10 +15,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .channels import aligned, channel_numbers, once_each, parts, single_channels
-from .ir import Graph, Node, Ref, Unit, leaves
-from .memory import overlap, storage_of
-from .regions import Reader
+from ..graph.channels import aligned, channel_numbers, once_each, parts, single_channels
+from ..graph.ir import Graph, Node, Ref, Unit, leaves
+from ..graph.memory import overlap, storage_of
+from ..graph.regions import Reader
+from .linear import PRODUCTS
+from .registry import lookup, multiplied, sets_of
 
 aten = torch.ops.aten
 
@@ -26,13 +28,7 @@ MOVES = {
     aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
 }  # fmt: skip
-PRODUCTS = {aten.mm.default, aten.matmul.default}
-MATRICES = PRODUCTS | {aten.linear.default, aten.addmm.default}
-CONVOLUTIONS = {
-    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv1d.padding, aten.conv2d.padding,
-    aten.conv3d.padding, aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
-}  # fmt: skip
-BATCH_NORMS = {aten._native_batch_norm_legit_no_training.default, aten._native_batch_norm_legit.no_stats}
+"""Operators that move entries about, and keep every one."""
 
 Gauge = Literal["channel", "group", "layer"]
 Redundancy = Literal["whole", "common", "no"]
@@ -79,11 +75,15 @@ class FeedingLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightLayer:
-    """A weight layer's tensors and the axis of its output that counts its channels."""
+    """A weight layer's tensors and the axis of its output that counts its channels.
+
+    `columns` says that the weight stands on the right of a product, so that its columns make the channels.
+    """
 
     weight: Tensor
     bias: Tensor | None
     axis: int
+    columns: bool = False
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are scaled together."""
@@ -248,58 +248,44 @@ def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> Feed
 
 def weight_layer(node: Node) -> WeightLayer | None:
     """Return a node's weight, bias and channel axis if it is a layer with a constant weight."""
-    if len(node.operands) != 1 or node.index is not None:
+    found = multiplied(node)
+    if found is None or len(node.operands) != 1 or node.index is not None:
+        return None
+    product = PRODUCTS.get(node.op)
+    turned = product == 0 and isinstance(found.right, Ref)  # the weight stands on the left
+    weight, read, bias = (found.left, found.right, None) if turned else (found.right, found.left, found.added)
+    if not isinstance(weight, Tensor) or weight.ndim < 2 or not isinstance(read, Ref):
+        return None
+    if not (bias is None or isinstance(bias, Tensor)):
         return None
     rank = len(node.shape)
-    if node.op is aten.linear.default:
-        given = node.bound()
-        weight, bias, axis = given["weight"], given.get("bias"), rank - 1
-    elif node.op in CONVOLUTIONS:
-        given = node.bound()
-        weight, bias = given["weight"], given.get("bias")
-        axis = rank - weight.ndim + 1 if isinstance(weight, Tensor) else 0
-    elif isinstance(node.op, Unit) and node.op.name == "padded_convolution":
-        weight, bias = node.args[1:3]
-        axis = rank - weight.ndim + 1
-    elif node.op in PRODUCTS and isinstance(node.args[0], Ref):
-        weight, bias, axis = node.args[1], None, rank - 1
-    elif node.op in PRODUCTS and len(node.args[1].shape) > 1:
-        weight, bias, axis = node.args[0], None, rank - 2
-    elif node.op is aten.addmm.default and isinstance(node.args[1], Ref):
-        bias, weight, axis = node.args[0], node.args[2], rank - 1
-        if not isinstance(bias, Tensor) or tuple(bias.shape) != node.shape[-1:]:  # another one for every sample
-            return None
-    else:
+    if is_convolution(node):
+        return WeightLayer(weight=weight, bias=bias, axis=rank - weight.ndim + 1)
+    if weight.ndim != 2 or (turned and len(read.shape) < 2):
         return None
-    if not isinstance(weight, Tensor) or weight.ndim < 2 or not (bias is None or isinstance(bias, Tensor)):
+    if product == 1 and (bias is None or tuple(bias.shape) != node.shape[-1:]):  # another bias for every sample
         return None
-    if node.op in MATRICES and weight.ndim != 2:
-        return None
-    return WeightLayer(weight=weight, bias=bias, axis=axis)
+    return WeightLayer(
+        weight=weight, bias=bias, axis=rank - 2 if turned else rank - 1, columns=product is not None and not turned
+    )
+
+
+def is_convolution(node: Node) -> bool:
+    """Whether a node is a convolution, transposed or not."""
+    found = lookup(node)
+    return found is not None and found.family == "convolution"
 
 
 def _normalizer(reader: Reader, node: Node) -> _Normalizer | None:
     """Return what a node normalizes, if it is a normalizer of one value with constant parameters."""
-    if len(node.operands) != 1 or node.index not in (None, 0):
+    found = sets_of(node)
+    if found is None:
         return None
     [source] = node.operands
     if isinstance(node.op, Unit):
-        return _written(reader, node, source) if node.op.name == "rms" else None
-    given = node.bound()
-    if not isinstance(given.get("input"), Ref):
-        return None
-    if node.op in BATCH_NORMS:
-        running = not node.uses_batch_statistics
-        return _Normalizer(source=source, groups=source.shape[1], running=running)
-    if node.op is aten.instance_norm.default:
-        return _Normalizer(source=source, groups=source.shape[1], running=not given["use_input_stats"])
-    if node.op is aten.group_norm.default:
-        return _Normalizer(source=source, groups=int(given["num_groups"]))
-    if node.op in (aten.layer_norm.default, aten.rms_norm.default):
-        rank = len(source.shape)
-        dims = tuple(range(rank - len(given["normalized_shape"]), rank))
-        return _Normalizer(source=source, dims=dims, centred=node.op is aten.layer_norm.default)
-    return None
+        return _written(reader, node, source)
+    dims = found.axes if found.groups is None else ()
+    return _Normalizer(source=source, groups=found.groups, dims=dims, running=found.running, centred=found.centred)
 
 
 def _written(reader: Reader, node: Node, source: Ref) -> _Normalizer:

@@ -1,0 +1,120 @@
+"""What an operator's record promises is what its examples show: its map, its steps near a point, its word in a proof."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.bounds.balls.unrolled import GraphSteps
+from normscope.bounds.proofs.network_script import scripted
+from normscope.bounds.segments import segment
+from normscope.bounds.trial import shaken
+from normscope.core.archive import Archive
+from normscope.graph.ir import Node, Ref, Unit
+from normscope.rules.effects import Linear
+from normscope.rules.registry import Example, activation_of, lookup, multiplied, operators, sets_of
+
+FAMILIES = sorted({known.family for known in operators()})
+QUICK = ("linear", "normalization", "softmax")
+"""Families of a few seconds each; the others are left to the slow tests."""
+
+
+def key(node: Node) -> Any:
+    return node.op.name if isinstance(node.op, Unit) else node.op
+
+
+def shown(example: Example) -> list[tuple[Node, set[str]]]:
+    """Return the nodes of an example, each with the parts of its record that balls and proofs used."""
+    function, *shapes = example
+    generator = torch.Generator().manual_seed(0)
+    model = shaken(function, generator) if isinstance(function, nn.Module) else as_module(function)
+    graph = ns.capture(model, tuple(torch.randn(shape, generator=generator) for shape in shapes)).double()
+    with torch.no_grad():
+        effects = segment(graph).effects
+    opaque = {node.name for node in GraphSteps(graph, effects).opaque}
+    script = scripted(graph, effects, Archive())
+    found = []
+    for node in graph:
+        used = {"linear"} if isinstance(effects[node.name], Linear) else set()
+        if not used:
+            used |= ({"local"} if node.name not in opaque else set()) | (
+                {"word"} if node.name in script.cores else set()
+            )
+        found.append((node, used))
+    return found
+
+
+def as_module(function: Any) -> nn.Module:
+    class Function(nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return function(*inputs)
+
+    return Function()
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in FAMILIES]
+)
+def test_a_record_holds_what_its_examples_show(family: str) -> None:
+    """Every part of every record is used by one of its examples, and no part is used that the record does not hold."""
+    used: dict[Any, set[str]] = defaultdict(set)
+    listed = [known for known in operators() if known.family == family]
+    for examples in {known.examples: known for known in listed}:
+        for example in examples:
+            for node, parts in shown(example):
+                used[key(node)] |= parts
+    for known in listed:
+        if known.examples:
+            held = {part for part in ("linear", "local", "word") if getattr(known, part)}
+            assert used[known.op] == held, known.name
+
+
+def node_of(op: Any, *arguments: Any, shape: tuple[int, ...] = (2, 6)) -> Node:
+    return Node(name="u", op=op, args=(Ref("x", shape), *arguments), shape=shape, dtype=torch.float64)
+
+
+def test_an_activation_is_what_its_operator_computes() -> None:
+    """The function that a record names gives what the operator gives."""
+    x = torch.linspace(-4, 4, 12, dtype=torch.float64).reshape(2, 6)
+    met = 0
+    for known in operators():
+        if known.family != "activation" or isinstance(known.op, str):
+            continue
+        limits = torch.tensor([-0.5, 0.7]).double() if known.op._overloadname == "Tensor" else (-0.5, 0.7)
+        given = {"weight": torch.tensor([0.3]).double(), "value": 20.0, "min": limits[0], "max": limits[1]}
+        given |= {"threshold": 20.0}  # of a softplus, too
+        names = [argument.name for argument in known.op._schema.arguments[1:]]
+        node = replace(node_of(known.op), kwargs={name: given[name] for name in names if name in given})
+        activation = activation_of(node)
+        assert activation is not None
+        assert torch.allclose(activation.function(x), node.evaluate([x])), known.name
+        met += 1
+    assert met > 25
+
+
+def test_facts_of_other_operators_are_none() -> None:
+    node = node_of(torch.ops.aten.add.Tensor, 1.0)
+    assert lookup(node) is not None
+    assert (activation_of(node), sets_of(node), multiplied(node)) == (None, None, None)
+
+
+def test_every_normalizer_says_what_it_normalizes_and_every_weight_layer_what_it_multiplies() -> None:
+    for known in operators():
+        assert (known.sets is not None) == (known.family == "normalization"), known.name
+        assert (known.factors is not None) == (known.family in ("linear", "convolution")), known.name
+        assert (known.activation is not None) == (known.family == "activation"), known.name
+
+
+def test_near_and_proof_name_the_parts() -> None:
+    said = {known.name: (known.near, known.proof) for known in operators()}
+    assert said["aten.relu.default"] == ("steps", "word")
+    assert said["aten.conv2d.default"] == ("map", "map")
+    assert said["aten.mul.Tensor"] == ("map or steps", "map or word")
+    assert said["aten.lstm.input"] == ("gain alone", "opaque")
+    assert said["aten.log.default"] == ("steps", "opaque")
