@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +17,15 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.proofs import vocabulary
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
 from normscope.diagnosis import findings, verdict
-from normscope.experiments import registry, theory
+from normscope.experiments import registry as experiment_registry
+from normscope.experiments import theory
 from normscope.experiments.base import Verdict
 from normscope.experiments.reproducing import reproduce
 from normscope.monitor import alarms, composing, measuring
-from normscope.rules.local import local
-from normscope.rules.registry import forget, operators
+from normscope.rules import registry
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -58,10 +57,15 @@ def network() -> tuple[nn.Module, torch.Tensor]:
 
 
 @pytest.fixture
-def ruled() -> Iterator[SimpleNamespace]:
-    """The recipe of a rule, followed and undone."""
-    yield code("a rule for an operator")
-    forget(ASINH)
+def known() -> Iterator[Callable[[str], SimpleNamespace]]:
+    """Follow a recipe that registers the operator, and undo it at the end or before the next."""
+
+    def follow(name: str) -> SimpleNamespace:
+        registry._OPERATORS.pop(ASINH, None)
+        return code(name)
+
+    yield follow
+    registry._OPERATORS.pop(ASINH, None)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -75,18 +79,20 @@ def test_a_recipe_says_truly_how_many_files_it_touches(name):
 
 
 def test_every_recipe_is_run():
-    run = re.findall(r'code\("(.*?)"\)', Path(__file__).read_text(encoding="utf-8"))
+    run = re.findall(r'(?:code|known)\("(.*?)"\)', Path(__file__).read_text(encoding="utf-8"))
     assert set(run) == set(RECIPES)
-    assert len(RECIPES) == 8
+    assert len(RECIPES) == 9
 
 
-def test_a_rule(ruled):
+def test_a_rule(known):
+    known("a rule for an operator")
     model, batch = network()
     bracket = ns.lipschitz(model, batch)
     first, last = (torch.linalg.matrix_norm(model[i].weight.detach(), 2).item() for i in (0, 2))
     assert 0.0 < bracket.lower <= bracket.upper <= 1.001 * first * last
-    (found,) = [rule for rule in operators() if rule.op is ASINH]
+    (found,) = [one for one in registry.operators() if one.op is ASINH]
     assert found.summary.startswith("Inverse hyperbolic sine")
+    assert (found.near, found.proof) == ("gain alone", "opaque")
     assert all(try_example(example, steps=20).log10_uppers["best"] <= 1e-9 for example in found.examples)
 
 
@@ -95,38 +101,56 @@ def test_without_the_rule_its_operator_is_missing():
         ns.lipschitz(*network())
 
 
-def test_a_ball_rule(ruled, monkeypatch):
+def over_balls() -> ns.Bracket:
     model, batch = network()
-    monkeypatch.setattr(local, "_LOCAL", dict(local._LOCAL))
-    before = ns.lipschitz(model, batch, scope="ball", radius=0.05)
-    code("a ball rule")
-    after = ns.lipschitz(model, batch, scope="ball", radius=0.05)
+    found = ns.lipschitz(model, batch, scope="ball", radius=0.05)
+    points = torch.func.vmap(torch.func.jacrev(model))(batch)
+    norms = torch.linalg.matrix_norm(points, 2).log10().tolist()
+    assert all(norm <= bound.log10_upper for norm, bound in zip(norms, found.per_sample, strict=True))
+    return found
+
+
+def test_a_ball_rule(known):
+    known("a rule for an operator")
+    before = over_balls()
+    known("a ball rule")
+    after = over_balls()
     for looser, tighter in zip(before.per_sample, after.per_sample, strict=True):
         assert tighter.log10_upper < looser.log10_upper - 1e-3
         assert tighter.log10_upper >= max(tighter.log10_lower, looser.log10_lower)
-    points = torch.func.vmap(torch.func.jacrev(model))(batch)
-    norms = torch.linalg.matrix_norm(points, 2).log10().tolist()
-    assert all(norm <= bound.log10_upper for norm, bound in zip(norms, after.per_sample, strict=True))
 
 
-def test_a_proof_step(ruled, monkeypatch, tmp_path):
+@pytest.fixture
+def checker(monkeypatch, tmp_path) -> Iterator[Callable[[], str]]:
+    """What the checker says of the upper side of the network's proof; it knows no new function at the end."""
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "verify"))
     from normscope_verify import claims, functions
 
-    model, batch = network()
-    for table in (vocabulary._PLAIN, functions.FUNCTIONS):
-        monkeypatch.delitem(table, "asinh", raising=False)  # and so removed again at the end
-
     def upper() -> str:
-        ns.lipschitz(model, batch).save(tmp_path / "proof.npz")
+        ns.lipschitz(*network()).save(tmp_path / "proof.npz")
         return next(one.status for one in claims.check(str(tmp_path / "proof.npz")) if "<=" in one.what)
 
-    assert upper() != claims.VERIFIED
-    code("a proof step")
-    try:
-        assert upper() == claims.VERIFIED
-    finally:
-        del vocabulary._PLAIN["asinh"], functions.FUNCTIONS["asinh"]
+    yield upper
+    functions.FUNCTIONS.pop("asinh", None)
+
+
+def test_a_proof_step(known, checker):
+    known("a rule for an operator")
+    assert checker() != "VERIFIED"
+    known("a proof step")
+    assert checker() == "VERIFIED"
+
+
+def test_a_complete_activation(known, checker):
+    """One call: bounds over all inputs, slopes over balls, and a word that the checker, once taught it, verifies."""
+    known("a ball rule")
+    balls = over_balls()
+    known("a proof step")  # teaches the checker
+    known("a complete activation")
+    (found,) = [one for one in registry.operators() if one.op is ASINH]
+    assert (found.near, found.proof) == ("steps", "word")
+    assert [one.log10_upper for one in over_balls().per_sample] == [one.log10_upper for one in balls.per_sample]
+    assert checker() == "VERIFIED"
 
 
 def test_a_probe(monkeypatch):
@@ -194,10 +218,10 @@ def test_a_page(monkeypatch):
 def test_an_experiment(monkeypatch):
     experiment = code("an experiment").SQUARES
     monkeypatch.setattr(theory, "EXPERIMENTS", (*theory.EXPERIMENTS, experiment))
-    registry.registered.cache_clear()
+    experiment_registry.registered.cache_clear()
     try:
         (done,) = reproduce(["toy.squares"], workers=0).items
         assert [(claim.id, claim.verdict) for claim in done.claims] == [("toy.squares", Verdict.HOLDS)]
         assert experiment.claims[0].judge({"off": 1.0}).verdict is Verdict.FAILS
     finally:
-        registry.registered.cache_clear()
+        experiment_registry.registered.cache_clear()

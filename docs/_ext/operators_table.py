@@ -1,4 +1,4 @@
-"""The `operators` directive: the table of rules, read from the registry when the documentation is built."""
+"""The `operators` directive: the table of operators, read from the registry when the documentation is built."""
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -8,17 +8,20 @@ from normscope.rules.registry import operators
 
 
 class Operators(SphinxDirective):
-    """One row per rule."""
+    """One row per operator."""
 
     def run(self) -> list[nodes.Node]:
-        rows = [(rule.name, rule.family, rule.summary, str(len(rule.examples))) for rule in operators()]
+        rows = [
+            (known.name, known.family, known.summary, known.near, known.proof, str(len(known.examples)))
+            for known in operators()
+        ]
         table = nodes.table()
-        group = nodes.tgroup(cols=4)
+        group = nodes.tgroup(cols=6)
         table += group
-        for width in (30, 15, 45, 10):
+        for width in (28, 12, 36, 9, 9, 6):
             group += nodes.colspec(colwidth=width)
         head, body = nodes.thead(), nodes.tbody()
-        head += self._row(("operator", "family", "what it gives", "examples"), literal=False)
+        head += self._row(("operator", "family", "what it gives", "near a point", "in a proof", "examples"), literal=False)
         for row in rows:
             body += self._row(row, literal=True)
         group += [head, body]

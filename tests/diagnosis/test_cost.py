@@ -14,9 +14,9 @@ from normscope.core.cost import Cost
 from normscope.core.errors import InputError
 from normscope.diagnosis import rows
 from normscope.diagnosis.data_pass import watch_data
-from normscope.rules.invariance import feeds
 from normscope.linalg import operator_norms
 from normscope.linalg.linear_map import Centering, Identity
+from normscope.rules.invariance import feeds
 
 
 class Stream(nn.Module):

@@ -67,7 +67,8 @@ def scalar_of(op: Any, arguments: tuple[Any, ...], size: int) -> Scalar:
     node = Node(name="u", op=op, args=(Ref("x", (1, size)), *arguments), shape=(1, size), dtype=torch.float64)
     build = Builder(node, {"x": (1, size)})
     known = lookup(node)
-    assert known is not None and known.local is not None
+    assert known is not None
+    assert known.local is not None
     known.local(node, build)
     found = build.steps[-1].operation
     assert isinstance(found, Scalar)

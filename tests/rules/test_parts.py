@@ -1,4 +1,4 @@
-"""What an operator's record promises is what its examples show: its map, its steps near a point, its word in a proof."""
+"""What an operator's record holds is what its examples show: its map, its steps near a point, its word in a proof."""
 
 from __future__ import annotations
 
