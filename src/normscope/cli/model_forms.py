@@ -115,16 +115,16 @@ def _built(text: str) -> GivenModel:
     module, _, name = text.rpartition(":")
     if not module or not name:
         raise InputError(f"{text!r} is not package.module:function: something is missing beside the colon")
-    found = load_object(text)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
+    model = load_object(text)
+    if not isinstance(model, nn.Module):
+        if not callable(model):
             raise InputError(
-                f"{text} is of type {type(found).__name__}: neither a torch.nn.Module nor a function that builds one"
+                f"{text} is of type {type(model).__name__}: neither a torch.nn.Module nor a function that builds one"
             )
-        found = call_object(found, text)
-    if not isinstance(found, nn.Module):
-        raise InputError(f"{text}() returns an object of type {type(found).__name__}, not a torch.nn.Module")
-    return GivenModel(name=text, model=found)
+        model = call_object(model, text)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{text}() returns an object of type {type(model).__name__}, not a torch.nn.Module")
+    return GivenModel(name=text, model=model)
 
 
 def _program(path: Path, trust: bool) -> GivenModel:

@@ -188,17 +188,17 @@ def _is_homogeneous(node: Node) -> bool:
 
     It does not if a constant is added, concatenated or used as padding: that is a bias outside of the weight layers.
     """
-    found = lookup(node)
+    rule = lookup(node)
     if is_weight(node) or is_normalizer(node) or node.operator in (*HOMOGENEOUS, *POOLS, *AVERAGES):
         return True
     if node.operator in SUMS:
         return len(node.refs) > 1
-    return found is not None and found.family == "shape" and "pad" not in node.operator and not _parameters(node)
+    return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _parameters(node)
 
 
 def _is_activation(node: Node) -> bool:
-    found = lookup(node)
-    return found is not None and found.family == "activation"
+    rule = lookup(node)
+    return rule is not None and rule.family == "activation"
 
 
 def _parameters(node: Node) -> int:
@@ -250,8 +250,8 @@ def _norms(captured: Captured, node: Node, biased: bool, last: bool) -> MatrixNo
 
 def _is_fixed_linear(node: Node) -> bool:
     """Whether a node adds, averages, moves or copies values, without weights."""
-    found = lookup(node)
-    return found is not None and (found.family == "shape" or node.operator in (*SUMS, *AVERAGES))
+    rule = lookup(node)
+    return rule is not None and (rule.family == "shape" or node.operator in (*SUMS, *AVERAGES))
 
 
 def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:

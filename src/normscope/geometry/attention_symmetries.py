@@ -45,18 +45,18 @@ def attention(layers: Layers) -> list[Candidate]:
         for name, layer in layers.by_name.items()
         if layers.only_here(layer)
     }
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for node in layers.graph:
         if node.op is not ATTENTION or len(node.refs) < 3:
             continue
         query, key, value = (_heads(layers, streams, node, operand) for operand in range(3))
         if key is not None and query is not None:
-            found += _scores(node, query, key)
+            candidates += _scores(node, query, key)
         if key is not None:
-            found += _key_bias(node, key)
+            candidates += _key_bias(node, key)
         if value is not None:
-            found += _values(layers, node, value)
-    return found
+            candidates += _values(layers, node, value)
+    return candidates
 
 
 def _heads(layers: Layers, streams: dict[str, Stream], node: Node, operand: int) -> _Heads | None:

@@ -71,14 +71,14 @@ def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(node.op, Unit):
         dims, eps, centred = tuple(node.op.data["dims"]), float(node.op.data["eps"]), False
     else:
-        given = node.bound()
-        eps, centred = float(given["eps"]), node.operator != "rms_norm"
+        arguments = node.bound()
+        eps, centred = float(arguments["eps"]), node.operator != "rms_norm"
         if node.operator == "group_norm":
-            grouped = value.reshape(value.shape[0], int(given["num_groups"]), -1)
+            grouped = value.reshape(value.shape[0], int(arguments["num_groups"]), -1)
             normal, share = _over(grouped, (2,), eps, True)
             return normal.reshape(value.shape), share.expand(grouped.shape).reshape(value.shape)
-        if "normalized_shape" in given:
-            dims = tuple(range(value.ndim - len(given["normalized_shape"]), value.ndim))
+        if "normalized_shape" in arguments:
+            dims = tuple(range(value.ndim - len(arguments["normalized_shape"]), value.ndim))
         elif node.operator == "instance_norm":
             dims = tuple(range(2, value.ndim))
         else:
@@ -95,8 +95,8 @@ def _over(value: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> tu
 
 def _gamma(node: Node, value: Tensor) -> Tensor:
     """Return a normalizer's gamma, in a shape that broadcasts to its input; 1 without one."""
-    given = {} if isinstance(node.op, Unit) else node.bound()
-    gamma = given.get("weight")
+    arguments = {} if isinstance(node.op, Unit) else node.bound()
+    gamma = arguments.get("weight")
     if not isinstance(gamma, Tensor):
         return torch.ones((), dtype=torch.float64, device=value.device)
-    return gamma if "normalized_shape" in given else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
+    return gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))

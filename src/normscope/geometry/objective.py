@@ -104,13 +104,13 @@ class Objective:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # The other backends have no second derivative.
             if recurrent:
                 stack.enter_context(_without_cudnn())
-            found = self.vector()
+            as_found = self.vector()
             self._moved = False
             try:
                 yield self
             finally:
                 if self._moved:
-                    self.place(found)
+                    self.place(as_found)
                 self._kept = None
                 with torch.no_grad():
                     self._weights.restore()
@@ -165,13 +165,13 @@ class Objective:
         parameters = list(self.parameters.values())
         for batch in self.batches:
             if self._kept is not None:
-                value, found = self._kept.loss, self._kept.gradients
+                value, gradients = self._kept.loss, self._kept.gradients
             else:
                 value = loss_of(self.function, self._output(batch), batch)
                 count("backwards", batch.samples)
-                found = torch.autograd.grad(self._differentiable(value), parameters, allow_unused=True)
+                gradients = torch.autograd.grad(self._differentiable(value), parameters, allow_unused=True)
             loss += self.share(batch) * float(value.detach().double())
-            total += self.share(batch) * self.flat(found)
+            total += self.share(batch) * self.flat(gradients)
         return loss, total
 
     def trace(self) -> None:
@@ -229,8 +229,8 @@ class Objective:
         for batch in self.batches:
             with self._twice():
                 output = self._output(batch)
-                found = self._curved(output, batch, parameters, parts)
-            total += self.share(batch) * self.flat(found)
+                product = self._curved(output, batch, parameters, parts)
+            total += self.share(batch) * self.flat(product)
         return total
 
     def _curved(
@@ -248,10 +248,10 @@ class Objective:
         linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
         moved = torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
         leaves, shape = tree_flatten(output)
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        for place, end in zip(places, ends, strict=True):
-            leaves[place] = end.detach().requires_grad_()
-        free = [leaves[place] for place in places]
+        indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        for index, end in zip(indices, ends, strict=True):
+            leaves[index] = end.detach().requires_grad_()
+        free = [leaves[index] for index in indices]
         loss = loss_of(self.function, tree_unflatten(leaves, shape), batch)
         slopes = torch.autograd.grad(loss, free, create_graph=True, allow_unused=True)
         known = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
@@ -267,19 +267,20 @@ class Objective:
         return torch.autograd.grad(ends, parameters, bent, allow_unused=True)
 
     def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
+        """Return the block of the Hessian that belongs to some parameters times a vector."""
         self.products += 1
         pieces = vector.split([p.numel() for p in chosen])
         parts = [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, chosen, strict=True)]
-        wanted = [self._place(p) for p in chosen]
+        indices = [self._index(p) for p in chosen]
         total = torch.zeros_like(vector)
         for batch in self.batches:
             with self._twice():
                 traced = self._traced(batch)
-                known = [(traced.gradients[place], part) for place, part in zip(wanted, parts, strict=True)]
+                known = [(traced.gradients[index], part) for index, part in zip(indices, parts, strict=True)]
                 bent = [(g, part) for g, part in known if g is not None and g.requires_grad]
                 if not bent:  # The loss is linear in these parameters.
                     continue
-                found = torch.autograd.grad(
+                products = torch.autograd.grad(
                     [g for g, _ in bent], chosen, [part for _, part in bent], retain_graph=True, allow_unused=True
                 )
             count("backwards", 2 * batch.samples)
@@ -288,12 +289,13 @@ class Objective:
                     torch.zeros(p.numel(), dtype=vector.dtype, device=vector.device)
                     if f is None
                     else f.to(vector.dtype).reshape(-1)
-                    for f, p in zip(found, chosen, strict=True)
+                    for f, p in zip(products, chosen, strict=True)
                 ]
             )
         return total
 
-    def _place(self, parameter: nn.Parameter) -> int:
+    def _index(self, parameter: nn.Parameter) -> int:
+        """Return the number of a parameter among those that need gradients."""
         return next(i for i, p in enumerate(self.parameters.values()) if p is parameter)
 
     def _traced(self, batch: Batch) -> _Traced:
@@ -335,6 +337,7 @@ class Objective:
             return output
 
     def _differentiable(self, loss: Tensor) -> Tensor:
+        """Return the loss; refuse one without a gradient."""
         if not loss.requires_grad:
             raise InputError("the loss does not depend on the parameters that need gradients: there is no gradient")
         if not bool(torch.isfinite(loss.detach())):

@@ -26,7 +26,7 @@ class _Normed:
 
 def reparametrised(model: nn.Module) -> list[Candidate]:
     """Return the symmetries of the reparametrised weights of a model."""
-    found = []
+    candidates = []
     for normed in _weights(model):
         piece = piece_of(model, normed.direction)
         if piece is None:
@@ -34,7 +34,7 @@ def reparametrised(model: nn.Module) -> list[Candidate]:
         shape = (1,) * normed.direction.ndim if normed.g is None else tuple(normed.g.shape)
         shape = shape if len(shape) == normed.direction.ndim else (1,) * normed.direction.ndim
         units = torch.arange(torch.Size(shape).numel()).reshape(shape)
-        found.append(
+        candidates.append(
             Candidate(
                 kind="spectral norm" if normed.g is None else "weight norm",
                 path=normed.path,
@@ -43,7 +43,7 @@ def reparametrised(model: nn.Module) -> list[Candidate]:
                 weights=(piece,),
             )
         )
-    return found
+    return candidates
 
 
 def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[UnitEntries], tuple[ParameterPart, ...]] | None:

@@ -213,14 +213,14 @@ def _about_table(audits: Mapping[str, Audit]) -> Table:
 
 
 def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
-    found = _rungs(audits)
-    if not found:
+    rungs = _rungs(audits)
+    if not rungs:
         return None
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
         columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
-        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in found),
+        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in rungs),
     )
 
 
