@@ -104,9 +104,8 @@ class Equality:
 def theorem6(widths: Sequence[int], scales: Sequence[float]) -> ExtremalNetwork:
     """Return the network of Theorem 6, whose Lipschitz constant is the product of its scales.
 
-    `W_k = a_k I_k` for every layer, so that `h(x) = a_1 ... a_K relu(x cut to the least width)`.
-
-    Assumes: every width is at least 1 (with a width of 0 the network is constant).
+    `W_k = a_k I_k` for every layer, so that `h(x) = a_1 ... a_K relu(x cut to the least width)`. Every width must be at
+    least 1: with a width of 0 the network is constant.
 
     Args:
         widths: `n_0, ..., n_K`, that of the input first.
@@ -377,10 +376,9 @@ def _value_and_jacobian(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weight_jacobian_norm(before: Tensor, width: int, tail: Sequence[nn.Module]) -> float:
-    """Return log10 of the norm of the Jacobian of a layer and the tail behind it in the layer's weight.
+    """Return log10 of the norm of the Jacobian, in the weight of a layer with input `before`, of that layer and a tail.
 
-    The weight has `width` rows and the layer's input is `before`. The Jacobian is taken where every row of the weight
-    is `before` itself, so that every unit is on.
+    It is taken where each of the weight's `width` rows is `before` itself, so that every unit is on.
     """
     size = float(before.norm())
     if size == 0.0:
