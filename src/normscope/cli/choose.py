@@ -40,7 +40,7 @@ there, and `--seeds 5` instead of 2 adds the missing runs.
 The runs are short: they show which twins train at all, and which train fast; after a hundred epochs another one may be
 best. 120 runs of 300 steps of a small network take about two minutes on two cores.
 
-MODEL is `package.module:function` or `path/to/file.py:function` (built anew for every seed) or a model in such a place.
+MODEL is `package.module:function` or `path/to/file.py:function` (called for every seed), or the name of a model there.
 DATA is `digits`, `mnist:FOLDER`, `cifar10:FOLDER` (training images), `npz:FILE` with labels, or a loader of pairs.
 """
 

@@ -105,7 +105,7 @@ def curvature(
     with staying():
         given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("a loss speaks of data: give --data")
+            raise InputError("a loss is one over data: give --data")
         labelled = open_labelled(data, placed(given, device, mode), samples=samples, seed=seed)
         batches, function = _with_targets(labelled), _loss(loss)
         spectrum = hessian(

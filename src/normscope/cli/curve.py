@@ -72,7 +72,7 @@ def curve(
     with staying():
         given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("a curve speaks of data: give --data")
+            raise InputError("a curve is measured on data: give --data")
         opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
         result = measured(
             given.module,

@@ -69,8 +69,8 @@ def demo(
 ) -> None:
     """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
 
-    The networks are the same but for their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares
-    them; beside it lie each one's own report and its audit as JSON, which goes into normscope compare.
+    The networks differ only in their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares them. In
+    the same folder are the report of each network and its audit as JSON, for normscope compare.
     """
     from rich.console import Console
 

@@ -98,7 +98,7 @@ def generalization(
     with staying():
         given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("bounds speak of the data a model was trained on: give --data")
+            raise InputError("the bounds need the data that the model was trained on: give --data")
         given = placed(given, device, "eval")
         parts = _parts(data, test, held_out, given, samples, seed)
         result = bounded(

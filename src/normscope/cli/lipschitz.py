@@ -161,7 +161,7 @@ def _samples(given: GivenModel, data: str | None, scope: str, size: int, seed: i
         first = tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, opened.first)
         return SamplesInScope(batches=first, notes=opened.notes)
     if data is None:
-        raise InputError("--scope data speaks of data: give --data")
+        raise InputError("--scope data is measured on data: give --data")
     if data.partition(":")[0] in NAMED:
         return _drawn(given, data, size, seed, labels=labels)
     opened = open_data(data, given, batch_size=size, seed=seed)

@@ -52,7 +52,7 @@ def symmetries(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", metavar="NAME", help="Which output to look at, by name or number, if the model returns several."
+            "--output", metavar="NAME", help="Which output to take, by name or number, if the model returns several."
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = SAMPLES,

@@ -104,7 +104,7 @@ def generalization(
         >>> found["Theorem 20, slopes at D"].evidence, found.samples, found.held_out
         ('estimated', 320, 80)
 
-    Reference: Than 2025, section 5.2; the sources of each row stand in `row.source`.
+    Reference: Than 2025, section 5.2; `row.source` names the source of each row.
     """
     check_numbers(radius=radius, max_seconds=max_seconds, seed=seed)
     bounded = _bounded(loss)
@@ -141,7 +141,7 @@ def _table(
     local: list[LocalRow],
     notes: list[str],
 ) -> Generalization:
-    """Return the result: the rows beside what was measured on the data."""
+    """Return the result: the rows, and the measured losses and errors."""
     train, test = reading.train, reading.test
     risk = f"the {loss.name} of the model on fresh data"
     certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == risk]
@@ -174,7 +174,7 @@ def _bounded(loss: str | Loss) -> Loss:
         raise InputError(f"the loss {found.name} compares with values: take one of classes, such as probability")
     if not math.isfinite(found.most):
         raise InputError(
-            f"the {found.name} is unbounded, and these bounds speak of losses with a largest value: take probability, "
+            f"the {found.name} is unbounded, and these bounds need a loss with a largest value: take probability, "
             "ramp or clipped_cross_entropy"
         )
     return found

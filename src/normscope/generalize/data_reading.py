@@ -201,7 +201,7 @@ def _leaked(name: str, part: Tensor, train: Tensor, allowed: int) -> int:
     shared = identical(part, train)
     if shared > allowed:
         raise InputError(
-            f"{shared} samples of {name} also stand in train, byte for byte: they are leaked, and not independent "
+            f"{shared} samples of {name} are also in train, byte for byte: they are leaked, and not independent "
             f"of D. Take them out, or pass duplicates={shared} if the distribution repeats itself"
         )
     return shared

@@ -125,13 +125,13 @@ def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
 
 
 def _buffer_condition(model: nn.Module) -> Condition:
-    """Return whether the model has no tensors beside its weights, which may depend on D and have no prior."""
-    others = _tensors_beside_weights(model)
+    """Return whether the model has no tensors besides its weights; these may depend on D and have no prior."""
+    others = _other_tensors(model)
     why = f"`{others[0]}` is no weight, has no prior, and may have been taken from D" if others else ""
     return condition("nothing but the weights depends on D", not others, why or "the model has no buffers")
 
 
-def _tensors_beside_weights(model: nn.Module) -> list[str]:
+def _other_tensors(model: nn.Module) -> list[str]:
     """Return the names of a model's buffers, and of plain attributes that hold tensors.
 
     Attributes that are computed from parameters (`weight` from `weight_v` and `weight_g`, or from `weight_orig`) do not

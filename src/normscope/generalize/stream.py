@@ -53,7 +53,7 @@ def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
     variables = batch.call.variables
     if len(variables) != 1 or len([leaf for leaf in batch.call.leaves if isinstance(leaf, Tensor)]) != 1:
         raise InputError(
-            "generalization bounds speak of samples that are one tensor of floats each: this model takes other inputs"
+            "generalization bounds need samples that are one tensor of floats each: this model takes other inputs"
         )
     inputs, labels = variables[0][1], batch.targets
     if not isinstance(labels, Tensor):

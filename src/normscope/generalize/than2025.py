@@ -47,7 +47,7 @@ class Theorem20:
 def theorem20(
     counts: Tensor, distances: Tensor, log10_constants: Tensor | float, *, delta: float, most: float
 ) -> Theorem20:
-    """Return the terms of Theorem 20 beside the loss on D.
+    """Return the terms of Theorem 20 that are added to the loss on D.
 
     Args:
         counts: m_i, the number of samples in every cell of the partition, also in empty ones.

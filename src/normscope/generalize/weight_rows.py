@@ -106,7 +106,7 @@ class _DataSizes:
 
 @dataclass(frozen=True, slots=True)
 class _MarginBound:
-    """A bound by norms and margins; `terms` returns its terms beside the margin loss on D, for one margin."""
+    """A bound by norms and margins; `terms` returns what is added to the margin loss on D, for one margin."""
 
     name: str
     source: str

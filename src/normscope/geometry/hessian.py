@@ -32,7 +32,7 @@ MOST_WHOLE = 5000
 MEMORY = 8e9
 """About how many bytes the vectors of a search may take."""
 OTHERS = 0.05
-"""The weight of the random vector and the gradient in a warm start, beside the earlier eigenvectors."""
+"""The weight of the random vector and the gradient in a warm start, relative to the earlier eigenvectors."""
 DRAWN = (
     "the model draws random numbers in its forward, beside dropout, which is off: these are figures of the loss for "
     "one draw, the same in every pass"
@@ -334,7 +334,7 @@ class _SpectrumSearch:
         return tuple(blocks)
 
     def _condition(self) -> tuple[float, int] | tuple[None, None]:
-        """Return the condition number without zeros, and how many zeros there are beside the projected directions.
+        """Return the condition number without zeros, and how many zeros there are besides the projected directions.
 
         Return None for both where the time ran out before all eigenvalues were known.
         """

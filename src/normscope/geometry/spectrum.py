@@ -83,7 +83,7 @@ class Spectrum(FigureResult):
         blocks: the largest eigenvalue of each parameter's diagonal block, where asked for.
         condition_number: the largest size of an eigenvalue over the smallest that is not zero; None where not all
             eigenvalues are known.
-        zero_modes: how many eigenvalues, beside the projected directions, are zero up to rounding; None likewise.
+        zero_modes: how many eigenvalues, besides the projected directions, are zero up to rounding; None likewise.
         norms: the root mean square norm of the scale-invariant groups of each layer.
         rtol: the relative tolerance of each eigenvalue.
         num_products: how many products with the matrix were computed, each a pass over all batches.

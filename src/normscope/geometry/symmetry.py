@@ -123,7 +123,7 @@ class Symmetries(Saved, Shown):
         weight. Running statistics are rescaled such that eval mode stays as it is: the mean is divided by the norm, and
         the variance is changed such that var + eps shrinks by the norm squared. Where a normalizer serves one such unit
         its eps is divided by the norm squared, so that nothing changes at all. Otherwise eps stays, and train mode
-        changes by as much as eps matters beside the variance: `canonical_change` says by how much at the batch.
+        changes by as much as eps matters relative to the variance: `canonical_change` says by how much at the batch.
 
         Args:
             model: the model that was measured, or another with the same parameters; left as it is.

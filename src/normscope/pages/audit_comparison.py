@@ -94,7 +94,7 @@ def _blocks(
     radii: Mapping[str, Radii],
     about: str,
 ) -> list[Block]:
-    """Return the comparison for a page; the first chart that there is stands above all parts."""
+    """Return the comparison for a page; the first of the charts is shown above all parts."""
     observed, bounded, alone = _charts(audits, rows)
     first = observed or bounded or alone
     verdict, *figures = _opening(audits, accuracy)
