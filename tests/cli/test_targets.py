@@ -103,3 +103,19 @@ def test_a_name_that_cannot_be_is_refused_before_the_work(target, inputs, run):
 def test_the_longest_name_there_is_can_be_written(tmp_path):
     write_text(tmp_path / ("y" * 255), "text")
     assert (tmp_path / ("y" * 255)).read_text() == "text"
+
+
+def test_a_device_may_be_asked_for_twice_and_a_file_may_not(tmp_path):
+    null = Path("/dev/null")
+    targets.check_targets(null, null)
+    targets.check_targets(None, tmp_path / "a.html", inputs=[tmp_path])
+    (tmp_path / "there.json").write_text("text")
+    for name in ("new.html", "there.json"):
+        with pytest.raises(InputError, match="two files of the same name"):
+            targets.check_targets(tmp_path / name, tmp_path / name)
+    with pytest.raises(InputError, match="it is a folder"):
+        targets.check_targets(tmp_path)
+    with pytest.raises(InputError, match="there is no folder"):
+        targets.check_targets(tmp_path / "none" / "a.html")
+    with pytest.raises(InputError, match=r"cannot write .*null"):
+        targets.check_targets(tmp_path / "a\0b")

@@ -146,7 +146,7 @@ class TestEvidence:
 
     def test_samples_set_aside_are_leaked_too(self):
         x, y = data()
-        with pytest.raises(InputError, match="12 samples of test also stand in train"):
+        with pytest.raises(InputError, match="12 samples of test are also in train"):
             bounds(network(), (x, y), (x[4::5], y[4::5]))
 
     def test_repeats_that_are_allowed_are_not_certified(self):

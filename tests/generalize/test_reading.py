@@ -12,7 +12,7 @@ from normscope.generalize import stream
 from normscope.generalize.data_reading import EVERY, CellPlan, read
 from normscope.generalize.fingerprints import fingerprints, identical, random_keys
 from normscope.generalize.partition import Grid, Voronoi, grid, partitions
-from normscope.generalize.stream import CHUNK, SampleBatch, parted
+from normscope.generalize.stream import CHUNK, SampleBatch, split_off
 from normscope.graph.call import run
 from normscope.theory.losses import probability
 
@@ -124,7 +124,7 @@ class TestReading:
     def test_every_fifth_sample_is_set_aside_whatever_the_batches(self):
         x, y = data(23)
         for size in (1, 2, 7, 23):
-            pairs = list(parted((SampleBatch(a, b) for a, b in zip(x.split(size), y.split(size))), EVERY))
+            pairs = list(split_off((SampleBatch(a, b) for a, b in zip(x.split(size), y.split(size))), EVERY))
             kept = torch.cat([piece.inputs for piece, _ in pairs if piece is not None])
             aside = torch.cat([piece.inputs for _, piece in pairs if piece is not None])
             assert torch.equal(aside, x[4::5])
@@ -135,9 +135,10 @@ class TestReading:
         model = classifier()
         found = [reading(model, list(zip(x.split(size), y.split(size)))) for size in (9, 60, 240)]
         for other in found[1:]:
-            assert other.seen.loss == pytest.approx(found[0].seen.loss)
-            assert torch.allclose(other.seen.margins, found[0].seen.margins, atol=1e-6)
-            for one, two in zip(other.seen.tallies + other.held, found[0].seen.tallies + found[0].held):
+            assert other.train.loss == pytest.approx(found[0].train.loss)
+            assert torch.allclose(other.train.margins, found[0].train.margins, atol=1e-6)
+            tallies = [result.train.tallies + result.held_tallies for result in (other, found[0])]
+            for one, two in zip(*tallies):
                 assert torch.equal(one.counts, two.counts)
                 assert torch.allclose(one.vectors, two.vectors, atol=1e-5)
                 assert torch.allclose(one.slopes, two.slopes, atol=1e-6)
@@ -149,28 +150,28 @@ class TestReading:
         kept = torch.ones(len(x), dtype=torch.bool)
         kept[4::5] = False
         logits = model(x[kept]).detach()
-        assert found.seen.samples == 192
+        assert found.train.samples == 192
         assert found.held_out == 48
-        assert found.seen.error == pytest.approx(float((logits.argmax(1) != y[kept]).double().mean()))
-        assert found.seen.loss == pytest.approx(float(probability().rows(logits, y[kept]).mean()), rel=1e-5)
-        assert found.seen.square_norms == pytest.approx(float(x[kept].square().sum()), rel=1e-5)
+        assert found.train.error == pytest.approx(float((logits.argmax(1) != y[kept]).double().mean()))
+        assert found.train.loss == pytest.approx(float(probability().rows(logits, y[kept]).mean()), rel=1e-5)
+        assert found.train.square_norms == pytest.approx(float(x[kept].square().sum()), rel=1e-5)
         assert found.test.samples == 50
         inputs = x[kept].requires_grad_(True)
         (slopes,) = torch.autograd.grad(probability().rows(model(inputs), y[kept]).sum(), inputs)
         largest = [float(slopes[y[kept] == label].norm(dim=1).max()) for label in (0, 1)]
-        assert found.seen.tallies[0].slopes.tolist() == pytest.approx(largest, rel=1e-5)
-        assert int(found.held[1].counts.sum()) == 48 - 4  # the four that are centres do not count
+        assert found.train.tallies[0].slopes.tolist() == pytest.approx(largest, rel=1e-5)
+        assert int(found.held_tallies[1].counts.sum()) == 48 - 4  # the four that are centres do not count
 
     def test_centres_are_no_samples_of_d(self):
         x, y = data()
         found = reading(classifier(), list(zip(x.split(20), y.split(20))))
-        centres = found.seen.tallies[1].partition.centres
+        centres = found.train.tallies[1].partition.centres
         assert torch.equal(centres, x[4::5][:4])
 
     def test_a_loader_that_can_be_read_once_is_enough(self):
         x, y = data()
         found = reading(classifier(), iter(list(zip(x.split(20), y.split(20)))))
-        assert found.seen.samples == 192
+        assert found.train.samples == 192
 
     @pytest.fixture
     def runs(self, monkeypatch):
@@ -216,7 +217,7 @@ class TestReading:
             (lambda x, y: {"train": (x, y.float())}, "labels are one whole number"),
             (lambda x, y: {"train": x}, "no labels"),
             (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out also stand"),
-            (lambda x, y: {"train": (x, y), "test": (x[:1], y[:1])}, "1 samples of test also stand in train"),
+            (lambda x, y: {"train": (x, y), "test": (x[:1], y[:1])}, "1 samples of test are also in train"),
             (lambda x, y: {"train": (x, y), "held_out": (x + 9, y + 7)}, "held-out samples has labels"),
             (lambda x, y: {"train": (x[:3], y[:3])}, "no held-out sample"),
             (lambda x, y: {"train": (x * math.nan, y)}, "not finite"),

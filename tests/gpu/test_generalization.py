@@ -44,12 +44,12 @@ def test_a_posterior_is_found_there() -> None:
 def test_no_piece_waits_for_the_device() -> None:
     model, x, y = problem()
     collector = stream.Collector(model.cuda(), probability(), torch.ones(6).long())
-    pieces = list(stream.pieces(model, list(zip(x.split(100), y.split(100)))))
-    collector.samples_of(pieces[0], slopes=True)
+    pieces = list(stream.sample_batches(model, list(zip(x.split(100), y.split(100)))))
+    collector.add(pieces[0], slopes=True)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for piece in pieces[1:]:
-            collector.samples_of(piece, slopes=True)
+            collector.add(piece, slopes=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert collector.finish("train").samples == 600

@@ -17,9 +17,9 @@ class Cell:
     """One normalizer at one batch size: its best learning rate, over the seeds.
 
     Attributes:
-        normalizer, batch_size: which.
-        lr: with the smallest mean held-out loss; None if no run took place.
-        outcomes: at that learning rate, one per seed; where none took place, the refusals or failures.
+        normalizer, batch_size: the normalizer and the batch size.
+        lr: the learning rate with the smallest mean held-out loss; None if no run took place.
+        outcomes: the outcomes at that learning rate, one per seed; if no run took place, the refusals or failures.
         others: the outcomes at other learning rates.
     """
 
@@ -36,12 +36,12 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        """Of the losses."""
+        """The mean of the held-out losses; infinite if no run took place."""
         return fmean(self.losses) if self.lr is not None else math.inf
 
     @property
     def half_width(self) -> float | None:
-        """Of the interval of the mean, at 95 %; None with one seed."""
+        """Half the width of the 95 % interval of the mean; None with one seed."""
         return half_width(self.losses) if self.lr is not None else None
 
     @property
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """In words."""
+        """Whether the runs trained, in words."""
         if self.lr is None:
             return self.outcomes[0].status
         if 0 < self.trained < len(self.outcomes):
@@ -59,7 +59,7 @@ class Cell:
         return "trains" if self.trained else "does not train"
 
     def first(self, name: str) -> Any:
-        """Return a figure of the first outcome, of any learning rate, that has it."""
+        """Return a figure of the first outcome that has it, at any learning rate."""
         every = (*self.outcomes, *self.others)
         return next((value for one in every if (value := getattr(one, name)) is not None), None)
 
@@ -82,9 +82,9 @@ def best_rate(normalizer: str, size: int, outcomes: Sequence[RunOutcome]) -> Cel
             normalizer=normalizer,
             batch_size=size,
             lr=lr,
-            outcomes=tuple(sorted(chosen, key=lambda one: one.run.seed)),
+            outcomes=tuple(sorted(at_rate, key=lambda one: one.run.seed)),
             others=tuple(one for one in outcomes if one.run.lr != lr),
         )
-        for lr, chosen in rates.items()
+        for lr, at_rate in rates.items()
     ]
     return min(cells, key=lambda cell: (cell.mean, cell.lr or 0.0))

@@ -1,4 +1,4 @@
-"""`Choice`: all runs in one table, and what they recommend, with how sure that is."""
+"""`Choice`: all runs in one table, and the recommendation that follows, with how certain it is."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Choice(Saved, Shown):
     """What `normscope.choose` found. Prints as a table; `to_html` writes a page.
 
     Attributes:
-        name: of the model.
+        name: the model's name.
         outcomes: one per run.
-        settings: of the runs.
+        settings: the settings that all runs share.
         notes: what the reader must know.
     """
 
@@ -40,18 +40,18 @@ class Choice(Saved, Shown):
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """One per batch size and normalizer, the best losses of each batch size first."""
+        """One cell per batch size and normalizer, for each batch size those with the smallest loss first."""
         groups: dict[tuple[int, str], list[RunOutcome]] = {}
         for outcome in self.outcomes:
             groups.setdefault((outcome.run.batch_size, outcome.run.normalizer), []).append(outcome)
-        found = [best_rate(normalizer, size, outcomes) for (size, normalizer), outcomes in groups.items()]
-        return tuple(sorted(found, key=lambda cell: (cell.batch_size, cell.mean)))
+        cells = [best_rate(normalizer, size, outcomes) for (size, normalizer), outcomes in groups.items()]
+        return tuple(sorted(cells, key=lambda cell: (cell.batch_size, cell.mean)))
 
     def cell(self, normalizer: str, batch_size: int) -> Cell:
-        """Return one cell.
+        """Return the cell of a normalizer at a batch size.
 
         Raises:
-            InputError: there is none.
+            InputError: there is no such cell.
         """
         for cell in self.cells:
             if (cell.normalizer, cell.batch_size) == (normalizer, batch_size):
@@ -66,5 +66,5 @@ class Choice(Saved, Shown):
 
     @property
     def recommendation(self) -> str:
-        """What to use, with its figures, and how sure that is."""
+        """What to use, with its figures and how certain that is."""
         return recommended(self.cells, self.best)

@@ -1,4 +1,4 @@
-"""What a choice recommends, in sentences with figures."""
+"""The recommendation of a choice, in sentences with figures."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NAMES = {
 
 
 def figured(cell: Cell) -> str:
-    """Write a cell's loss with its interval."""
+    """Return a cell's loss with its interval, in words."""
     width = cell.half_width
     return f"{cell.mean:.3g}" + ("" if width is None else f" ± {width:.2g}")
 
 
 def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
-    """Return the recommendation, and how sure it is.
+    """Return the recommendation, and how certain it is.
 
     Args:
-        cells: of the choice.
-        best: the one to recommend; None if none trained with every seed.
+        cells: the cells of the choice.
+        best: the cell to recommend; None if none trained with every seed.
     """
     if best is None:
         return (
@@ -45,11 +45,11 @@ def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
         f"Use {what} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its held-out loss after "
         f"{best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
     )
-    return f"{text} {_sure(cells, best)}"
+    return f"{text} {_compared(cells, best)}"
 
 
-def _sure(cells: Sequence[Cell], best: Cell) -> str:
-    """Say how the best compares with the next normalizer at the same batch size, seed by seed."""
+def _compared(cells: Sequence[Cell], best: Cell) -> str:
+    """Return how the best cell compares with the next normalizer at the same batch size, seed by seed."""
     rivals = [
         cell
         for cell in cells
@@ -59,21 +59,25 @@ def _sure(cells: Sequence[Cell], best: Cell) -> str:
         return "No other normalizer gave a finite loss at this batch size."
     rival = min(rivals, key=lambda cell: cell.mean)
     against = f"{NAMES[rival.normalizer]}, the next, has {figured(rival)}"
-    pairs = {one.run.seed: one.loss for one in rival.outcomes if one.loss is not None}
-    apart = [pairs[one.run.seed] - one.loss for one in best.outcomes if one.loss is not None and one.run.seed in pairs]
-    width = half_width(apart)
+    rival_losses = {one.run.seed: one.loss for one in rival.outcomes if one.loss is not None}
+    differences = [
+        rival_losses[one.run.seed] - one.loss
+        for one in best.outcomes
+        if one.loss is not None and one.run.seed in rival_losses
+    ]
+    width = half_width(differences)
     if width is None:
         return f"{against}. One seed says nothing about chance: how sure this is is not known; give more seeds."
-    middle = sum(apart) / len(apart)
-    difference = f"by {middle:.2g} ± {width:.2g} over the same {counted(len(apart), 'seed')}"
-    if middle - width > 0.0:
+    mean = sum(differences) / len(differences)
+    difference = f"by {mean:.2g} ± {width:.2g} over the same {counted(len(differences), 'seed')}"
+    if mean - width > 0.0:
         return f"{against}. It is better {difference}, which is more than chance (95 % interval)."
     return f"{against}. It is better {difference}: these runs cannot tell the two apart; give more seeds or steps."
 
 
 def by_batch_size(cells: Sequence[Cell]) -> list[str]:
-    """Return one sentence per batch size: what trains, in order, and what does not."""
-    found = []
+    """Return one sentence per batch size: which normalizers train, in order, and which do not."""
+    sentences = []
     for size in sorted({cell.batch_size for cell in cells}):
         same = [cell for cell in cells if cell.batch_size == size]
         trained = [f"{NAMES[cell.normalizer]} ({figured(cell)})" for cell in same if cell.trained == len(cell.outcomes)]
@@ -84,5 +88,5 @@ def by_batch_size(cells: Sequence[Cell]) -> list[str]:
         )
         sentence += f"; {', '.join(parts)} with some seeds only" if parts else ""
         sentence += f"; {', '.join(fails)} at no learning rate that was tried" if fails else ""
-        found.append(f"{sentence}.")
-    return found
+        sentences.append(f"{sentence}.")
+    return sentences

@@ -28,19 +28,19 @@ from .run_outcome import RunOutcome, Status
 from .task import TrainingRun, TrainingTask
 
 CALIBRATED = 128
-"""Samples that the running statistics of new BatchNorms start from."""
+"""How many samples the first running statistics of new BatchNorms come from."""
 WATCHED = 8
-"""Steps of a run that are watched, about."""
+"""About how many steps of a run are watched."""
 FELL = 0.5
-"""Share of the first held-out loss that a run must reach to have trained."""
+"""A run has trained if its held-out loss falls to this share of its first value."""
 TRIAL_STEPS = 10
-"""Of each trial of a learning rate."""
+"""How many steps each trial of a learning rate has."""
 SHARE, CONFIDENCE = 0.95, 0.95
-"""Of DATA: 59 samples suffice, of which the largest norm is the limit."""
+"""The share of the data and the confidence of a DATA bound: with 59 samples, the largest norm is the limit."""
 MOST = 64
-"""Held-out samples whose Jacobian norms are taken."""
+"""The largest number of held-out samples whose Jacobian norms are computed."""
 BATCHES = 8
-"""Over which the noise of variances and the last findings are looked at."""
+"""How many batches the noise of variances and the last findings are measured over."""
 
 
 Job = tuple[TrainingRun, bool]
@@ -49,7 +49,7 @@ Job = tuple[TrainingRun, bool]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The runs of a choice as work of an engine.
+    """The runs of a choice as jobs of an engine.
 
     Attributes:
         task: what all runs share.
@@ -63,7 +63,7 @@ class Training:
         return any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in self.task.samples.call.leaves)
 
     def do(self, job: Job) -> RunOutcome:
-        """Return what a run comes to."""
+        """Return the outcome of a run."""
         run, first = job
         return train_run(self.task, run, first=first)
 
@@ -73,11 +73,11 @@ class Training:
 
 
 def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcome:
-    """Train one twin and return what it came to; what it raises becomes part of the outcome.
+    """Train one twin and return its outcome; an exception becomes part of the outcome.
 
     Args:
         task: what all runs share; its model is left as found.
-        run: which one.
+        run: the run.
         first: whether this is the run that measures the largest stable learning rate.
     """
     kind = None if run.normalizer == "none" else run.normalizer
@@ -85,8 +85,8 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = task.built(run.seed)
-            fits = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
-            made = twin(model, fits, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
+            inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
+            trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
     except NormscopeError as error:
         return RunOutcome(run=run, status="refused", reason=str(error))
     except Exception as error:
@@ -94,19 +94,59 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     try:
         with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
-            torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # of dropout
-            return _trained(task, run, made, first=first)
+            torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # Dropout draws from it.
+            return _trained(task, run, trained_twin, first=first)
     except Exception as error:
         return RunOutcome(run=run, status="failed", reason=said(error))
 
 
 def _trained(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
+    """Train a twin, measure it before and after, and return the outcome."""
     function = loss_function(task.loss)
     tests, notes = task.samples.tests, list[str]()
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     before, _ = _scored(model, function, tests)
     stable = _stable(task, run, model, notes) if first else None
+    training = _train(task, run, model, function)
+    after, accuracy = _scored(model, function, tests)
+    finite = math.isfinite(training.last_loss) and math.isfinite(after)
+    figures: dict[str, Any] = {}
+    codes = training.codes
+    if finite and run.seed == 0:
+        codes |= _checked(task, run, model, notes)
+        figures = _noise(task, run, model)
+    status: Status = "diverged" if not finite else "trained" if after <= FELL * before else "not trained"
+    if status == "trained" and task.capacity and run.seed == 0:
+        figures |= _capacity(task, model, notes)
+    return RunOutcome(
+        run=run,
+        status=status,
+        steps=training.steps,
+        first_loss=before,
+        train_loss=training.last_loss,
+        loss=after,
+        accuracy=accuracy,
+        stable_lr=stable,
+        findings=tuple(sorted(codes)),
+        seconds_per_step=training.seconds_per_step,
+        notes=tuple(notes),
+        **figures,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrainingFigures:
+    """What a training loop gives: its steps, its last losses, how long a step took, and the codes of its findings."""
+
+    steps: int
+    last_loss: float
+    seconds_per_step: float
+    codes: set[str]
+
+
+def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: LossFunction | None) -> _TrainingFigures:
+    """Train a model with SGD, and watch it; stop early where the loss is no longer finite."""
     optimizer = torch.optim.SGD(model.parameters(), lr=run.lr, momentum=task.momentum)
     model.train()
     losses: list[Tensor] = []
@@ -125,98 +165,80 @@ def _trained(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: b
                 break
         seconds = clock.passed * (1.0 - min(watched.overhead, 1.0)) / len(losses)
     last = [float(value) for value in losses[-max(1, len(losses) // 10) :]]
-    trained = sum(last) / len(last)
-    after, accuracy = _scored(model, function, tests)
-    finite = math.isfinite(trained) and math.isfinite(after)
-    figures: dict[str, Any] = {}
-    codes = {finding.code for finding in watched.findings if finding.severity >= Severity.WARNING}
-    if finite and run.seed == 0:
-        codes |= _checked(task, run, model, notes)
-        figures = _noise(task, run, model)
-    status: Status = "diverged" if not finite else "trained" if after <= FELL * before else "not trained"
-    if status == "trained" and task.capacity and run.seed == 0:
-        figures |= _capacity(task, model, notes)
-    return RunOutcome(
-        run=run,
-        status=status,
+    return _TrainingFigures(
         steps=len(losses),
-        first_loss=before,
-        train_loss=trained,
-        loss=after,
-        accuracy=accuracy,
-        stable_lr=stable,
-        findings=tuple(sorted(codes)),
+        last_loss=sum(last) / len(last),
         seconds_per_step=seconds,
-        notes=tuple(notes),
-        **figures,
+        codes={finding.code for finding in watched.findings if finding.severity >= Severity.WARNING},
     )
 
 
 @torch.no_grad()
 def _scored(model: nn.Module, function: LossFunction | None, batch: Batch) -> tuple[float, float | None]:
-    """Return the loss in eval mode, and the share of right classes where targets are classes."""
+    """Return the loss in eval mode, and the accuracy where targets are classes."""
     mode = model.training
     model.eval()
     try:
         output = model(*batch.call.args, **batch.call.kwargs)
         loss, accuracy = float(loss_of(function, output, batch)), None
-        goals = batch.targets
-        if isinstance(goals, Tensor) and not goals.is_floating_point():
-            rows = select(output, None)
-            if rows.ndim == goals.ndim + 1:
-                accuracy = float((rows.argmax(-1) == goals).double().mean())
+        targets = batch.targets
+        if isinstance(targets, Tensor) and not targets.is_floating_point():
+            logits = select(output, None)
+            if logits.ndim == targets.ndim + 1:
+                accuracy = float((logits.argmax(-1) == targets).double().mean())
     finally:
         model.train(mode)
     return loss, accuracy
 
 
 def _inputs(batch: Batch) -> Any:
-    """Return a batch's inputs as the front door takes them."""
+    """Return a batch's inputs in the form that the functions of `normscope` take."""
     return batch.call.kwargs or (batch.call.args[0] if len(batch.call.args) == 1 else batch.call.args)
 
 
 def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> float | None:
-    """Return the largest learning rate at which descent on one batch of the size is stable."""
+    """Return the largest learning rate at which gradient descent on one batch of the run's size is stable."""
     batch = next(iter(task.samples.steps(run.batch_size, 1, run.seed)))
-    given = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
+    samples = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
 
     def measured() -> float:
-        found = smoothness(model, task.loss, [given], steps=0, trial_steps=TRIAL_STEPS, mode="train")
-        return found.stable if found.unstable < math.inf else math.inf  # no limit was found
+        found = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return found.stable if found.unstable < math.inf else math.inf  # Every learning rate was stable.
 
     return _tried("the largest stable learning rate", measured, notes)
 
 
 def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> set[str]:
-    """Return the codes of what a check of the trained model warns of, at batches of its size."""
+    """Return the codes of the warnings that a check of the trained model gives, at batches of the run's size."""
     batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
-    found = _tried("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
-    return set() if found is None else {f.code for f in found.findings if f.severity >= Severity.WARNING}
+    checked = _tried("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
+    return set() if checked is None else {f.code for f in checked.findings if f.severity >= Severity.WARNING}
 
 
 def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
-    """Return how much the variances of BatchNorms move from batch to batch, and the least that they can."""
+    """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
     batches = [_inputs(batch) for batch in islice(task.samples.steps(run.batch_size, BATCHES, run.seed), BATCHES)]
-    seen = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
-    spreads = [norm.batch_spread for norm in seen if norm.batch_spread is not None]
+    norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
+    spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
     if not spreads:
         return {}
-    entries = min(norm.entries for norm in seen)
+    entries = min(norm.entries for norm in norms)
     return {"noise": max(spreads), "noise_law": math.sqrt(2.0 / (entries - 1)) if entries > 1 else math.inf}
 
 
 def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
     """Return the three figures of how much a small change of the input grows, in eval mode."""
-    count, tests = task.samples.count, min(task.samples.held_out, MOST)
-    held = _inputs(task.samples.batch(torch.arange(count - tests, count)))
-    fed = [_inputs(task.samples.batch(rows)) for rows in torch.arange(count - task.samples.held_out)[:256].split(128)]
+    samples, count = task.samples, min(task.samples.held_out, MOST)
+    held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
+    rows = torch.arange(samples.count - samples.held_out)[:256]
+    training = [_inputs(samples.batch(some)) for some in rows.split(128)]
     model.eval()
-    given = {"share": SHARE, "confidence": CONFIDENCE, "samples": tests}
-    data = _tried("DATA", lambda: lipschitz(model, [held], scope="data", **given), notes)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"share": SHARE, "confidence": CONFIDENCE, "samples": count}
+    data = _tried("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
 
     def over_domain() -> float:
-        recorded = record_domain(model, fed)
-        return lipschitz(model, held, scope="domain", domain=recorded, rtol=0.05).log10_upper
+        recorded = record_domain(model, training)
+        return lipschitz(model, held_out, scope="domain", domain=recorded, rtol=0.05).log10_upper
 
     return {
         "log10_observed": None if data is None else max(data.log10_norms),
@@ -226,7 +248,7 @@ def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[st
 
 
 def _tried(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
-    """Return a figure; None, with a note, where it cannot be measured."""
+    """Return a figure; None, with a note, if it cannot be measured."""
     try:
         return measure()
     except (NormscopeError, RuntimeError, InputError) as error:

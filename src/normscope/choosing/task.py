@@ -1,4 +1,4 @@
-"""`TrainingTask`: what all runs share: the model, the samples, the loss, the settings."""
+"""`TrainingTask`: the model, the samples, the loss and the settings that all runs share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..graph.call import Call
 from ..theory.losses import Loss
 
 HELD_OUT = 0.2
-"""Of the samples, kept for the loss that is compared."""
+"""The share of the samples on which the runs are compared, and not trained."""
 MOST_SAMPLES = 4096
-"""That are read of a loader: enough for short runs."""
+"""How many samples are read from a loader: enough for short runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """One training run: which twin, how many samples a step, which learning rate, which seed."""
+    """One training run: the normalizer of the twin, the batch size, the learning rate and the seed."""
 
     normalizer: str
     batch_size: int
@@ -34,13 +34,13 @@ class TrainingRun:
 
     @property
     def key(self) -> str:
-        """What the run is known by, in files too."""
+        """The name of the run, also in files."""
         return f"{self.normalizer} batch={self.batch_size} lr={self.lr:g} seed={self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Inputs and targets, sample by sample along the first axis: those to train on, then those held out."""
+    """Inputs and targets, with samples along the first axis: first those to train on, then those held out."""
 
     call: Call
     targets: Any
@@ -59,7 +59,7 @@ class Samples:
         return Batch(call=call, targets=targets, samples=len(rows))
 
     def steps(self, size: int, steps: int, seed: int) -> Iterator[Batch]:
-        """Yield so many batches to train on, epoch by epoch in a new order; smaller rests are left out."""
+        """Yield batches to train on, in a new order every epoch; the smaller rest of an epoch is left out."""
         generator = torch.Generator().manual_seed(seed)
         done = 0
         while done < steps:
@@ -72,11 +72,11 @@ class Samples:
 
     @property
     def tests(self) -> Batch:
-        """The samples that are held out."""
+        """The held-out samples as one batch."""
         return self.batch(torch.arange(self.count - self.held_out, self.count))
 
     def digest(self) -> str:
-        """Return a short name for the data."""
+        """Return a hash of the data."""
         leaves = [
             leaf for leaf in tree_leaves((self.call.args, self.call.kwargs, self.targets)) if isinstance(leaf, Tensor)
         ]
@@ -88,13 +88,13 @@ class TrainingTask:
     """What all runs share.
 
     Attributes:
-        model: a module, or a function that builds one: it is then built anew for every seed.
+        model: a module, or a function that builds one for every seed.
         samples: the data.
         loss: a function of outputs and targets, its name, or None for the loss that the model returns.
-        steps: of every run.
-        momentum: of SGD.
-        groups: of GroupNorms.
-        capacity: whether trained models are measured (observed, DATA and DOMAIN).
+        steps: how many steps every run takes.
+        momentum: the momentum of SGD.
+        groups: the number of groups of GroupNorms.
+        capacity: whether to measure how much trained models amplify a change (observed, DATA and DOMAIN).
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -110,7 +110,7 @@ class TrainingTask:
         return built_model(self.model, seed)
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the figures, to be compared when runs go on."""
+        """Return everything that decides the figures; runs are continued only where it is the same."""
         model = self.built(0)
         loss = self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
         return {
@@ -125,7 +125,7 @@ class TrainingTask:
 
 
 def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a model; a function that builds one finds torch's generator at the seed, and is called anew.
+    """Return the model of a seed; a function that builds it is called with torch's generator at that seed.
 
     Raises:
         InputError: the function raises or builds no model.
@@ -137,30 +137,30 @@ def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Mo
     with torch.random.fork_rng():
         torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         try:
-            made = source()
+            model = source()
         except Exception as error:
             raise InputError(f"the function that builds the model raises {said(error)}") from error
-    if not isinstance(made, nn.Module):
-        raise InputError(f"the function that builds the model returns a {type(made).__name__}, not a module")
-    return unwrapped(made)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the function that builds the model returns a {type(model).__name__}, not a module")
+    return unwrapped(model)
 
 
 def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None = None) -> Samples:
-    """Read a loader's samples, to be put into batches of other sizes.
+    """Read a loader's samples, so that they can be put into batches of other sizes.
 
     Args:
-        model: whose arguments and device count.
+        model: the model that takes the inputs, on whose device they are kept.
         loader: batches `(inputs, targets)`, or dicts with `labels`.
         own_loss: whether the model itself takes the targets and returns the loss.
-        samples: at most this many; None for 4,096.
+        samples: read at most this many; None for 4,096.
 
     Raises:
-        InputError: there are too few samples, or batches that cannot be put together.
+        InputError: there is no batch, or the batches cannot be put together.
     """
     limit = samples or MOST_SAMPLES
     kept: list[Batch] = []
-    for given in _some(loader):
-        kept += kept_batches(model, [given], None, own_loss=own_loss)
+    for batch_of_loader in _batches(loader):
+        kept += kept_batches(model, [batch_of_loader], None, own_loss=own_loss)
         if sum(batch.samples for batch in kept) >= limit:
             break
     if not kept:
@@ -183,8 +183,8 @@ def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None
     return Samples(call=call, targets=targets, count=count, held_out=max(1, round(HELD_OUT * count)))
 
 
-def _some(loader: Any) -> Iterator[Any]:
-    """Yield batches of a loader; a pair of tensors is one."""
+def _batches(loader: Any) -> Iterator[Any]:
+    """Yield the batches of a loader; a pair of tensors is one batch."""
     pair = isinstance(loader, tuple | list) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader)
     if pair or not hasattr(loader, "__iter__") or isinstance(loader, Tensor | dict):
         yield tuple(loader) if pair else loader

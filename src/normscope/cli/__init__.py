@@ -67,8 +67,8 @@ app.command(help=claims.HELP, epilog=claims.EXAMPLES)(claims.claims)
 app.command()(ops.ops)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"normscope {__version__}")
         raise typer.Exit
 
@@ -96,7 +96,7 @@ def _run() -> None:
         fail(str(error))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # panics of extensions written in Rust are no Exceptions
+    except BaseException as error:  # A panic of an extension written in Rust is no Exception.
         if os.environ.get("NORMSCOPE_TRACEBACK"):
             raise
         fail(

@@ -19,10 +19,10 @@ from ..diagnosis.bare_weights import audit_weights
 from ..pages.audit import audit_document
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
-from .messages import say_written
+from .messages import say_written, write_result
 from .model_forms import FORMS, GivenModel, open_model, placed
 from .objects import staying
-from .options import Device, Html, Seed, Trust
+from .options import Device, Html, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
 HELP = """Audit a model: what each layer and normalizer does, how far the network can amplify its input, what is wrong.
@@ -101,17 +101,17 @@ def audit(
     max_seconds: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Of the whole audit; what does not fit is cut short or left out, and the report says what."
+            min=0.0, help="For the whole audit; what takes longer is cut short or left out, and the report says what."
         ),
     ] = None,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Audit a model (its help is HELP)."""
+    """Audit a model (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        found = _found(
+        result = _audited(
             open_model(model, trust=trust),
             data=data,
             mode=mode,
@@ -122,16 +122,13 @@ def audit(
             seed=seed,
             device=device,
         )
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
-    print_document(audit_document(found, brief=True))
+    write_result(result, html, json)
+    print_document(audit_document(result, brief=True))
     say_written(html, json)
-    judge(found.findings, fail_on)
+    judge(result.findings, fail_on)
 
 
-def _found(
+def _audited(
     given: GivenModel,
     *,
     data: str | None,
@@ -143,29 +140,29 @@ def _found(
     seed: int,
     device: str | None,
 ) -> Audit:
-    """Audit what was given, with the options of the command."""
+    """Audit a model, or weights alone, with the options of the command."""
     if given.weights is not None:
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
     batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
     parts = [part for part in PARTS if effort == "thorough" or part not in THOROUGH]
     with Parts("auditing", parts):
-        found = audit_model(
+        result = audit_model(
             given.module,
             batches.first,
             loader=batches.loader,
             mode=mode,
-            output=int(output) if output is not None and output.isdecimal() else output,
+            output=output_of(output),
             effort=effort,
             max_seconds=max_seconds,
             seed=seed,
             name=given.name,
         )
-    return dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
+    return dataclasses.replace(result, notes=(*batches.notes, *given.notes, *result.notes))
 
 
 def _weights(given: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
-    """Audit weights alone, for which most options mean nothing."""
+    """Audit weights alone; refuse options that need a model to run."""
     for option, value in options.items():
         if value is not None:
             raise InputError(
@@ -177,7 +174,7 @@ def _weights(given: GivenModel, options: Mapping[str, object], max_seconds: floa
 
 
 def judge(findings: Sequence[Finding], fail_on: Severity | None) -> None:
-    """End with exit code 1 if a finding is as serious as asked for."""
+    """End with exit code 1 if a finding is as serious as `fail_on`, or more."""
     if fail_on is None:
         return
     reached = sum(finding.severity >= fail_on for finding in findings)

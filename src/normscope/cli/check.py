@@ -13,19 +13,19 @@ from ..diagnosis.checking import check as check_model
 from ..report.terminal import print_document
 from .audit import judge
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
-from .messages import say_written
+from .messages import say_written, write_result
 from .model_forms import FORMS, open_model, placed
 from .objects import staying
-from .options import Device, Html, Json, Seed, Trust
+from .options import Device, Html, Json, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
 HELP = """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
 
 The model runs forward over the first 8 batches, and once forward and backward over the first. Nothing is traced and no
-bound is taken, so this works on every model that runs; `normscope audit` measures more and takes longer. What comes out
+bound is computed, so this works on every model that runs; `normscope audit` measures more and takes longer. The result
 is a verdict in one sentence, the findings with what to do about each, and one line per layer: mean, deviation and range
-of what it hands on, how much of the gradient comes back to it, how many of its units are saturated or dead, and how far
-its values are from the limits of float16.
+of its output, how much of the gradient comes back to it, how many of its units are saturated or dead, and how far its
+values are from the limits of float16.
 
 How to read the column `gradient`: it is an exponent of ten against the gradient at the output. A healthy network stays
 within two or three decades; -10 in the first layer means that it gets a ten-billionth and does not learn.
@@ -79,7 +79,7 @@ def check(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Check a model (its help is HELP)."""
+    """Check a model (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
         given = open_model(model, trust=trust)
@@ -89,19 +89,16 @@ def check(
                 "function that builds the model (package.module:function)"
             )
         batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-        found = check_model(
+        result = check_model(
             given.model,
             batches.first,
             loader=batches.loader,
             mode=mode,
-            output=int(output) if output is not None and output.isdecimal() else output,
+            output=output_of(output),
             name=given.name,
         )
-    found = dataclasses.replace(found, notes=(*batches.notes, *given.notes, *found.notes))
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
-    print_document(found.document(brief=True))
+    result = dataclasses.replace(result, notes=(*batches.notes, *given.notes, *result.notes))
+    write_result(result, html, json)
+    print_document(result.document(brief=True))
     say_written(html, json)
-    judge(found.findings, fail_on)
+    judge(result.findings, fail_on)

@@ -21,7 +21,7 @@ from ..report.terminal import print_document
 from ..theory.losses import LOSSES
 from .data_forms import converted, dtype_of, folder_split
 from .labelled import open_labelled
-from .messages import say_written
+from .messages import say_written, write_result
 from .model_forms import FORMS, GivenModel, open_model
 from .objects import load_object, staying
 from .options import Html, Json, Seed, Trust
@@ -30,17 +30,17 @@ from .targets import check_targets, read_from
 HELP = """Choose a normalizer: train short runs of a model's twins and compare them.
 
 Twins are copies of the model with its normalizers removed or replaced (none, batch, layer, group, instance, rms). Each
-is trained with every batch size, learning rate and seed, for a few hundred steps of SGD, and watched. What comes out is
-a recommendation with its figures and how sure it is, and one table: trains or not, held-out loss, largest stable
-learning rate, capacity, noise of the variance estimates, cost of a step, findings.
+is trained with every batch size, learning rate and seed, for a few hundred steps of SGD, and watched. The result is a
+recommendation with its figures and how certain it is, and one table: whether each twin trains, its held-out loss,
+largest stable learning rate, capacity, noise of the variance estimates, cost of a step, and findings.
 
-With `--folder` every finished run is one line of JSON there: a choice that was killed goes on from it with the same
-command, and `--seeds 5` instead of 2 adds what is missing.
+With `--folder` every finished run is one line of JSON there: after an interruption the same command continues from
+there, and `--seeds 5` instead of 2 adds the missing runs.
 
-Steps are few, so that this shows what trains at all and what trains fast; the best model after a hundred epochs may be
-another. How long: 120 runs of 300 steps of a small network take about two minutes on two cores.
+The runs are short: they show which twins train at all, and which train fast; after a hundred epochs another one may be
+best. 120 runs of 300 steps of a small network take about two minutes on two cores.
 
-MODEL is `package.module:function` or `path/to/file.py:function` (built anew for every seed) or a model in such a place.
+MODEL is `package.module:function` or `path/to/file.py:function` (called for every seed), or the name of a model there.
 DATA is `digits`, `mnist:FOLDER`, `cifar10:FOLDER` (training images), `npz:FILE` with labels, or a loader of pairs.
 """
 
@@ -56,7 +56,7 @@ normscope choose mypackage.models:cnn --data mypackage.data:train_loader --engin
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Builds the model that the command line names, in whatever process it is called."""
+    """Builds the model that the command line names, in any process."""
 
     text: str
 
@@ -73,14 +73,20 @@ def choose(
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="What to train on, with labels.", show_default=False)
     ],
-    normalizers: Annotated[str, typer.Option(help="Which twins, with commas.")] = ",".join(NAMES),
-    batch_sizes: Annotated[str, typer.Option(help="Samples a step, with commas.")] = ",".join(map(str, BATCH_SIZES)),
-    learning_rates: Annotated[str, typer.Option(help="Of SGD, with commas.")] = ",".join(map(str, LEARNING_RATES)),
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each kind; intervals come from them.")] = 2,
-    steps: Annotated[int, typer.Option(min=1, help="Of every run.")] = 300,
-    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="Of SGD.")] = 0.9,
+    normalizers: Annotated[str, typer.Option(help="The normalizers to try, with commas.")] = ",".join(NAMES),
+    batch_sizes: Annotated[str, typer.Option(help="The batch sizes to try, with commas.")] = ",".join(
+        map(str, BATCH_SIZES)
+    ),
+    learning_rates: Annotated[str, typer.Option(help="The learning rates of SGD to try, with commas.")] = ",".join(
+        map(str, LEARNING_RATES)
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each kind; intervals come from them.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps every run takes.")] = 300,
+    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="The momentum of SGD.")] = 0.9,
     loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "cross_entropy",
-    samples: Annotated[int, typer.Option(min=10, help="Of the data, at most; a fifth is held out.")] = MOST_SAMPLES,
+    samples: Annotated[
+        int, typer.Option(min=10, help="How many samples of the data to use at most; a fifth is held out.")
+    ] = MOST_SAMPLES,
     capacity: Annotated[
         bool, typer.Option(help="Measure how much trained models amplify a change of the input.")
     ] = True,
@@ -90,20 +96,20 @@ def choose(
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
     ] = "local",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,
     trust: Trust = False,
 ) -> None:
-    """Choose a normalizer (its help is HELP)."""
+    """Choose a normalizer (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
     with staying():
         given = open_model(model, trust=trust)
         if given.model is None:
             raise InputError(f"{given.name} holds weights and no model to train: name a function that builds the model")
-        found = run_choice(
+        choice = run_choice(
             _source(model, given),
             _pairs(data, given, samples, seed),
             loss,
@@ -120,23 +126,20 @@ def choose(
             workers=workers,
             name=given.name,
         )
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
-    print_document(found.document(brief=True))
+    write_result(choice, html, json)
+    print_document(choice.document(brief=True))
     say_written(html, json)
 
 
 def _source(text: str, given: GivenModel) -> nn.Module | Callable[[], nn.Module]:
-    """Return a builder where the command line names one, so that seeds differ in their weights; else the model."""
-    place, colon, _ = text.rpartition(":")
-    builds = colon and place and not isinstance(load_object(text), nn.Module)
+    """Return a builder if the command line names one, so that seeds differ in their weights; else the model."""
+    module, colon, _ = text.rpartition(":")
+    builds = colon and module and not isinstance(load_object(text), nn.Module)
     return ModelSource(text) if builds else given.module
 
 
 def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
-    """Return the numbers of an option that holds several, with commas."""
+    """Return the numbers of an option that holds several, with commas between them."""
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError as error:
@@ -144,14 +147,14 @@ def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
 
 
 def _pairs(text: str, given: GivenModel, samples: int, seed: int) -> list[tuple[Any, Tensor]]:
-    """Return batches of inputs and labels: the training part of named data sets, else what the user's data hold."""
-    name, colon, place = text.partition(":")
-    if text == "digits" or (name in ("mnist", "cifar10") and colon and place):
+    """Return batches of inputs and labels: the training part of named data sets, else the user's data."""
+    name, colon, folder = text.partition(":")
+    if text == "digits" or (name in ("mnist", "cifar10") and colon and folder):
         generator = torch.Generator().manual_seed(seed)
-        split = data_sets.digits(generator=generator) if text == "digits" else folder_split(name, place, samples)[0]
+        split = data_sets.digits(generator=generator) if text == "digits" else folder_split(name, folder, samples)[0]
         images = converted(split.train_images[:samples], dtype_of(given.model), text)
         return [(images, split.train_labels[:samples])]
-    found = [(inputs, labels) for inputs, labels in open_labelled(text, given, samples=samples, seed=seed).batches]
-    if any(labels is None for _, labels in found):
+    batches = list(open_labelled(text, given, samples=samples, seed=seed).batches)
+    if any(labels is None for _, labels in batches):
         raise InputError(f"--data {text} has no labels: batches are pairs of inputs and labels")
-    return found
+    return batches

@@ -15,10 +15,10 @@ from .targets import check_targets
 
 HELP = """Judge every claim of the papers on normalization by computation, and print the ledger.
 
-One row per claim: where it stands, the claim in our words, the verdict (holds, holds with correction, fails, depends on
-convention, not testable), the computed evidence and the command that computes it again. Fast claims are computed just
-now (under a minute on two cores); those of long experiments come from figures that are kept in the package, with day,
-commit and machine. No verdict is written down anywhere: other figures would give another one.
+One row per claim: its place in the paper, the claim in our words, the verdict (holds, holds with correction, fails,
+depends on convention, not testable), the computed evidence and the command that computes it again. Fast claims are
+computed now (under a minute on two cores); those of long experiments come from figures that are kept in the package,
+with day, commit and machine. Every verdict is computed from these figures: other figures would give another one.
 
 NAME is the id of a claim (`than.lemma1`), an experiment of `normscope reproduce` for all of its claims
 (`than.figure1`), or the beginning of several (`than`, `slides`); left out, all. Up to three claims are shown in whole
@@ -43,15 +43,15 @@ def claims(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON, a list of objects.")] = False,
     html: Html = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
 ) -> None:
-    """Judge the claims (its help is HELP)."""
+    """Judge the claims (the help of the command is HELP)."""
     check_targets(html)
-    found = judge(names or (), workers=workers)
+    ledger = judge(names or (), workers=workers)
     if html is not None:
-        found.to_html(html)
+        ledger.to_html(html)
     if json:
-        typer.echo(plain_json.dumps(found.to_json(), indent=1, allow_nan=False))
+        typer.echo(plain_json.dumps(ledger.to_json(), indent=1, allow_nan=False))
         return
-    print_document(found.document(brief=True))
+    print_document(ledger.document(brief=True))
     say_written(html)

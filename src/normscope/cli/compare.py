@@ -23,9 +23,10 @@ from .targets import check_targets
 
 HELP = """Compare saved audits, or training runs.
 
-Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: their bounds, what their normalizers
-do, and what was found in each. Runs are folders that `ns.watch(..., log=FOLDER)` writes to: their losses, products and
-variances, the settings that differ, and the alarms of each. Nothing is measured again.
+Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: the comparison has their bounds,
+what their normalizers do, and the findings of each. Runs are folders that `ns.watch(..., log=FOLDER)` writes to: the
+comparison has their losses, products and variances, the settings that differ, and the alarms of each. Nothing is
+measured again.
 """
 
 EXAMPLES = """**Examples**
@@ -45,7 +46,7 @@ def compare(
     ],
     html: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
 ) -> None:
-    """Compare saved audits or runs (its help is HELP)."""
+    """Compare saved audits or runs (the help of the command is HELP)."""
     if len(files) < 2:
         raise InputError("a comparison takes two audits or more, or two runs or more: normscope compare a.json b.json")
     folders = [path for path in files if is_run(path)]
@@ -53,38 +54,40 @@ def compare(
         other = next(path for path in files if path not in folders)
         raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
     check_targets(html, inputs=files)
-    compared = _runs(files) if folders else _audits(files)
+    comparison = _runs(files) if folders else _audits(files)
     if html is not None:
-        write_text(html, to_html(compared(brief=False)))
-    print_document(compared(brief=True))
+        write_text(html, to_html(comparison(brief=False)))
+    print_document(comparison(brief=True))
     say_written(html)
 
 
-class _Compared(Protocol):
+class _Comparison(Protocol):
+    """Returns the comparison as a document, for a page or, if brief, for a terminal."""
+
     def __call__(self, *, brief: bool) -> Document: ...
 
 
-def _audits(files: list[Path]) -> _Compared:
+def _audits(files: list[Path]) -> _Comparison:
     return partial(compare_document, named([(path, open_audit(path)) for path in files]))
 
 
-def _runs(files: list[Path]) -> _Compared:
+def _runs(files: list[Path]) -> _Comparison:
     runs = [(path, Run(path)) for path in files]
     names = run_names(runs)
     return partial(compare_runs_document, {name: run for name, (_, run) in zip(names, runs, strict=True)})
 
 
 def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:
-    """Return audits by a name of their own: the model's, with the file's where several models share it.
+    """Return audits by unique names: the name of the model, with the name of the file if several models share it.
 
     Args:
-        audits: with the files they come from.
+        audits: the audits, each with the file that it comes from.
     """
     names = [audit.name for _, audit in audits]
-    found: dict[str, Audit] = {}
+    by_name: dict[str, Audit] = {}
     for path, audit in audits:
         name = audit.name if names.count(audit.name) == 1 else f"{audit.name} ({path.stem})"
-        while name in found:
+        while name in by_name:
             name += "'"
-        found[name] = audit
-    return found
+        by_name[name] = audit
+    return by_name

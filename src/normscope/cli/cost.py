@@ -15,21 +15,21 @@ from ..diagnosis.training_cost import training_cost
 from ..report.terminal import print_document
 from .data_forms import open_data
 from .messages import say_written
-from .model_forms import FORMS, open_model, placed
+from .model_forms import FORMS, open_runnable, placed
 from .objects import staying
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Say what the papers' worst-case rates mean for a model: which layer trains slowest, what normalizers save.
 
-The model is audited. From the norms of its weights and the constants of its normalizers follow, for every layer, the
-iterations that Than's Corollary 18 asks for at least and those that Corollary 19 calls enough, with and without the
-normalizers. All of these are orders without constants: the ratio is what can be read. It depends on a convention, which
-the report says: weights in front of a normalizer can be rescaled without changing the network.
+The model is audited. The norms of its weights and the constants of its normalizers give, for every layer, the number of
+iterations that is necessary by Than's Corollary 18 and the number that is enough by Corollary 19, with and without the
+normalizers. All of these are orders without constants: only their ratio has a meaning. It depends on a convention,
+which the report names: weights in front of a normalizer can be rescaled without changing the network.
 
-A second table has every rate that the papers quote, at a constant that no rescaling moves: how far the output moves per
-relative change of a weight, at the data. The rates of Than and of his Slides disagree, and one is not that of its
-source: the table says where.
+A second table has every rate that the papers quote, for a constant that does not depend on such a rescaling: how far
+the output moves per relative change of a weight, at the data. The rates of Than and of his Slides disagree, and one
+differs from its source: the table says where.
 
 MODEL and DATA are those of `normscope audit`.
 """
@@ -51,7 +51,7 @@ def cost(
             "--data", metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
         ),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The accuracy that training shall reach, above 0.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="The accuracy that training is to reach, above 0.")] = 0.01,
     mode: Mode = None,
     html: Html = None,
     json: Json = None,
@@ -60,17 +60,15 @@ def cost(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Say what training costs (its help is HELP)."""
+    """Print what training costs (the help of the command is HELP)."""
     if not alpha > 0.0:
         raise InputError(f"--alpha is a number above 0, not {alpha:g}")
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        given = open_runnable(model, trust=trust)
         batches = open_data(data, placed(given, device, mode), batch_size=None, seed=seed)
-        found = audit(
-            given.model,
+        audited = audit(
+            given.module,
             batches.first,
             loader=batches.loader,
             mode=mode,
@@ -78,11 +76,11 @@ def cost(
             max_seconds=max_seconds,
             name=given.name,
         )
-        moved = weight_sensitivity(given.model, batches.first, mode=mode, max_seconds=max_seconds)
-        counted = training_cost(found, sensitivity=moved, alpha=alpha)
+        sensitivity = weight_sensitivity(given.module, batches.first, mode=mode, max_seconds=max_seconds)
+        result = training_cost(audited, sensitivity=sensitivity, alpha=alpha)
     if html is not None:
-        counted.to_html(html)
+        result.to_html(html)
     if json is not None:
-        write_text(json, dumps(counted.to_json(), indent=1, allow_nan=False) + "\n")
-    print_document(counted.document(brief=True))
+        write_text(json, dumps(result.to_json(), indent=1, allow_nan=False) + "\n")
+    print_document(result.document(brief=True))
     say_written(html, json)

@@ -18,17 +18,17 @@ from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
 from ..report.terminal import print_document
 from .labelled import Labelled, open_labelled
-from .messages import say_written
-from .model_forms import FORMS, open_model, placed
+from .messages import say_written, write_result
+from .model_forms import FORMS, open_runnable, placed
 from .objects import load_object, staying
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
 from .targets import check_targets, read_from
 
 HELP = """Measure how the loss curves with the weights: the sharpest directions, and the learning rate they allow.
 
-The largest eigenvalues of the Hessian of the mean loss over the data, each with its residual, without the directions
-along which a normalizer takes every change back. 2 over the largest is the learning rate up to which gradient descent
-is stable in a bowl of this curvature.
+The result is the largest eigenvalues of the Hessian of the mean loss over the data, each with its residual, without the
+directions along which a normalizer undoes every change. 2 over the largest is the learning rate up to which gradient
+descent is stable on a quadratic of this curvature.
 
 MODEL is what `normscope audit` takes, but for weights alone. DATA has targets: `digits`, `mnist:FOLDER`,
 `cifar10:FOLDER`, `npz:FILE` with x and y, or `package.module:loader` with `(x, y)` batches.
@@ -38,7 +38,7 @@ Train and eval mode are two different losses where the model has batch norms: th
 
 
 class Also(StrEnum):
-    """What can be measured beside the eigenvalues."""
+    """Other results that can be measured beside the eigenvalues."""
 
     SMOOTHNESS = "smoothness"
     FLOW = "flow"
@@ -71,17 +71,18 @@ def curvature(
         str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
     ] = "cross_entropy",
     samples: Annotated[int, typer.Option(min=1, help="How many samples to take the loss over.")] = 256,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues.")] = 5,
-    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues.")] = 0,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues to find.")] = 5,
+    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues to find.")] = 0,
     probes: Annotated[
-        int, typer.Option(min=0, help="Random vectors for trace and density; about 20 products each.")
+        int, typer.Option(min=0, help="How many random vectors for trace and density; about 20 products each.")
     ] = 0,
     blocks: Annotated[
-        bool, typer.Option("--blocks", help="The largest eigenvalue of every parameter's block.")
+        bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
     ] = False,
     deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
     matrix: Annotated[
-        Literal["hessian", "gauss-newton"], typer.Option(help="gauss-newton leaves the network's own bending out.")
+        Literal["hessian", "gauss-newton"],
+        typer.Option(help="gauss-newton leaves out the curvature of the network's outputs."),
     ] = "hessian",
     metric: Annotated[
         Literal["flat", "quotient"],
@@ -99,17 +100,15 @@ def curvature(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Measure curvature (its help is HELP)."""
+    """Measure curvature (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("a loss speaks of data: give --data")
+            raise InputError("a loss is one over data: give --data")
         labelled = open_labelled(data, placed(given, device, mode), samples=samples, seed=seed)
         batches, function = _with_targets(labelled), _loss(loss)
-        found = hessian(
+        spectrum = hessian(
             given.module,
             function,
             batches,
@@ -124,19 +123,16 @@ def curvature(
             max_seconds=max_seconds,
             seed=seed,
         )
-        measured = [_measured(kind, given.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
-    found = dataclasses.replace(found, notes=(*labelled.notes, *given.notes, *found.notes))
-    whole = Curvature(results=tuple(dataclasses.replace(one, name=given.name) for one in (found, *measured)))
-    print_document(whole.document(brief=True))
-    if html is not None:
-        whole.to_html(html)
-    if json is not None:
-        whole.to_json(json)
+        others = [_measured(kind, given.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+    spectrum = dataclasses.replace(spectrum, notes=(*labelled.notes, *given.notes, *spectrum.notes))
+    result = Curvature(results=tuple(dataclasses.replace(one, name=given.name) for one in (spectrum, *others)))
+    print_document(result.document(brief=True))
+    write_result(result, html, json)
     say_written(html, json)
 
 
 def _measured(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
-    """Measure one more thing of the same model and data."""
+    """Measure one of the other results, of the same model and data."""
     match kind:
         case Also.SMOOTHNESS:
             return smoothness(model, loss, batches, mode=mode)
@@ -152,10 +148,10 @@ def _loss(text: str) -> Any:
     """Return a loss by its name, or the user's own function."""
     if ":" not in text:
         return text
-    found = load_object(text)
-    if not callable(found):
-        raise InputError(f"{text} is of type {type(found).__name__}: a loss is a function of outputs and targets")
-    return found
+    function = load_object(text)
+    if not callable(function):
+        raise InputError(f"{text} is of type {type(function).__name__}: a loss is a function of outputs and targets")
+    return function
 
 
 def _with_targets(labelled: Labelled) -> list[Any]:

@@ -11,18 +11,18 @@ from ..bounds.curve.curve import curve as measured
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
-from .messages import say_written
-from .model_forms import FORMS, open_model, placed
+from .messages import say_written, write_result
+from .model_forms import FORMS, open_runnable, placed
 from .objects import staying
-from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
+from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
 HELP = """Measure how much a small change of the input grows, by the share of the data.
 
-Two answers to one question, each with confidence 95 %. DATA: at that share of fresh data the growth at that very input
-is at most this. DOMAIN: that share lies in a set of inputs, at ALL of which the growth is at most this, also at inputs
-that are no data. The data are read once: four of five samples define domains of several widths, each inside the next,
-and the fifth says how much fresh data lies in each.
+There are two answers, each with confidence 95 %. DATA: for that share of fresh data, the growth at the input itself is
+at most this. DOMAIN: that share lies in a set of inputs, and at ALL inputs of the set, also at those that are no data,
+the growth is at most this. The data are read once: four of five samples define domains of several widths, each inside
+the next, and the fifth measures how much fresh data lies in each.
 
 MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
 """
@@ -46,10 +46,10 @@ def curve(
             help="Where the data is: digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader.",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=2, help="How many to read, if there are so many.")] = SAMPLES,
+    samples: Annotated[int, typer.Option(min=2, help="How many samples to read at most.")] = SAMPLES,
     record: Annotated[
         Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes a sample."),
+        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
     ] = "ranges",
     effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
     html: Html = None,
@@ -67,29 +67,24 @@ def curve(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Measure a curve (its help is HELP)."""
+    """Measure a curve (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("a curve speaks of data: give --data")
+            raise InputError("a curve is measured on data: give --data")
         opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-        found = measured(
+        result = measured(
             given.module,
             [opened.first] if opened.loader is None else opened.loader,
             samples=samples,
             record=record,
             effort=effort,
             mode=mode,
-            output=int(output) if output is not None and output.isdecimal() else output,
+            output=output_of(output),
             max_seconds=max_seconds,
             seed=seed,
         )
-    print_document(found.document(brief=True))
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
+    print_document(result.document(brief=True))
+    write_result(result, html, json)
     say_written(html, json)

@@ -1,4 +1,4 @@
-"""What `--data` on the command line may be, and how each form becomes batches."""
+"""The forms that `--data` may have on the command line, and how each of them becomes batches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .objects import call_object, load_object
 
 BATCH_SIZE = 32
 NOISE_SAMPLES = 8
-"""A synthetic batch is there to size the layers; its statistics mean little."""
+"""How many samples a synthetic batch has: it only fixes the sizes of the layers, and its statistics mean little."""
 BATCHES = 64
-"""Of a named data set: 2,048 samples in batches of 32 settle every statistic an audit shows. Loaders are read whole."""
+"""How many batches of a named data set are read: 2,048 samples settle every statistic. Loaders are read whole."""
 INPUTS = ("x", "images", "data")
 UNIT = "values from 0 to 1"
 FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
 RAW = "raw:"
-"""Stands before a folder whose images are wanted as they are, from 0 to 1, and not standardised."""
+"""The prefix of a folder whose images are wanted with values from 0 to 1, and not standardised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Batches:
     """Batches to audit with.
 
     Attributes:
-        first: the batch that bounds and Jacobians speak of.
-        loader: all of them; `None` if there is just the one.
-        notes: for the report.
+        first: the batch at which bounds and Jacobians are taken.
+        loader: all batches; `None` if there is only one.
+        notes: notes for the report.
     """
 
     first: Any
@@ -51,10 +51,10 @@ def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, se
     """Turn `--data` into batches for a model.
 
     Args:
-        text: as given on the command line; None takes random noise where the model says what it takes.
+        text: DATA as given on the command line; None for random noise, if the model says what it takes.
         given: the model.
-        batch_size: samples a batch; None for the usual number, or the only one the model takes.
-        seed: of the noise and of the order of the digits.
+        batch_size: how many samples a batch has; None for the usual number, or the only one the model takes.
+        seed: the seed of the noise and of the order of the digits.
 
     Raises:
         InputError: the data are missing, damaged, empty or of no known form.
@@ -67,21 +67,21 @@ def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, se
     generator = torch.Generator().manual_seed(seed)
     if text is None:
         return _noise(given, size or NOISE_SAMPLES, generator)
-    name, colon, place = text.partition(":")
+    name, colon, rest = text.partition(":")
     if text == "digits":
         images = data_sets.digits(generator=generator).train_images
         return _in_batches(images, given.model, size, f"scikit-learn's digits, the training part, {UNIT}")
-    if name in (*_FOLDERS, "npz") and colon and place in ("", RAW):
+    if name in (*_FOLDERS, "npz") and colon and rest in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
         limit = BATCHES * (size or BATCH_SIZE)
-        split, values = folder_split(name, place, limit)
+        split, values = folder_split(name, rest, limit)
         count = len(split.train_images)
         source = f"the first {count:,} training images of {name}, {values}"
         return _in_batches(split.train_images, given.model, size, source)
     if name == "npz" and colon:
-        return _in_batches(npz_inputs(at_home(place)), given.model, size, f"{place}")
-    if colon and place:
+        return _in_batches(npz_inputs(at_home(rest)), given.model, size, f"{rest}")
+    if colon and rest:
         return _from_object(text, given.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
@@ -92,15 +92,15 @@ _FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale
 }
 
 
-def folder_split(name: str, place: str, limit: int) -> tuple[data_sets.Split, str]:
-    """Read a data set from the user's folder, at most `limit` images of either part; say what was done to the values.
+def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str]:
+    """Read a data set from the user's folder; return it with a description of how its values were scaled.
 
     Args:
-        name: of the data set.
-        place: what follows it on the command line: the folder, with `raw:` before it for values from 0 to 1.
-        limit: at most this many images of either part.
+        name: the name of the data set.
+        text: what follows the name on the command line: the folder, with `raw:` before it for values from 0 to 1.
+        limit: read at most this many images of either part.
     """
-    raw, folder = place.startswith(RAW), at_home(place.removeprefix(RAW))
+    raw, folder = text.startswith(RAW), at_home(text.removeprefix(RAW))
     read, scale = _FOLDERS[name]
     try:
         split = read(folder, limit=limit, standardise=not raw)
@@ -117,6 +117,7 @@ def folder_split(name: str, place: str, limit: int) -> tuple[data_sets.Split, st
 
 
 def _noise(given: GivenModel, samples: int, generator: torch.Generator) -> Batches:
+    """Return one batch of random noise of the sizes that the model takes."""
     if given.noise is None:
         raise InputError(f"{given.name} does not say what it takes: give --data ({FORMS})")
     note = (
@@ -140,45 +141,45 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
 
 
 def converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
-    """Return samples in a model's dtype, unless some of them lie beyond its range."""
-    made = samples.to(dtype)
-    beyond = made.isinf() & ~samples.isinf()
+    """Return samples in a model's dtype; refuse samples beyond its range."""
+    in_dtype = samples.to(dtype)
+    beyond = in_dtype.isinf() & ~samples.isinf()
     if bool(beyond.any()):
         name = str(dtype).removeprefix("torch.")
         worst = float(samples[beyond].abs().max())
         raise InputError(f"--data holds {worst:.3g}, beyond the range of the model's {name}: scale the data ({source})")
-    return made
+    return in_dtype
 
 
-def at_home(place: str) -> Path:
+def at_home(path: str) -> Path:
     """Return a path with `~` resolved."""
-    return Path(os.path.expanduser(place))  # Path.expanduser raises where there is no such user
+    return Path(os.path.expanduser(path))  # Path.expanduser would raise if there is no such user.
 
 
 def dtype_of(model: nn.Module | None) -> torch.dtype:
-    """Return the float type of a model's parameters."""
+    """Return the floating-point dtype of a model's parameters."""
     parameters = () if model is None else model.parameters()
     return next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)
 
 
 def npz_inputs(path: Path) -> Tensor:
-    """Read the inputs of an npz file: bytes become values in [0, 1], other integers stay ids."""
+    """Read the inputs of an npz file: bytes become values in [0, 1], other integers stay as they are."""
     name, array, names = npz_array(path, INPUTS)
     if array is None:
-        held = ", ".join(names) or "nothing"
-        raise InputError(f"{path} holds {held}: the inputs must be called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}")
+        listed = ", ".join(names) or "nothing"
+        raise InputError(f"{path} holds {listed}: the inputs must be called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}")
     if array.ndim < 1 or array.dtype.kind not in "fiub":
         raise InputError(f"the array {name!r} of {path} has dtype {array.dtype} and shape {array.shape}: not samples")
     if array.dtype == np.uint8:
         return torch.from_numpy(array).float() / 255.0
     if array.dtype.kind != "f":
         return torch.from_numpy(array.astype(np.int64))
-    with np.errstate(over="ignore"):  # long doubles
+    with np.errstate(over="ignore"):  # Long doubles may overflow to infinity.
         return torch.from_numpy(array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32))
 
 
 def npz_array(path: Path, wanted: tuple[str, ...]) -> tuple[str | None, np.ndarray | None, list[str]]:
-    """Return the first array of an npz file that bears a wanted name, with that name, and the names of all."""
+    """Return the name and the content of the first wanted array of an npz file, and the names of all its arrays."""
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     try:
@@ -194,46 +195,54 @@ def npz_array(path: Path, wanted: tuple[str, ...]) -> tuple[str | None, np.ndarr
 
 
 def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batches:
-    """Take batches from an object of the user's: a loader, a data set, a tensor, or a function that returns one."""
-    found = load_object(text)
-    if not _iterable(found):
-        if not callable(found):
+    """Return the batches of a Python object: a loader, a data set, a tensor, or a function that returns one."""
+    source = load_object(text)
+    if not _is_iterable(source):
+        if not callable(source):
             raise InputError(
-                f"{text} is of type {type(found).__name__}: neither batches nor a function that returns them"
+                f"{text} is of type {type(source).__name__}: neither batches nor a function that returns them"
             )
-        found = call_object(found, text)
-    if isinstance(found, np.ndarray):
-        found = torch.from_numpy(found)
-    if isinstance(found, Tensor):
-        return _in_batches(found, model, size, text)
-    if isinstance(found, torch.utils.data.Dataset) and not isinstance(found, torch.utils.data.IterableDataset):
-        found = torch.utils.data.DataLoader(found, batch_size=size or BATCH_SIZE)
-    if not _iterable(found):
+        source = call_object(source, text)
+    if isinstance(source, np.ndarray):
+        source = torch.from_numpy(source)
+    if isinstance(source, Tensor):
+        return _in_batches(source, model, size, text)
+    if isinstance(source, torch.utils.data.Dataset) and not isinstance(source, torch.utils.data.IterableDataset):
+        source = torch.utils.data.DataLoader(source, batch_size=size or BATCH_SIZE)
+    if not _is_iterable(source):
         raise InputError(
-            f"{text} gives an object of type {type(found).__name__}: batches are a DataLoader, a Dataset, a list or a "
+            f"{text} gives an object of type {type(source).__name__}: batches are a DataLoader, a Dataset, a list or a "
             "tensor"
         )
+    return _from_loader(source, text)
+
+
+def _from_loader(source: Any, name: str) -> Batches:
+    """Return the batches of a loader, whose first batch is read."""
     try:
-        first = next(iter(found), None)
+        first = next(iter(source), None)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{text} raises {said(error)} while it yields its first batch") from error
+        raise InputError(f"{name} raises {said(error)} while it yields its first batch") from error
     if first is None:
-        raise InputError(f"{text} yields no batch: there is nothing to audit with")
-    if isinstance(found, Iterator):  # it can be read only once
-        found = itertools.chain([first], found)
-    return Batches(first=first, loader=UserBatches(found, text), notes=(f"data: {text}",))
+        raise InputError(f"{name} yields no batch: there is nothing to audit with")
+    if isinstance(source, Iterator):  # An iterator can be read only once.
+        source = itertools.chain([first], source)
+    return Batches(first=first, loader=UserBatches(source, name), notes=(f"data: {name}",))
 
 
-def _iterable(found: Any) -> bool:
-    return not isinstance(found, type) and (hasattr(found, "__iter__") or isinstance(found, torch.utils.data.Dataset))
+def _is_iterable(source: Any) -> bool:
+    """Whether batches can be read from an object; a class is none."""
+    return not isinstance(source, type) and (
+        hasattr(source, "__iter__") or isinstance(source, torch.utils.data.Dataset)
+    )
 
 
 class UserBatches:
-    """The batches of a loader of the user's; its errors become one sentence.
+    """The batches of the user's loader; its exceptions become an `InputError` of one sentence.
 
     Args:
         source: yields batches.
-        name: how errors call it.
+        name: the name of the loader in errors.
     """
 
     def __init__(self, source: Iterable[Any], name: str) -> None:

@@ -1,4 +1,4 @@
-"""`normscope demo`: train four networks that differ in their normalizer alone, audit them and write a report."""
+"""`normscope demo`: train four networks that differ only in their normalizer, audit them and write a report."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 OUT = Path("normscope-demo")
 EPOCHS = 15
 SAMPLES = 32
-"""Test images that bounds and Jacobians are taken at."""
+"""How many test images bounds and Jacobians are computed for."""
 BATCH_SIZE = 64
 CERTIFIED = 16
-"""Test images that radii are certified for."""
+"""How many test images radii are certified for."""
 
 NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
     "plain": ("MLP", lambda generator: models.mlp(generator=generator)),
@@ -44,7 +44,7 @@ NETWORKS: dict[str, tuple[str, Callable[[torch.Generator], nn.Module]]] = {
     "layernorm": ("MLP + LayerNorm", lambda generator: models.mlp(generator=generator, normalizer="layer")),
     "groupnorm": ("MLP + GroupNorm", lambda generator: models.mlp(generator=generator, normalizer="group")),
 }
-"""By the name of their file: how the report calls them, and what builds them."""
+"""The networks by the name of their file: the name in the report, and a function that builds the network."""
 
 
 class DemoNetwork(NamedTuple):
@@ -69,8 +69,8 @@ def demo(
 ) -> None:
     """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
 
-    The networks are the same but for their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares
-    them; beside it lie each one's own report and its audit as JSON, which goes into normscope compare.
+    The networks differ only in their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares them. In
+    the same folder are the report of each network and its audit as JSON, for normscope compare.
     """
     from rich.console import Console
 
@@ -80,9 +80,9 @@ def demo(
         raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
     console = Console()
     measured = measure(seed=seed, console=console)
-    for name, found in measured.items():
-        found.audit.to_json(out / f"{name}.json")
-        found.audit.to_html(out / f"{name}.html")
+    for name, network in measured.items():
+        network.audit.to_json(out / f"{name}.json")
+        network.audit.to_html(out / f"{name}.html")
     report = out / "report.html"
     write_text(report, to_html(_comparison(measured, brief=False)))
     print_document(_comparison(measured, brief=True), console=console)
@@ -93,11 +93,11 @@ def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
     """Train, audit and certify the demo's networks under a progress bar.
 
     Args:
-        seed: of weights, data and searches.
+        seed: the seed of weights, data and searches.
         console: shows the progress.
 
     Returns:
-        What was measured by the name of the network's file.
+        The measured networks by the name of their file.
     """
     from rich.progress import Progress
 
@@ -119,21 +119,21 @@ def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
                 on_epoch=lambda: progress.advance(task),
             )
             progress.update(task, description=f"auditing {name}")
-            found = audit(model, data.test_images[:SAMPLES], loader=loader, seed=seed, name=title)
+            audited = audit(model, data.test_images[:SAMPLES], loader=loader, seed=seed, name=title)
             progress.update(task, description=f"certifying {name}")
-            few, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
-            radii = certified_radius(model, few, labels, seed=seed)
-            measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), found, radii)
+            images, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
+            radii = certified_radius(model, images, labels, seed=seed)
+            measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), audited, radii)
             progress.advance(task, 5)
     return measured
 
 
 def _comparison(measured: Mapping[str, DemoNetwork], *, brief: bool) -> Document:
     return compare_document(
-        {found.audit.name: found.audit for found in measured.values()},
+        {network.audit.name: network.audit for network in measured.values()},
         brief=brief,
-        accuracy={found.audit.name: found.accuracy for found in measured.values()},
-        radii={found.audit.name: found.radii for found in measured.values()},
+        accuracy={network.audit.name: network.accuracy for network in measured.values()},
+        radii={network.audit.name: network.radii for network in measured.values()},
         about=ABOUT,
         title="Normscope demo: what normalizers do",
     )
@@ -141,7 +141,7 @@ def _comparison(measured: Mapping[str, DemoNetwork], *, brief: bool) -> Document
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    # Networks this small gain nothing from threads, and on a busy machine waiting for them is most of the time.
+    """Run a block with one thread: small networks gain nothing from more, and lose much on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

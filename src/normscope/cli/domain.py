@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,20 +20,20 @@ from ..report.document import Document, Text
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
 from .messages import say_written
-from .model_forms import FORMS, GivenModel, open_model, placed
+from .model_forms import FORMS, open_runnable, placed
 from .objects import staying
-from .options import Device, Mode, Trust
+from .options import Device, Mode, Trust, output_of
 from .targets import check_targets, read_from
 
 HELD_OUT = 5
-"""Every so manieth batch does not define the domain: coverage is measured on it."""
+"""The last of every this many batches does not define the domain: the coverage is measured on it."""
 
 HELP = """Record where the data lives inside a network, and bound the network there.
 
 Four of five batches define the domain: the least variance of each normalizer, the range of every channel before an
-activation, the gains of attention. The domain is the set of ALL inputs that stay in these ranges. Then: the bound on
-the Jacobian norm over the domain, by every method, beside the bound over all inputs; and the share of the other
-batches that lies inside, with its lower limit at a confidence of 95 %.
+activation, the gains of attention. The domain is the set of ALL inputs that stay in these ranges. The result is the
+bound on the Jacobian norm over the domain, by every method, beside the bound over all inputs; and the share of the
+other batches that lies inside, with its lower limit at a confidence of 95 %.
 
 MODEL and DATA are what `normscope audit` takes, but for weights alone.
 """
@@ -64,7 +64,7 @@ def domain(
     ] = 0.0,
     record: Annotated[
         Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes a sample."),
+        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
     ] = "ranges",
     effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
     save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
@@ -80,61 +80,52 @@ def domain(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Record a domain (its help is HELP)."""
+    """Record a domain (the help of the command is HELP)."""
     check_targets(save, json, inputs=read_from(model, data))
     with staying():
-        given = _model(open_model(model, trust=trust))
+        given = open_runnable(model, trust=trust)
         if data is None:
             raise InputError("a domain is where data lives: give --data")
         opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=0)
-        chosen = int(output) if output is not None and output.isdecimal() else output
-        held: list[Any] = []
-        batches = [opened.first] if opened.loader is None else opened.loader
-        found = record_domain(
+        defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
+        recorded = record_domain(
             given.module,
-            list(_defining(batches, held)),
+            defining,
             margin=margin,
             quantile=quantile,
             record=record,
             mode=mode,
-            output=chosen,
+            output=output_of(output),
         )
-        coverage = found.coverage(held) if held else None
-        rungs = ladder(given.module, opened.first, domain=found, effort=effort, mode=mode, output=chosen)
-    print_document(_document(given.name, found, coverage, rungs, (*opened.notes, *given.notes)))
+        coverage = recorded.coverage(held_out) if held_out else None
+        rungs = ladder(given.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output))
+    print_document(_document(given.name, recorded, coverage, rungs, (*opened.notes, *given.notes)))
     if save is not None:
-        found.save(save)
+        recorded.save(save)
         say_written(save)
     if json is not None:
-        write_text(json, json_format.dumps(_plain(given.name, found, coverage, rungs), indent=1) + "\n")
+        write_text(json, json_format.dumps(_plain(given.name, recorded, coverage, rungs), indent=1) + "\n")
         say_written(json)
 
 
-def _model(given: GivenModel) -> GivenModel:
-    if given.model is None:
-        raise InputError(
-            f"{given.name} holds weights and no model to run: name a function that builds the model "
-            "(package.module:function)"
-        )
-    return given
-
-
-def _defining(batches: Iterable[Any], held: list[Any]) -> Iterator[Any]:
-    """Yield the batches that define the domain and put the others aside."""
+def _split(batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the batches that define the domain, and those on which the coverage is measured."""
+    defining: list[Any] = []
+    held_out: list[Any] = []
     for number, batch in enumerate(batches, 1):
-        if number % HELD_OUT:
-            yield batch
-        else:
-            held.append(batch)
+        (defining if number % HELD_OUT else held_out).append(batch)
+    return defining, held_out
 
 
-def _document(name: str, found: Domain, coverage: Coverage | None, rungs: Ladder, notes: tuple[str, ...]) -> Document:
-    """Return what is printed: the figure that matters, then every method, then the coverage."""
+def _document(
+    name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder, notes: tuple[str, ...]
+) -> Document:
+    """Return what is printed: first the figure that matters, then the coverage, then every method."""
     best, everywhere = rungs["best"], rungs["global"]
-    unit = "inputs (whole batches)" if found.mode == "train" else "samples"
+    unit = "inputs (whole batches)" if recorded.mode == "train" else "samples"
     headline = (
-        f"At every input whose inner values stay in the ranges of {found.samples} {unit}, a small change grows at most "
-        f"10^{best.log10_upper:.2f} times; over all inputs the bound is 10^{everywhere.log10_upper:.2f}."
+        f"At every input whose inner values stay in the ranges of {recorded.samples} {unit}, a small change grows at "
+        f"most 10^{best.log10_upper:.2f} times; over all inputs the bound is 10^{everywhere.log10_upper:.2f}."
     )
     share = (
         "No batch was left to measure the coverage on." if coverage is None else f"Of the data kept aside, {coverage}."
@@ -155,16 +146,17 @@ def _document(name: str, found: Domain, coverage: Coverage | None, rungs: Ladder
     )
 
 
-def _plain(name: str, found: Domain, coverage: Coverage | None, rungs: Ladder) -> dict[str, Any]:
+def _plain(name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder) -> dict[str, Any]:
+    """Return the figures as plain data."""
     return {
         "schema_version": 1,
         "name": name,
-        "samples": found.samples,
-        "skipped": found.skipped,
-        "margin": found.margin,
-        "quantile": found.quantile,
-        "record": found.record,
-        "mode": found.mode,
+        "samples": recorded.samples,
+        "skipped": recorded.skipped,
+        "margin": recorded.margin,
+        "quantile": recorded.quantile,
+        "record": recorded.record,
+        "mode": recorded.mode,
         "coverage": None if coverage is None else coverage.to_json(),
         "rungs": {key: rung.to_json() for key, rung in rungs.items()},
     }

@@ -1,8 +1,9 @@
-"""`normscope generalization`: what bounds say of the loss on fresh data, from the command line."""
+"""`normscope generalization`: bounds on the loss on fresh data, from the command line."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,18 +16,18 @@ from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
 from .data_forms import UNIT, converted, dtype_of, folder_split
 from .labelled import open_labelled
-from .messages import say_written
-from .model_forms import FORMS, GivenModel, open_model, placed
+from .messages import say_written, write_result
+from .model_forms import FORMS, GivenModel, open_runnable, placed
 from .objects import staying
 from .options import Device, Html, Json, MaxSeconds, Seed, Trust
 from .targets import check_targets, read_from
 
-HELP = """Bound the loss of a trained classifier on fresh data in every known way, and say what each bound asks for.
+HELP = """Bound the loss of a trained classifier on fresh data in every known way, with the conditions of each bound.
 
-Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur 2018 and Golowich
-2020, PAC-Bayes with a posterior that is searched for, and the rates that the papers quote. Each row has its value, its
-terms, its conditions with whether they hold here, and its evidence: certified, estimated, or a rate without constants.
-A bound that is larger than what it bounds can be is called vacuous: most are.
+The bounds are Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur 2018
+and Golowich 2020, PAC-Bayes with an optimised posterior, and the rates that the papers quote. Each row has a value, its
+terms, its conditions and whether they hold here, and its evidence: certified, estimated, or a rate without constants.
+A bound that is no smaller than the largest possible loss is called vacuous: most are.
 
 MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
 `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name one
@@ -63,7 +64,7 @@ def generalization(
         str | None,
         typer.Option("--held-out", metavar="DATA", help="Samples for cells and distances that are not in DATA."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=10, help="At most this many of each part.")] = 60_000,
+    samples: Annotated[int, typer.Option(min=10, help="How many samples of each part to use at most.")] = 60_000,
     delta: Annotated[float, typer.Option(help="The probability with which each row may fail.")] = 0.01,
     loss: Annotated[Losses, typer.Option(help="The bounded loss.")] = "probability",
     cells: Annotated[
@@ -72,15 +73,17 @@ def generalization(
     ] = None,
     partition: Annotated[Kinds, typer.Option(help="Where the cells come from.")] = "split",
     radius: Annotated[
-        float | None, typer.Option(min=0.0, help="Of the cells: certifies constants over balls of this radius.")
+        float | None, typer.Option(min=0.0, help="The radius of the cells; constants are then certified over balls.")
     ] = None,
     input_range: Annotated[
         tuple[float, float] | None,
         typer.Option(
-            "--input-range", metavar="LOW HIGH", help="What every entry of every input is known to lie between."
+            "--input-range", metavar="LOW HIGH", help="The range in which every entry of every input is known to lie."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=0, help="Of the search for a PAC-Bayes posterior; 0 leaves it out.")] = 500,
+    steps: Annotated[
+        int, typer.Option(min=0, help="How many steps to search for a PAC-Bayes posterior; 0 for no PAC-Bayes bound.")
+    ] = 500,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
     duplicates: Annotated[int, typer.Option(min=0, help="How many samples two parts may share.")] = 0,
     html: Html = None,
@@ -90,25 +93,19 @@ def generalization(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Bound the loss on fresh data (its help is HELP)."""
+    """Bound the loss on fresh data (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        given = open_runnable(model, trust=trust)
         if data is None:
-            raise InputError("bounds speak of the data a model was trained on: give --data")
+            raise InputError("the bounds need the data that the model was trained on: give --data")
         given = placed(given, device, "eval")
-        train, fresh, notes = _parts(data, given, samples, seed)
-        if test is not None:
-            fresh, more = _labelled(test, given, samples, seed)
-            notes += more
-        held, more = (None, ()) if held_out is None else _labelled(held_out, given, samples, seed)
-        found = bounded(
+        parts = _parts(data, test, held_out, given, samples, seed)
+        result = bounded(
             given.module,
-            train,
-            fresh,
-            held,
+            parts.train,
+            parts.test,
+            parts.held_out,
             delta=delta,
             loss=loss,
             cells=tuple(cells) if cells else CELLS,
@@ -121,22 +118,39 @@ def generalization(
             max_seconds=max_seconds,
             seed=seed,
         )
-    found = dataclasses.replace(found, name=given.name, notes=(*notes, *more, *given.notes, *found.notes))
-    print_document(found.document(brief=True))
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
+    result = dataclasses.replace(result, name=given.name, notes=(*parts.notes, *given.notes, *result.notes))
+    print_document(result.document(brief=True))
+    write_result(result, html, json)
     say_written(html, json)
 
 
-def _parts(text: str, given: GivenModel, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
-    """Return what the model was trained on and, for named data sets, the part kept for testing."""
-    name, colon, place = text.partition(":")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParts:
+    """The parts of the data as batches of inputs and labels, and notes for the report."""
+
+    train: Any
+    test: Any
+    held_out: Any
+    notes: tuple[str, ...]
+
+
+def _parts(data: str, test: str | None, held_out: str | None, given: GivenModel, samples: int, seed: int) -> DataParts:
+    """Return the parts of the data that the command line names."""
+    train, fresh, notes = _train_and_test(data, given, samples, seed)
+    if test is not None:
+        fresh, more = _labelled(test, given, samples, seed)
+        notes += more
+    held, more = (None, ()) if held_out is None else _labelled(held_out, given, samples, seed)
+    return DataParts(train=train, test=fresh, held_out=held, notes=(*notes, *more))
+
+
+def _train_and_test(text: str, given: GivenModel, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return the training samples and, for named data sets, the test samples; and notes for the report."""
+    name, colon, folder = text.partition(":")
     if text == "digits":
         split, values = data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
-    elif name in ("mnist", "cifar10") and colon and place:
-        split, values = folder_split(name, place, samples)
+    elif name in ("mnist", "cifar10") and colon and folder:
+        split, values = folder_split(name, folder, samples)
     else:
         train, notes = _labelled(text, given, samples, seed)
         return train, None, notes
@@ -148,9 +162,9 @@ def _parts(text: str, given: GivenModel, samples: int, seed: int) -> tuple[Any, 
 
 
 def _labelled(text: str, given: GivenModel, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
-    """Return batches with labels; refuse those without."""
-    found = open_labelled(text, given, samples=samples, seed=seed)
-    batches = list(found.batches)
+    """Return batches with labels, and notes for the report; refuse data without labels."""
+    labelled = open_labelled(text, given, samples=samples, seed=seed)
+    batches = list(labelled.batches)
     if any(labels is None for _, labels in batches):
         raise InputError(f"{text} has no labels: bounds on a classifier need pairs of inputs and labels")
-    return batches, found.notes
+    return batches, labelled.notes

@@ -1,4 +1,4 @@
-"""Hugging Face models: a folder or an id, safetensors only, and none of a model's own code."""
+"""Load Hugging Face models from a folder or by id: only from safetensors, and without running a model's own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError, said
 
 SEQUENCE = 32
-"""Tokens of a synthetic sample."""
+"""How many tokens a synthetic sample has."""
 UNSAFE = ("*.bin", "*.h5", "*.msgpack", "*.ckpt", "*.pt")
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -32,10 +32,10 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
     """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything.
 
     Args:
-        folder: as `save_pretrained` writes it.
+        folder: a folder as `save_pretrained` writes it.
 
     Returns:
-        The model in eval mode and float32, and what the reader must know about it.
+        The model in eval mode and float32, and notes for the report.
 
     Raises:
         InputError: the folder holds no such model, or one that can only be loaded by running code.
@@ -58,19 +58,18 @@ def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
     """Load a model by its id, from the local cache or else from the hub.
 
     Args:
-        name: e.g. `google/vit-base-patch16-224`.
+        name: the id of the model, e.g. `google/vit-base-patch16-224`.
 
     Returns:
-        The model in eval mode and float32, and what the reader must know about it.
+        The model in eval mode and float32, and notes for the report.
 
     Raises:
-        InputError: it is not there, or can only be loaded by running code.
+        InputError: there is no such model, or it can only be loaded by running code.
     """
     try:
         return _loaded(name, local=True)
     except InputError as error:
-        cached = isinstance(error.__cause__, _NotCached)
-        if not cached:
+        if not isinstance(error.__cause__, _NotCached):
             raise
     if not _hub_answers():
         raise InputError(
@@ -81,10 +80,11 @@ def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 class _NotCached(Exception):
-    """The config is not in the local cache."""
+    """The config of a model is not in the local cache."""
 
 
 def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
+    """Load a model from a folder or by id; `local` says that the hub is not asked."""
     try:
         import transformers
     except ImportError as error:
@@ -148,7 +148,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be reached at all; without it every request is tried for half a minute."""
+    """Whether the hub can be reached; if it cannot, every request would be retried for half a minute."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     if getproxies().get("https"):
@@ -162,45 +162,47 @@ def _hub_answers() -> bool:
 
 
 def noise(model: nn.Module, samples: int, *, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a batch of random values of the sizes a model's config names: pixels, sound or token ids.
+    """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids.
 
     Args:
         model: a model of transformers.
-        samples: how many.
-        generator: draws them.
+        samples: how many samples the batch has.
+        generator: draws the values.
 
     Returns:
-        Arguments by name.
+        The arguments of the model by name.
 
     Raises:
         InputError: the config does not say what the model takes.
     """
     config: Any = model.config
     main = str(getattr(model, "main_input_name", ""))
-    made: dict[str, Tensor] = {}
+    arguments: dict[str, Tensor] = {}
     if main == "input_ids":
-        made["input_ids"] = _ids(config, samples, generator)
+        arguments["input_ids"] = _ids(config, samples, generator)
     if main == "pixel_values" or (main == "input_ids" and hasattr(config, "vision_config")):
-        made["pixel_values"] = torch.randn(_pixels(config, samples), generator=generator)
+        arguments["pixel_values"] = torch.randn(_pixels(config, samples), generator=generator)
     if main == "input_values":
-        made["input_values"] = torch.randn(samples, 16000, generator=generator)
+        arguments["input_values"] = torch.randn(samples, 16000, generator=generator)
     if main == "input_features" and hasattr(config, "num_mel_bins"):
         length = 2 * getattr(config, "max_source_positions", 512)
-        made["input_features"] = torch.randn(samples, config.num_mel_bins, length, generator=generator)
-    if not made:
+        arguments["input_features"] = torch.randn(samples, config.num_mel_bins, length, generator=generator)
+    if not arguments:
         raise InputError(f"the config of {type(model).__name__} does not say what to feed it: give --data")
     if getattr(config, "is_encoder_decoder", False):
-        made["decoder_input_ids"] = _ids(config, samples, generator)
-    return made
+        arguments["decoder_input_ids"] = _ids(config, samples, generator)
+    return arguments
 
 
 def _ids(config: Any, samples: int, generator: torch.Generator) -> Tensor:
+    """Return random token ids."""
     text = config.get_text_config()
-    room = getattr(text, "max_position_embeddings", None) or SEQUENCE
-    return torch.randint(0, text.vocab_size, (samples, min(SEQUENCE, room)), generator=generator)
+    longest = getattr(text, "max_position_embeddings", None) or SEQUENCE
+    return torch.randint(0, text.vocab_size, (samples, min(SEQUENCE, longest)), generator=generator)
 
 
 def _pixels(config: Any, samples: int) -> tuple[int, ...]:
+    """Return the shape of a batch of images or videos."""
     vision = getattr(config, "vision_config", config)
     size = getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]

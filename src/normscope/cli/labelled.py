@@ -1,4 +1,4 @@
-"""Samples with their classes from what `--data` names, a limited number of them."""
+"""Turn `--data` into a limited number of samples with their classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .data_forms import UNIT, at_home, converted, dtype_of, folder_split, npz_ar
 from .model_forms import GivenModel
 
 LABELS = ("y", "labels", "targets")
-"""What the classes may be called in an npz file."""
+"""The names that the array of classes may have in an npz file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,38 +29,40 @@ class Labelled:
 
 
 def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: int) -> Labelled:
-    """Turn `--data` into samples with classes: the test part of named data sets, else what the user's data hold.
+    """Turn `--data` into samples with classes: the test part of named data sets, else the user's data.
 
     Args:
-        text: as given on the command line.
+        text: DATA as given on the command line.
         given: the model.
-        samples: at most this many.
-        seed: of the order of the digits, and of noise.
+        samples: take at most this many.
+        seed: the seed of the order of the digits, and of noise.
 
     Raises:
         InputError: the data are missing, damaged, empty or of no known form.
     """
-    name, colon, place = (text or "").partition(":")
+    name, colon, rest = (text or "").partition(":")
     if text == "digits":
         split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
         return _of_split(split, given, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
-    if name in ("mnist", "cifar10") and colon and place:
-        split, values = folder_split(name, place, samples)
+    if name in ("mnist", "cifar10") and colon and rest:
+        split, values = folder_split(name, rest, samples)
         return _of_split(split, given, samples, f"test images of {name}, {values}")
-    if name == "npz" and colon and place:
-        return _npz(at_home(place), given, samples)
-    found = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)
-    batches = [found.first] if found.loader is None else found.loader
-    return Labelled(batches=_first(batches, samples), notes=found.notes)
+    if name == "npz" and colon and rest:
+        return _npz(at_home(rest), given, samples)
+    opened = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)
+    batches = [opened.first] if opened.loader is None else opened.loader
+    return Labelled(batches=_first(batches, samples), notes=opened.notes)
 
 
 def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: str) -> Labelled:
+    """Return the test images of a data set with their classes."""
     images = converted(split.test_images[:samples], dtype_of(given.model), source)
     note = f"data: {source}, {len(images):,} samples"
     return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
 
 
 def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
+    """Return the samples of an npz file, with their classes if it has any."""
     inputs = npz_inputs(path)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")
@@ -78,21 +80,23 @@ def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
 
 
 def _first(batches: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
-    """Yield batches as pairs until there are enough samples; the last one is cut."""
-    left = samples
+    """Yield batches as pairs until there are enough samples; the last batch is cut."""
+    remaining = samples
     for batch in batches:
         inputs, labels = _pair(batch)
         sizes = [len(leaf) for leaf in _tensors(inputs) if leaf.ndim]
         count = sizes[0] if sizes else 1
-        if count > left and len(set(sizes)) == 1:
-            inputs, labels, count = _cut(inputs, left), None if labels is None else labels[:left], left
+        if count > remaining and len(set(sizes)) == 1:
+            labels = None if labels is None else labels[:remaining]
+            inputs, count = _cut(inputs, remaining), remaining
         yield inputs, labels
-        left -= count
-        if left <= 0:
+        remaining -= count
+        if remaining <= 0:
             return
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the labels of a batch; None for labels that it does not have."""
     if isinstance(batch, Mapping):
         return {key: value for key, value in batch.items() if key != "labels"}, batch.get("labels")
     if isinstance(batch, Sequence) and len(batch) == 2:
@@ -104,5 +108,6 @@ def _tensors(inputs: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
 
 
-def _cut(inputs: Any, most: int) -> Any:
-    return torch.utils._pytree.tree_map(lambda v: v[:most] if isinstance(v, Tensor) else v, inputs)
+def _cut(inputs: Any, count: int) -> Any:
+    """Return the first samples of a batch."""
+    return torch.utils._pytree.tree_map(lambda v: v[:count] if isinstance(v, Tensor) else v, inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_text
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,17 +23,17 @@ from ..report.terminal import print_document
 from .data_forms import open_data
 from .labelled import open_labelled
 from .messages import say_written
-from .model_forms import FORMS, GivenModel, open_model, placed
+from .model_forms import FORMS, GivenModel, open_runnable, placed
 from .objects import staying
-from .options import Device, Json, MaxSeconds, Seed, Trust
+from .options import Device, Json, MaxSeconds, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
 HELP = """Measure how much a network can amplify a small change of its input.
 
-What is asked is chosen by `--scope`:
+`--scope` chooses the inputs:
 
-- `data`: the factor that a share of the data does not exceed, with confidence: the Jacobian norm at independent
-  samples, as many as the confidence takes (299 for 99 % at 95 %). It speaks of fresh draws of the same data, not of
+- `data`: the factor that a share of the data does not exceed, with a confidence, from the Jacobian norm at independent
+  samples, as many as the confidence needs (299 for 99 % at 95 %). It holds for fresh draws of the same data, not for
   shifted or adversarial inputs. The samples with the largest factors are listed: look at those first.
 - `point`: the Jacobian norm at each sample of one batch
 - `global`: a certified bound over all inputs
@@ -53,9 +54,9 @@ normscope lipschitz mypackage.models:cnn --data mnist:~/data --scope global --js
 ```
 """
 NAMED = ("digits", "mnist", "cifar10", "npz")
-"""Data that are held whole: samples are drawn from them at random, since their order may have a meaning."""
+"""Data sets from which samples are drawn at random, since their order may have a meaning."""
 MANY = 1_000_000
-"""Samples of a data set that are opened at most, to draw from."""
+"""How many samples of such a data set are read at most, to draw from."""
 
 
 def lipschitz(
@@ -67,17 +68,21 @@ def lipschitz(
         ),
     ] = None,
     scope: Annotated[
-        Literal["data", "point", "global"], typer.Option(help="Over which inputs the figure speaks.")
+        Literal["data", "point", "global"], typer.Option(help="The inputs for which the figure holds.")
     ] = "data",
-    share: Annotated[float, typer.Option(help="With --scope data: of the data, between 0 and 1.")] = 0.99,
-    confidence: Annotated[float, typer.Option(help="With --scope data: of the statement, between 0 and 1.")] = 0.95,
+    share: Annotated[float, typer.Option(help="With --scope data: the share of the data, between 0 and 1.")] = 0.99,
+    confidence: Annotated[float, typer.Option(help="With --scope data: the confidence, between 0 and 1.")] = 0.95,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="With --scope data: how many to read; left out, as many as the confidence takes."),
+        typer.Option(
+            min=1, help="With --scope data: how many samples to read; left out, as many as the confidence needs."
+        ),
     ] = None,
     per: Annotated[
         Literal["class", "layer"] | None,
-        typer.Option(help="With --scope data: also by class (of all samples), or by layer (some 150 passes a sample)."),
+        typer.Option(
+            help="With --scope data: also by class (of all samples), or by layer (some 150 passes per sample)."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file (--scope data).")] = None,
@@ -93,70 +98,91 @@ def lipschitz(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Measure a Lipschitz constant (its help is HELP)."""
+    """Measure a Lipschitz constant (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     if html is not None and scope != "data":
         raise InputError(f"--html is for --scope data: the bracket of --scope {scope} is one line")
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
-        given = placed(given, device, None)
-        batches, notes, order = _batches(given, data, scope, batch_size, seed, labels=per == "class")
-        found = measured(
+        given = placed(open_runnable(model, trust=trust), device, None)
+        samples_in_scope = _samples(given, data, scope, batch_size, seed, labels=per == "class")
+        bracket = measured(
             given.module,
-            batches,
+            samples_in_scope.batches,
             scope=scope,
             share=share,
             confidence=confidence,
             samples=samples,
             per=per,
             mode="eval",
-            output=int(output) if output is not None and output.isdecimal() else output,
+            output=output_of(output),
             max_seconds=max_seconds,
             seed=seed,
         )
-        found = dataclasses.replace(found, notes=(*notes, *given.notes, *found.notes))
-        if isinstance(found, DataBracket) and order is not None:
-            found = found.renumbered(order)
-    print_document(_document(found, given.name))
-    if html is not None and isinstance(found, DataBracket):
-        found.to_html(html)
+    bracket = samples_in_scope.described(bracket, given)
+    print_document(_document(bracket, given.name))
+    if html is not None and isinstance(bracket, DataBracket):
+        bracket.to_html(html)
         say_written(html)
     if json is not None:
-        write_text(json, json_text.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
+        write_text(json, json_text.dumps(bracket.to_json(), indent=1, allow_nan=False) + "\n")
         say_written(json)
 
 
-def _batches(
-    given: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool
-) -> tuple[Any, tuple[str, ...], list[int] | None]:
-    """Return the first batch, or for `--scope data` batches; notes for the report; where drawn samples stand."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesInScope:
+    """The samples that a scope needs.
+
+    Attributes:
+        batches: batches for `--scope data`, else one batch.
+        notes: notes for the report.
+        order: the numbers of the samples in the data set, if they were drawn from it at random; else None.
+    """
+
+    batches: Any
+    notes: tuple[str, ...]
+    order: list[int] | None = None
+
+    def described(self, bracket: Bracket, given: GivenModel) -> Bracket:
+        """Return a bracket with the notes, and with samples numbered as in the data set."""
+        bracket = dataclasses.replace(bracket, notes=(*self.notes, *given.notes, *bracket.notes))
+        if isinstance(bracket, DataBracket) and self.order is not None:
+            return bracket.renumbered(self.order)
+        return bracket
+
+
+def _samples(given: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
+    """Return the samples that a scope needs, in batches of some size."""
     size = given.batch_size or size
     if scope != "data":
         opened = open_data(data, given, batch_size=size, seed=seed)
         device = next((p.device for p in given.module.parameters()), torch.device("cpu"))
         first = tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, opened.first)
-        return first, opened.notes, None
+        return SamplesInScope(batches=first, notes=opened.notes)
     if data is None:
-        raise InputError("--scope data speaks of data: give --data")
-    if data.partition(":")[0] not in NAMED:
-        opened = open_data(data, given, batch_size=size, seed=seed)
-        return [opened.first] if opened.loader is None else opened.loader, opened.notes, None
+        raise InputError("--scope data is measured on data: give --data")
+    if data.partition(":")[0] in NAMED:
+        return _drawn(given, data, size, seed, labels=labels)
+    opened = open_data(data, given, batch_size=size, seed=seed)
+    return SamplesInScope(batches=[opened.first] if opened.loader is None else opened.loader, notes=opened.notes)
+
+
+def _drawn(given: GivenModel, data: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
+    """Return the samples of a named data set in a random order, with their labels if they are asked for."""
     labelled = open_labelled(data, given, samples=MANY, seed=seed)
     read = list(labelled.batches)
     inputs = torch.cat([inputs for inputs, _ in read])
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-    notes = (*labelled.notes, "samples are drawn from these at random")
-    drawn: list[Any] = list(inputs[order].split(size))
+    batches: list[Any] = list(inputs[order].split(size))
     if labels and all(isinstance(classes, torch.Tensor) for _, classes in read):
-        drawn = list(zip(drawn, torch.cat([classes for _, classes in read])[order].split(size), strict=True))
-    return drawn, notes, order.tolist()
+        batches = list(zip(batches, torch.cat([classes for _, classes in read])[order].split(size), strict=True))
+    notes = (*labelled.notes, "samples are drawn from these at random")
+    return SamplesInScope(batches=batches, notes=notes, order=order.tolist())
 
 
-def _document(found: Bracket, name: str) -> Document:
-    if isinstance(found, DataBracket):
-        return found.document(brief=True)
-    return Document(title=f"Lipschitz constant of {name}", blocks=(bracket_table({found.scope.value: found}),))
+def _document(bracket: Bracket, name: str) -> Document:
+    """Return what is printed: one line for a bracket, or the report of a DATA bracket."""
+    if isinstance(bracket, DataBracket):
+        return bracket.document(brief=True)
+    return Document(title=f"Lipschitz constant of {name}", blocks=(bracket_table({bracket.scope.value: bracket}),))

@@ -1,4 +1,4 @@
-"""What the command says beside its tables: one line each, which no terminal acts on."""
+"""What the command writes beside its tables: files, and messages of one line that cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
-from typing import Any, NoReturn, TextIO, cast
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 import typer
 
@@ -33,50 +34,70 @@ def one_line(text: str) -> str:
 
 
 def fail(text: str) -> NoReturn:
-    """Say one sentence on standard error and end with exit code 2."""
+    """Print one sentence on standard error and end with exit code 2."""
     typer.echo(one_line(f"normscope: {text}"), err=True)
     sys.exit(2)
 
 
+class WritableResult(Protocol):
+    """A result that can write its report and its figures."""
+
+    def to_html(self, path: Path, /) -> object:
+        """Write the report."""
+        ...
+
+    def to_json(self, path: Path, /) -> object:
+        """Write the figures."""
+        ...
+
+
+def write_result(result: WritableResult, html: Path | None, json: Path | None) -> None:
+    """Write the report and the figures of a result to the files that were asked for."""
+    if html is not None:
+        result.to_html(html)
+    if json is not None:
+        result.to_json(json)
+
+
 def say_written(*paths: str | PathLike[str] | None) -> None:
-    """Say on standard output which files were written; None was not asked for."""
+    """Print which files were written; None stands for a file that was not asked for."""
     for path in paths:
         if path is not None:
             typer.echo(one_line(f"wrote {fspath(path)}"))
 
 
 def print_anything() -> None:
-    """Let standard output replace what its encoding lacks (PYTHONIOENCODING=ascii) instead of failing there."""
+    """Let standard output replace characters that its encoding lacks (PYTHONIOENCODING=ascii) instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 class _Pipe:
-    """A stream whose reader may leave (`| head`): what is written after that goes nowhere, and nobody is told."""
+    """A stream whose reader may close it early (`| head`): what is written after that is dropped without an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, to nowhere if the reader has left."""
+        """Write the text, or drop it if the reader has left."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
-            self._leave()
+            self._drop_everything()
             return len(text)
 
     def flush(self) -> None:
-        """Flush, to nowhere if the reader has left."""
+        """Flush the stream, or drop its buffer if the reader has left."""
         try:
             self._stream.flush()
         except BrokenPipeError:
-            self._leave()
+            self._drop_everything()
 
-    def _leave(self) -> None:
-        """Let the stream end in the null device, also for what is left in its buffer."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    def _drop_everything(self) -> None:
+        """Connect the stream to the null device, also for what is left in its buffer."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -84,7 +105,7 @@ class _Pipe:
 
 @contextmanager
 def readers_may_leave() -> Iterator[None]:
-    """Let the command go on to its end, with its own exit code, when a reader of its output has seen enough."""
+    """Let the command run to its end, with its own exit code, when the reader of its output leaves early."""
     before = sys.stdout, sys.stderr
     out, err = (None if stream is None else _Pipe(stream) for stream in before)
     sys.stdout, sys.stderr = cast("TextIO", out), cast("TextIO", err)

@@ -1,4 +1,4 @@
-"""What MODEL on the command line may be, and how each form is opened."""
+"""The forms that MODEL may have on the command line, and how each of them is opened."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenModel:
-    """What MODEL turned out to be: a model to run, or weights alone.
+    """What MODEL names: a model to run, or weights alone.
 
     Attributes:
-        name: how the report calls it.
-        model: the model, unless only weights are known.
-        weights: tensors by name, where there is no model.
-        batch_size: the only batch size the model takes, if it takes only one.
-        noise: makes a synthetic batch, where the model says what it takes.
-        fixed_mode: the model cannot be put into another mode.
-        notes: for the report.
+        name: its name in the report.
+        model: the model; None if only weights are known.
+        weights: the tensors by name if there is no model; else None.
+        batch_size: the only batch size that the model takes; None if it takes any.
+        noise: makes a synthetic batch; None if the model does not say what it takes.
+        fixed_mode: whether the model cannot be put into another mode.
+        notes: notes for the report.
     """
 
     name: str
@@ -48,7 +48,7 @@ class GivenModel:
 
     @property
     def module(self) -> nn.Module:
-        """The model, where there is one."""
+        """The model; only for what is known to have one."""
         assert self.model is not None
         return self.model
 
@@ -57,11 +57,11 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
     """Open MODEL, whatever its form.
 
     Args:
-        text: as given on the command line.
+        text: MODEL as given on the command line.
         trust: whether files that can run code may be loaded.
 
     Raises:
-        InputError: it is none of the forms, is missing or damaged, raises, or would run code.
+        InputError: MODEL has none of the forms, is missing or damaged, raises, or would run code.
     """
     path = Path(text)
     if text.endswith(".pt2"):
@@ -78,8 +78,27 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
     return _hugging_face(text, *load_id(text))
 
 
+def open_runnable(text: str, *, trust: bool) -> GivenModel:
+    """Open MODEL for a command that runs it.
+
+    Args:
+        text: MODEL as given on the command line.
+        trust: whether files that can run code may be loaded.
+
+    Raises:
+        InputError: as in `open_model`, or MODEL holds weights alone.
+    """
+    given = open_model(text, trust=trust)
+    if given.model is None:
+        raise InputError(
+            f"{given.name} holds weights and no model to run: name a function that builds the model "
+            "(package.module:function)"
+        )
+    return given
+
+
 def placed(given: GivenModel, device: str | None, mode: str | None) -> GivenModel:
-    """Move the model to the device asked for, if it can run in the mode asked for."""
+    """Move the model to a device, and refuse a mode in which it cannot run."""
     has = "train" if given.module.training else "eval"
     if given.fixed_mode and mode not in (None, has):
         raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
@@ -92,22 +111,24 @@ def placed(given: GivenModel, device: str | None, mode: str | None) -> GivenMode
 
 
 def _built(text: str) -> GivenModel:
-    place, _, name = text.rpartition(":")
-    if not place or not name:
+    """Return the model that a Python object is, or builds."""
+    module, _, name = text.rpartition(":")
+    if not module or not name:
         raise InputError(f"{text!r} is not package.module:function: something is missing beside the colon")
-    found = load_object(text)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
+    model = load_object(text)
+    if not isinstance(model, nn.Module):
+        if not callable(model):
             raise InputError(
-                f"{text} is of type {type(found).__name__}: neither a torch.nn.Module nor a function that builds one"
+                f"{text} is of type {type(model).__name__}: neither a torch.nn.Module nor a function that builds one"
             )
-        found = call_object(found, text)
-    if not isinstance(found, nn.Module):
-        raise InputError(f"{text}() returns an object of type {type(found).__name__}, not a torch.nn.Module")
-    return GivenModel(name=text, model=found)
+        model = call_object(model, text)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{text}() returns an object of type {type(model).__name__}, not a torch.nn.Module")
+    return GivenModel(name=text, model=model)
 
 
 def _program(path: Path, trust: bool) -> GivenModel:
+    """Return the model of a `.pt2` file."""
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if not trust:
@@ -123,7 +144,9 @@ def _program(path: Path, trust: bool) -> GivenModel:
 
 
 def _hugging_face(name: str, model: nn.Module, notes: tuple[str, ...]) -> GivenModel:
-    def make(samples: int, generator: torch.Generator) -> Any:
+    """Return a Hugging Face model, which can be run on noise of the sizes that its config names."""
+
+    def noise_of_model(samples: int, generator: torch.Generator) -> Any:
         return noise(model, samples, generator=generator)
 
-    return GivenModel(name=name, model=model, noise=make, notes=notes)
+    return GivenModel(name=name, model=model, noise=noise_of_model, notes=notes)

@@ -17,7 +17,7 @@ from ..core.errors import InputError, said
 
 
 def load_object(reference: str) -> Any:
-    """Import what `package.module:name` or `path/to/file.py:name` names.
+    """Import the object that `package.module:name` or `path/to/file.py:name` names.
 
     Modules are looked for in the current folder first, as `python -m` does.
 
@@ -25,43 +25,43 @@ def load_object(reference: str) -> Any:
         reference: the module, a colon, and the name in it (dots reach into objects).
 
     Returns:
-        The object as it stands; nothing is called.
+        The object itself; it is not called.
 
     Raises:
         InputError: the module is missing or its code raises, or it has no such name.
     """
-    place, _, name = reference.rpartition(":")
-    module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
-    found: Any = module
+    source, _, name = reference.rpartition(":")
+    module = _file_module(Path(source)) if source.endswith(".py") else _module(source)
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             known = [item for item in vars(module) if not item.startswith("_")]
-            raise InputError(f"{place} has no {name!r}; it has {', '.join(known) or 'no names at all'}")
-        found = getattr(found, part)
-    return found
+            raise InputError(f"{source} has no {name!r}; it has {', '.join(known) or 'no names at all'}")
+        value = getattr(value, part)
+    return value
 
 
-def call_object(found: Any, reference: str) -> Any:
-    """Call an object of the user's without arguments.
+def call_object(function: Any, reference: str) -> Any:
+    """Call an object of the user's without arguments; errors name it by its reference.
 
     Raises:
-        InputError: it needs arguments, or raises.
+        InputError: the object needs arguments, or raises.
     """
     try:
-        inspect.signature(found).bind()
+        inspect.signature(function).bind()
     except TypeError as error:
         raise InputError(f"{reference} is called without arguments, but {error}: name a function without") from error
-    except ValueError:  # written in C: no signature to look at
+    except ValueError:  # A function that is written in C may have no signature.
         pass
     try:
-        return found()
+        return function()
     except (Exception, SystemExit) as error:
         raise InputError(f"{reference}() raises {said(error)}") from error
 
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Turn `sys.exit()` in code of the user's, a forward pass for example, into an error: nothing was audited.
+    """Turn `sys.exit()` in the user's code, a forward pass for example, into an error: nothing was measured.
 
     Raises:
         InputError: the code inside ends the program.
@@ -73,6 +73,7 @@ def staying() -> Iterator[None]:
 
 
 def _module(name: str) -> ModuleType:
+    """Import a module, from the current folder first."""
     _search_first(Path.cwd())
     try:
         return importlib.import_module(name)
@@ -87,18 +88,19 @@ def _module(name: str) -> ModuleType:
 
 
 def _file_module(path: Path) -> ModuleType:
+    """Run a Python file as a module, once: the model and the data may be in one file."""
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
-    name, place = f"_normscope_user_{path.stem}", str(path.resolve())
+    name, location = f"_normscope_user_{path.stem}", str(path.resolve())
     known = sys.modules.get(name)
-    if known is not None and known.__file__ == place:  # the model and the data may live in one file
+    if known is not None and known.__file__ == location:
         return known
-    spec = importlib.util.spec_from_file_location(name, place)
+    spec = importlib.util.spec_from_file_location(name, location)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     _search_first(path.resolve().parent)
-    sys.modules[name] = module  # dataclasses look themselves up
+    sys.modules[name] = module  # Dataclasses look their own module up.
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -108,5 +110,6 @@ def _file_module(path: Path) -> ModuleType:
 
 
 def _search_first(folder: Path) -> None:
+    """Let imports look into a folder before all others."""
     if os.fspath(folder) not in sys.path:
         sys.path.insert(0, os.fspath(folder))

@@ -14,9 +14,9 @@ from ..rules.registry import Operator, operators
 def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
     """List the operators Normscope can bound, and what it knows of each.
 
-    A model is bracketed when every operator between its input and its output stands in this list. An operator that
-    does not is named in the error with its module and source line; add it with @normscope.rule, or give a constant
-    for its module with known={...}.
+    A model can be bounded if every operator between its input and its output is in this list. The error names an
+    operator that is not, with its module and source line; add it with @normscope.rule, or give a constant for its
+    module with known={...}.
 
     Near a point (bounds over balls, certified radii) an operator is known by its map, by steps with slopes of their
     own, or by its gain alone, which is looser. In a saved proof it is known by its map or by a word; one that is

@@ -15,33 +15,33 @@ from ..experiments.population.recipes import NORMALIZERS, RecipeGrid
 from ..report.terminal import print_document
 from .choose import numbers
 from .data_forms import RAW, folder_split
-from .messages import say_written
+from .messages import say_written, write_result
 from .options import Html, Json, Seed
 from .targets import check_targets, read_from
 
 DIGITS = 1797
-"""How many there are."""
+"""How many images scikit-learn's digits have."""
 LEAST_TESTS = 0.1
-"""Share of the digits that is kept for testing at least."""
+"""At least this share of the digits is kept for testing."""
 WHOLE = 10**9
-"""Images of a data set: all of them."""
+"""A limit on the number of images that no data set reaches."""
 DEFAULT = RecipeGrid()
 
-HELP = """Train a population of networks and say which measures predict their generalization gap.
+HELP = """Train a population of networks and measure which quantities predict their generalization gap.
 
 Every combination of depth, width, normalizer, batch size, learning rate, weight decay and seed is trained to the same
-training loss, on few samples of which some have a wrong label, so that there is a gap. Of each network every measure is
-taken: norms, margins, bounds on how much it amplifies its input (over all inputs, DOMAIN, DATA), sharpness. What comes
-out is Kendall's tau of each measure with the measured gap: over all pairs, along each axis with the others fixed, and
-the mean over axes (Psi of Jiang et al. 2020), with bootstrap intervals that do not count seeds as independent. Networks
-that do not reach the training loss are counted and left out.
+training loss, on few samples of which some have a wrong label, so that there is a gap. Every measure is taken of each
+network: norms, margins, bounds on how much it amplifies its input (over all inputs, DOMAIN, DATA), sharpness. The
+result is Kendall's tau of each measure with the measured gap: over all pairs, along each axis with the others fixed,
+and the mean over axes (Psi of Jiang et al. 2020), with bootstrap intervals that do not count seeds as independent.
+Networks that do not reach the training loss are counted and left out.
 
-With `--folder` every network is one line of JSON there: a population that was killed goes on with the same command, and
-one with more seeds or values adds what is missing. A network that fails is recorded with the reason, and the others go
-on.
+With `--folder` every network is one line of JSON there: after an interruption the same command continues from there,
+and a command with more seeds or values adds the missing networks. A network that fails is recorded with the reason, and
+the others go on.
 
 DATA is `digits` (embedded, networks of linear layers), `mnist:FOLDER` (the same) or `cifar10:FOLDER` (convolutions).
-How long: 320 networks on digits take about 20 minutes of one core.
+320 networks on digits take about 20 minutes of one core.
 """
 
 EXAMPLES = """**Examples**
@@ -64,32 +64,36 @@ def predict(
         str, typer.Option("--data", metavar="DATA", help="digits, mnist:FOLDER or cifar10:FOLDER.")
     ] = "digits",
     depths: Annotated[str, typer.Option(help="Numbers of weight layers, with commas.")] = _commas(DEFAULT.depths),
-    widths: Annotated[str, typer.Option(help="Of hidden layers, with commas.")] = _commas(DEFAULT.widths),
+    widths: Annotated[str, typer.Option(help="Widths of hidden layers, with commas.")] = _commas(DEFAULT.widths),
     normalizers: Annotated[str, typer.Option(help="Some of these, with commas.")] = _commas(NORMALIZERS),
-    batch_sizes: Annotated[str, typer.Option(help="Samples a step, with commas.")] = _commas(DEFAULT.batch_sizes),
-    learning_rates: Annotated[str, typer.Option(help="Of SGD, with commas.")] = _commas(DEFAULT.learning_rates),
-    weight_decays: Annotated[str, typer.Option(help="Of SGD, with commas.")] = _commas(DEFAULT.weight_decays),
-    seeds: Annotated[int, typer.Option(min=1, help="Networks of each configuration.")] = DEFAULT.seeds,
-    samples: Annotated[int, typer.Option(min=2, help="Training samples, drawn from the data.")] = front.SAMPLES,
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = _commas(DEFAULT.batch_sizes),
+    learning_rates: Annotated[str, typer.Option(help="Learning rates of SGD, with commas.")] = _commas(
+        DEFAULT.learning_rates
+    ),
+    weight_decays: Annotated[str, typer.Option(help="Weight decays of SGD, with commas.")] = _commas(
+        DEFAULT.weight_decays
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How many networks of each configuration.")] = DEFAULT.seeds,
+    samples: Annotated[int, typer.Option(min=2, help="How many training samples to draw.")] = front.SAMPLES,
     label_noise: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Probability that a training label is wrong.")
+        float, typer.Option(min=0.0, max=1.0, help="The probability that a training label is wrong.")
     ] = front.LABEL_NOISE,
     target_loss: Annotated[
-        float, typer.Option(min=0.0, help="Training cross entropy at which every network is compared.")
+        float, typer.Option(min=0.0, help="The training cross entropy at which networks are compared.")
     ] = front.LOSS,
-    steps: Annotated[int, typer.Option(min=1, help="Of a training, at most.")] = front.STEPS,
-    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="Of SGD.")] = front.MOMENTUM,
+    steps: Annotated[int, typer.Option(min=1, help="The largest number of steps of a training.")] = front.STEPS,
+    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="The momentum of SGD.")] = front.MOMENTUM,
     device: Annotated[str, typer.Option(help="Where to train and measure, e.g. cuda.")] = "cpu",
     folder: Annotated[Path | None, typer.Option(help="Keep one line of JSON per network here, to go on from.")] = None,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
     ] = "local",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,
 ) -> None:
-    """Say which measures predict the gap (its help is HELP)."""
+    """Measure which quantities predict the gap (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(data))
     grid = RecipeGrid(
         depths=numbers(depths, "--depths", int),
@@ -101,7 +105,7 @@ def predict(
         seeds=seeds,
     )
     split, network = _split(data, samples, seed)
-    found = front.predictive_power(
+    result = front.predictive_power(
         split,
         grid,
         network=network,
@@ -117,20 +121,17 @@ def predict(
         name=data.partition(":")[0],
         seed=seed,
     )
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
-    print_document(found.document(brief=True))
+    write_result(result, html, json)
+    print_document(result.document(brief=True))
     say_written(html, json)
 
 
 def _split(text: str, samples: int, seed: int) -> tuple[data_sets.Split, str]:
-    """Return a data set, and which networks it takes."""
-    name, _, place = text.partition(":")
+    """Return a data set, and the kind of networks that are trained on it."""
+    name, _, folder = text.partition(":")
     if text == "digits":
         share = max(LEAST_TESTS, 1.0 - samples / DIGITS)
         return data_sets.digits(generator=torch.Generator().manual_seed(seed), test_share=share), "mlp"
-    if name in ("mnist", "cifar10") and place not in ("", RAW):
-        return folder_split(name, place, WHOLE)[0], "mlp" if name == "mnist" else "cnn"
+    if name in ("mnist", "cifar10") and folder not in ("", RAW):
+        return folder_split(name, folder, WHOLE)[0], "mlp" if name == "mnist" else "cnn"
     raise InputError(f"--data {text!r} is none of digits, mnist:FOLDER and cifar10:FOLDER")

@@ -7,19 +7,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..pages.radii import radii_document
 from ..report.terminal import print_document
 from .labelled import open_labelled
-from .messages import say_written
-from .model_forms import FORMS, GivenModel, open_model, placed
+from .messages import say_written, write_result
+from .model_forms import FORMS, open_runnable, placed
 from .objects import staying
-from .options import Device, Html, Json, Seed, Trust
+from .options import Device, Html, Json, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
-HELP = """Certify how far samples can be changed before their class can, next to a strong attack.
+HELP = """Certify how far samples can be changed before their class can change, and attack them for comparison.
 
 For each sample: the largest l2 radius found within which the class provably cannot change, and the length of the
 smallest change that an attack found. Then the accuracy by radius: certified, and under attack.
@@ -33,8 +32,8 @@ DATA is one of
 - `npz:FILE` with the inputs in an array called x, images or data, and the classes in y, labels or targets
 - `package.module:loader`: a DataLoader, a Dataset or a list of `(x, y)` batches; without y the predicted classes count.
 
-Radii are l2 distances in the units of what the data hold: MNIST and CIFAR-10 are standardised, so a distance of 1 is
-one deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
+Radii are l2 distances in the units of the data: MNIST and CIFAR-10 are standardised, so a distance of 1 is one standard
+deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
 """
 
 EXAMPLES = """**Examples**
@@ -74,63 +73,30 @@ def radius(
         ),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Budget; when it is spent radii stay certified but are smaller.")
+        float | None, typer.Option(min=0.0, help="Stop after this time: radii stay certified but are smaller.")
     ] = None,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Certify radii (its help is HELP)."""
+    """Certify radii (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        found = _found(
-            open_model(model, trust=trust),
-            data=data,
-            samples=samples,
+        given = open_runnable(model, trust=trust)
+        if given.fixed_mode and given.module.training:
+            raise InputError(f"{given.name} was exported in train mode, where samples have no class of their own")
+        labelled = open_labelled(data, placed(given, device, None), samples=samples, seed=seed)
+        radii = certified_radius(
+            given.module,
+            labelled.batches,
             effort=effort,
             attack=attack,
-            output=output,
+            mode="eval",
+            output=output_of(output),
             max_seconds=max_seconds,
             seed=seed,
-            device=device,
         )
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
-    print_document(radii_document(found, brief=True, at=at))
+    radii = dataclasses.replace(radii, name=given.name, notes=(*labelled.notes, *given.notes, *radii.notes))
+    write_result(radii, html, json)
+    print_document(radii_document(radii, brief=True, at=at))
     say_written(html, json)
-
-
-def _found(
-    given: GivenModel,
-    *,
-    data: str | None,
-    samples: int,
-    effort: str,
-    attack: bool,
-    output: str | None,
-    max_seconds: float | None,
-    seed: int,
-    device: str | None,
-) -> Radii:
-    """Certify what was given, with the options of the command."""
-    if given.model is None:
-        raise InputError(
-            f"{given.name} holds weights and no model to run: name a function that builds the model "
-            "(package.module:function)"
-        )
-    if given.fixed_mode and given.model.training:
-        raise InputError(f"{given.name} was exported in train mode, where samples have no class of their own")
-    labelled = open_labelled(data, placed(given, device, None), samples=samples, seed=seed)
-    found = certified_radius(
-        given.model,
-        labelled.batches,
-        effort=effort,
-        attack=attack,
-        mode="eval",
-        output=int(output) if output is not None and output.isdecimal() else output,
-        max_seconds=max_seconds,
-        seed=seed,
-    )
-    return dataclasses.replace(found, name=given.name, notes=(*labelled.notes, *given.notes, *found.notes))

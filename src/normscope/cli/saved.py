@@ -1,4 +1,4 @@
-"""Saved results and runs, told apart by what they hold."""
+"""Open saved results and runs; the `type` in a file says which result it holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..report.shown import Shown
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path names the folder of a run, or the log in it; any folder is taken for one."""
+    """Whether a path names the folder of a run, or the log in it; every folder counts as one."""
     return path.is_dir() or path.name == FILE
 
 
@@ -34,8 +34,8 @@ def open_saved(path: Path) -> Shown:
     Args:
         path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json`, `symmetries
             --json`, `curvature --json`, `generalization --json` or `lipschitz --scope data --json` wrote, or `to_json`
-            of a result of these kinds, or a folder that `ns.watch` wrote a log to. A pipe is taken for an audit: it can
-            be read once only.
+            of such a result, or a folder that `ns.watch` wrote a log to. A pipe counts as an audit: it can be read only
+            once.
 
     Raises:
         InputError: the file is missing, is no JSON, holds something else, or is damaged.
@@ -53,24 +53,24 @@ def open_saved(path: Path) -> Shown:
         **MEASURED,
     }
     kind = _type(path)
-    found: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
-    return found
+    result: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+    return result
 
 
 def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
-    """Return a name for each run: its folder's, or its path where several folders share a name; no name twice.
+    """Return a unique name for each run: the name of its folder, or its path if several folders share a name.
 
     Args:
-        runs: with the paths they were given by.
+        runs: the runs, each with its path on the command line.
     """
     own = [run.name for _, run in runs]
-    found: list[str] = []
+    names: list[str] = []
     for path, run in runs:
         name = run.name if own.count(run.name) == 1 else path.as_posix()
-        while name in found:
+        while name in names:
             name += "'"
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def open_audit(path: Path) -> Audit:
@@ -91,7 +91,7 @@ def open_audit(path: Path) -> Audit:
 
 
 def _type(path: Path) -> object:
-    """Return what a file says that it holds; None where it says nothing, and whoever reads it says why."""
+    """Return the `type` in a file; None if there is none: opening the file will then raise the error."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig")) if os.path.isfile(path) else None
     except (OSError, ValueError, RecursionError):

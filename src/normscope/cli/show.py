@@ -20,12 +20,12 @@ from .targets import check_targets
 HELP = """Show a saved result, or a training run.
 
 The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope
-data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder one that `ns.watch(..., log=FOLDER)`
-writes to, also while it does. Nothing is measured again.
+data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder is one that `ns.watch(..., log=FOLDER)`
+writes to, also while the run goes on. Nothing is measured again.
 
 With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
-printed. The page is served to this machine alone, under an address that nobody can guess, and asks nobody else for
-anything; Ctrl-C ends it. On another machine: `ssh -L PORT:127.0.0.1:PORT HOST` with `--port PORT`.
+printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to any
+other machine; Ctrl-C ends it. On another machine: `ssh -L PORT:127.0.0.1:PORT HOST` with `--port PORT`.
 """
 
 EXAMPLES = """**Examples**
@@ -56,9 +56,9 @@ def show(
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that updates itself while the runs go on.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Where --live serves; 0 for any port that is free.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="The port of --live; 0 for any free port.", min=0, max=65535)] = 0,
 ) -> None:
-    """Show a saved result or a run (its help is HELP)."""
+    """Show a saved result or a run (the help of the command is HELP)."""
     if live:
         if html is not None:
             raise InputError("--live shows a page and writes none: leave --html out")
@@ -69,15 +69,15 @@ def show(
             f"{len(files)} files given: normscope compare sets them side by side, --live shows several runs"
         )
     check_targets(html, inputs=files)
-    found = open_saved(files[0])
+    result = open_saved(files[0])
     if html is not None:
-        found.to_html(html)
-    print_document(found.document(brief=True))
+        result.to_html(html)
+    print_document(result.document(brief=True))
     say_written(html)
 
 
 def _serve(files: Sequence[Path], port: int) -> None:
-    """Serve a page of some runs until somebody ends it."""
+    """Serve a page of some runs until the user ends it."""
     for file in files:
         if not is_run(file):
             raise InputError(f"{file} is no folder of a run: --live shows runs that ns.watch(..., log=FOLDER) writes")

@@ -1,4 +1,4 @@
-"""Files of weights as tensors by name, each read when it is needed and none by running code."""
+"""Open files of weights as tensors by name; each tensor is read when it is needed, and no code of the file is run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..diagnosis.bare_weights import Stored
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"
 NESTED = ("state_dict", "model_state_dict", "model", "module")
-"""Where training scripts put the weights in a checkpoint."""
+"""The keys under which training scripts store the weights in a checkpoint."""
 
 
 def stored_weights(path: Path) -> Stored:
@@ -36,7 +36,7 @@ def stored_weights(path: Path) -> Stored:
         file are read one by one.
 
     Raises:
-        InputError: the file is missing, damaged, not a state dict, or would run code.
+        InputError: the file is missing or damaged, is no state dict, or would run code.
     """
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
@@ -46,6 +46,7 @@ def stored_weights(path: Path) -> Stored:
 
 
 def _safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """Return the tensors of a safetensors file."""
     names = sorted(_opened(path).keys(), key=_natural)
     if not names:
         raise InputError(f"{path} holds no tensor")
@@ -64,8 +65,9 @@ def _opened(path: Path) -> Any:
 
 
 def _reader(path: Path, name: str) -> Callable[[], Tensor]:
+    """Return a function that reads one tensor; it opens the file anew, as an open file would stay in memory."""
+
     def read() -> Tensor:
-        # Opened anew each time: a file that stays mapped stays in memory, page by page.
         try:
             return _opened(path).get_tensor(name)
         except InputError:
@@ -77,38 +79,42 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
 
 
 def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """Return the tensors of the safetensors files that an index names."""
     try:
         shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is no index of safetensors files ({said(error)})") from error
-    held = {file: _held(file, path) for file in dict.fromkeys(files.values())}
+    tensors = {file: _tensor_names(file, path) for file in dict.fromkeys(files.values())}
     for name, file in files.items():
-        if name not in held[file]:
+        if name not in tensors[file]:
             raise InputError(f"{file} does not hold the tensor {name!r} that {path.name} expects there")
     return {name: _reader(files[name], name) for name in sorted(files, key=_natural)}
 
 
-def _held(file: Path, index: Path) -> set[str]:
+def _tensor_names(file: Path, index: Path) -> set[str]:
+    """Return the names of the tensors in a file that an index names."""
     if not os.path.isfile(file):
         raise InputError(f"no file {file}, which {index.name} names")
     return set(_opened(file).keys())
 
 
 def _plain_name(shard: str) -> str:
+    """Return the name of a file; refuse a path, which may lead out of the folder."""
     if Path(shard).name != shard:
         raise ValueError(f"{shard!r} is not a file name")
     return shard
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts numbers by their value: the longer is the larger, however long it is."""
+    """Return a key that sorts numbers in names by their value: of two numbers the one with more digits is larger."""
     parts = [part for part in re.split(r"([0-9]+)", name) if part]
     numbers = [part.lstrip("0") if part[0] in "0123456789" else None for part in parts]
     return [(1, 0, part) if number is None else (0, len(number), number) for part, number in zip(parts, numbers)]
 
 
 def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """Return the tensors of a pickled state dict."""
     content = _unpickled(path)
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -122,17 +128,18 @@ def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
 
 
 def _detached(tensor: Tensor) -> Tensor:
-    return tensor.detach() if tensor.requires_grad else tensor  # to detach a nested tensor warns
+    return tensor.detach() if tensor.requires_grad else tensor  # Detaching a nested tensor would warn.
 
 
 def _loaded(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # the format before torch 1.6 cannot be mapped
+    except RuntimeError:  # The format before torch 1.6 cannot be memory-mapped.
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _unpickled(path: Path) -> Any:
+    """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -149,7 +156,7 @@ def _unpickled(path: Path) -> Any:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Whether a file, or the archive that torch.save makes, holds a whole pickle; its steps are read, none is taken."""
+    """Whether a file, or the archive that torch.save makes, holds a whole pickle, which is read and not executed."""
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as file:
@@ -163,4 +170,5 @@ def _is_pickle(path: Path) -> bool:
 
 
 def _ends(stream: IO[bytes]) -> bool:
+    """Whether a stream holds a pickle up to its last operation."""
     return [operation.name for operation, _, _ in pickletools.genops(stream)][-1] == "STOP"

@@ -6,24 +6,23 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import InputError
 from ..geometry.symmetries import symmetries as measured
 from ..report.terminal import print_document
 from .data_forms import open_data
-from .messages import say_written
-from .model_forms import FORMS, open_model, placed
+from .messages import say_written, write_result
+from .model_forms import FORMS, open_runnable, placed
 from .objects import staying
-from .options import Device, Html, Json, Mode, Seed, Trust
+from .options import Device, Html, Json, Mode, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
 SAMPLES = 8
-"""Of a batch, if the user does not say."""
+"""The default number of samples of the batch."""
 HELP = """Find the changes of the weights that leave the function as it is.
 
 A normalizer undoes the scale of the weights in front of it, a ReLU lets two layers trade a factor, queries and keys can
-be mixed against each other. Each such symmetry is found in the graph and then checked in float64, at random: the output
-stays, the gradient has no part along it, the Hessian and the Fisher information are what they must be. What does not
-stand the check is shown and not claimed.
+be mixed against each other. Each such symmetry is found in the graph and then checked in float64 at random elements:
+the output stays, the gradient has no component along it, the Hessian and the Fisher information have the values that
+follow. A symmetry that fails the check is shown as failed.
 
 MODEL and DATA are what `normscope audit` takes, but for weights alone. A BatchNorm has its symmetry in train mode.
 """
@@ -53,7 +52,7 @@ def symmetries(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", metavar="NAME", help="Which output to look at, by name or number, if the model returns several."
+            "--output", metavar="NAME", help="Which output to take, by name or number, if the model returns several."
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = SAMPLES,
@@ -61,23 +60,12 @@ def symmetries(
     device: Device = None,
     trust: Trust = False,
 ) -> None:
-    """Find symmetries (its help is HELP)."""
+    """Find symmetries (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     with staying():
-        given = open_model(model, trust=trust)
-        if given.model is None:
-            raise InputError(f"{given.name} holds weights and no model to run: name a function that builds the model")
+        given = open_runnable(model, trust=trust)
         opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
-        found = measured(
-            given.module,
-            opened.first,
-            mode=mode,
-            output=int(output) if output is not None and output.isdecimal() else output,
-            seed=seed,
-        )
-    print_document(found.document(brief=True))
-    if html is not None:
-        found.to_html(html)
-    if json is not None:
-        found.to_json(json)
+        result = measured(given.module, opened.first, mode=mode, output=output_of(output), seed=seed)
+    print_document(result.document(brief=True))
+    write_result(result, html, json)
     say_written(html, json)

@@ -1,4 +1,4 @@
-"""Files the command line is asked to write, checked before the long work."""
+"""Check the files that a command is asked to write, before the long work."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..core.errors import InputError
+from ..core.files import file_mode
 from .data_forms import RAW
 from .stored import INDEX
 
-WRITTEN = ('"type": "audit"', '"type": "check"', '"type": "radii"')
-"""What the JSON of an audit, of a check or of radii begins with, more or less."""
+WRITTEN = (b'"type": "audit"', b'"type": "check"', b'"type": "radii"')
+"""One of these is among the first bytes of a saved audit, check or set of radii."""
 
 
 def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
     """Refuse files that could not be written in the end, or that the command reads.
 
     Args:
-        paths: where to write; None is not asked for.
-        inputs: files and folders that are read. Only reports, audits and radii in a folder may be overwritten.
+        paths: the files to write; None stands for a file that was not asked for.
+        inputs: the files and folders that are read. In such a folder only reports, audits, checks and radii may be
+            overwritten.
 
     Raises:
         InputError: a folder is missing or not writable, a target is a folder or one of the inputs, or two targets are
             one file.
     """
-    asked = [path for path in paths if path is not None]
+    targets = [path for path in paths if path is not None]
     read = list(inputs)
-    for path in asked:
-        found = _state(path)
-        reason = _unwritable(path, found) or (_taken(path, read) if found is not None else None)
+    for path in targets:
+        try:
+            reason = _obstacle(path, read)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
         if reason is not None:
             raise InputError(f"cannot write {path}: {reason}")
-    if len(asked) == 2 and _same(*asked) and not _special(_state(asked[0])):
-        raise InputError(f"two files of the same name: {asked[0]}")
+    if len(targets) == 2 and _same(*targets) and _is_replaced(file_mode(targets[0])):
+        raise InputError(f"two files of the same name: {targets[0]}")
 
 
 def read_from(*texts: str | None) -> list[Path]:
     """Return the files and folders that MODEL and --data are read from, as far as their names tell.
 
     Args:
-        texts: as given on the command line; None is not given.
+        texts: MODEL and DATA as given on the command line; None if one is not given.
     """
     named = (path for text in texts if text for path in _named(text))
     return [path for path in named if os.path.exists(path)]
@@ -50,66 +54,53 @@ def read_from(*texts: str | None) -> list[Path]:
 def _named(text: str) -> Iterator[Path]:
     """Yield what a text may name: a path, `file.py:name`, `package.module:name`, `npz:FILE`, a sharded model."""
     yield Path(text)
-    place, colon, _ = text.rpartition(":")
-    if colon and place:
-        module = Path(*place.split("."))
-        yield from (Path(place), module, Path(f"{module}.py"))
-    _, colon, place = text.partition(":")
-    if colon and place:
-        yield Path(os.path.expanduser(place.removeprefix(RAW)))
+    before, _, _ = text.rpartition(":")
+    if before:
+        module = Path(*before.split("."))
+        yield from (Path(before), module, Path(f"{module}.py"))
+    _, _, after = text.partition(":")
+    if after:
+        yield Path(os.path.expanduser(after.removeprefix(RAW)))
     if text.endswith(INDEX):
         yield from Path(text).parent.glob("*.safetensors")
 
 
-def _state(path: Path) -> os.stat_result | None:
-    """Return what stands at a path, links followed; None if nothing does."""
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _special(found: os.stat_result | None) -> bool:
-    """Whether it is a pipe or a device, which is written to and not replaced."""
-    return found is not None and not stat.S_ISREG(found.st_mode)
-
-
-def _unwritable(path: Path, found: os.stat_result | None) -> str | None:
-    """Return why a target cannot be written, or None."""
-    if found is not None and stat.S_ISDIR(found.st_mode):
+def _obstacle(path: Path, inputs: list[Path]) -> str | None:
+    """Return why a file cannot or must not be written; None if nothing is against it."""
+    mode = file_mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
         return "it is a folder"
-    if _special(found):
-        return None if os.access(path, os.W_OK) else "it is not writable"
+    replaced = _is_replaced(mode)
     folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
-    if not folder.is_dir():
+    if replaced and not folder.is_dir():
         return f"there is no folder {folder}"
-    return None if os.access(folder, os.W_OK) else f"the folder {folder} is not writable"
-
-
-def _taken(path: Path, inputs: list[Path]) -> str | None:
-    """Return which input an existing target would destroy, or None."""
-    for given in inputs:
-        if _same(path, given):
+    if not os.access(folder if replaced else path, os.W_OK):
+        return f"the folder {folder} is not writable" if replaced else "it is not writable"
+    for source in inputs if mode is not None else ():
+        if _same(path, source):
             return "it is read here, and a report would destroy it"
-        inside = os.path.isdir(given) and path.resolve().is_relative_to(given.resolve())
-        if inside and not _special(_state(path)) and not _replaceable(path):
-            return f"it is there already, in {given}, which is read here"
+        inside = os.path.isdir(source) and path.resolve().is_relative_to(source.resolve())
+        if inside and replaced and not _is_report(path):
+            return f"it is there already, in {source}, which is read here"
     return None
 
 
-def _replaceable(path: Path) -> bool:
+def _is_replaced(mode: int | None) -> bool:
+    """Whether writing makes a new file, for which the folder must be writable; pipes and devices are written to."""
+    return mode is None or stat.S_ISREG(mode)
+
+
+def _is_report(path: Path) -> bool:
     """Whether an existing file looks like one that this command wrote."""
     if path.suffix in (".html", ".htm"):
         return True
     with path.open("rb") as file:
         start = file.read(200)
-    return any(word.encode() in start for word in WRITTEN)
+    return any(mark in start for mark in WRITTEN)
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two paths are one file, through whatever links."""
+    """Whether two paths lead to one file, also through links."""
     try:
         return os.path.samefile(one, other)
     except OSError:

@@ -38,10 +38,10 @@ def verify(
         typer.Argument(metavar="FILE...", help="Brackets that bracket.save(path) wrote.", show_default=False),
     ],
     work: Annotated[
-        float, typer.Option("--work", metavar="N", help="Multiplications that checking one file may take.")
+        float, typer.Option("--work", metavar="N", help="How many multiplications checking one file may take.")
     ] = 1e12,
 ) -> None:
-    """Check saved brackets (its help is HELP)."""
+    """Check saved brackets (the help of the command is HELP)."""
     for path in files:
         if not path.exists():
             raise InputError(f"no file {path}")
@@ -55,13 +55,13 @@ def verify(
 
 
 def checker_folder() -> Path:
-    """Return where the checker lies: in the installed package, or in the checkout the package runs from.
+    """Return the folder of the checker: in the installed package, or in the checkout that the package runs from.
 
     Raises:
-        InputError: it is in neither place.
+        InputError: the checker is in neither of the two.
     """
     package = Path(__file__).resolve().parents[1]
-    for place in (package / "tools" / "verify", package.parents[1] / "tools" / "verify"):
-        if (place / "__main__.py").is_file():
-            return place
+    for folder in (package / "tools" / "verify", package.parents[1] / "tools" / "verify"):
+        if (folder / "__main__.py").is_file():
+            return folder
     raise InputError("tools/verify is missing from this installation: take it from the source of Normscope")

@@ -1,7 +1,7 @@
 """Results as JSON and back: the types of a dataclass's fields say what is written and what can be read.
 
-A result says in one place, its `JSON`, where its file differs from its fields, and what errors call it. A part of other
-results derives from `Part`; what has a file of its own from `Saved`.
+Where the file of a result differs from its fields, its `JSON` says so; it also holds the words for errors. A part of
+other results derives from `Part`; a result with a file of its own derives from `Saved`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .files import read_json, write_text
 from .json_values import INFINITIES, plain, revived
 
 LARGEST = 2**63
-"""Above every count; Python reads larger integers, that no float can hold."""
+"""A number above every count: Python also reads larger integers, which no float can hold."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What comes of making a result from values that are of the right types and still do not fit together."""
+"""The errors that a result may raise when it is made from values of the right types that do not fit together."""
 
 Names = tuple[str | EllipsisType, ...]
-"""Names of fields; `...` stands for every other field, where defaults matter for every other field that has one."""
+"""Names of fields; `...` stands for every other field (in `added` and `sparse`: every other field with a default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonForm:
-    """Where the JSON of a result differs from its fields, and what errors call it.
+    """Where the JSON of a result differs from its fields, and the words for errors.
 
     Attributes:
         kind: the `type` of its file; empty for a part of other results, which has no header.
-        noun: what errors call it, `audit`; with `plural` they say `damaged radii`.
-        write: what an error advises, `write one with audit.to_json(path)`.
+        noun: the word for it in errors, as `audit`; with `plural` they say `damaged radii`.
+        write: the advice in errors, as `write one with audit.to_json(path)`.
         version: the `schema_version` that is written and read; a change that breaks readers raises it.
         keys: the keys in the order of the file. A name that is no field is a property: it is written and not read.
         left_out: fields that are neither written nor read.
@@ -45,9 +45,9 @@ class JsonForm:
         older: fields that are read where an older file has them, and not written.
         added: fields that older files do not have; they get their default.
         sparse: fields that are written only where they differ from their default.
-        choices: by field the only values that mean something.
+        choices: the only values that a field may have, by field.
         nan: whether a figure may be NaN, which is written as null; otherwise null is refused there.
-        unsound: what contradicts what where the result cannot be made for a `SoundnessError`.
+        unsound: the reason in the error where making the result raises a `SoundnessError`.
     """
 
     kind: str = ""
@@ -73,7 +73,7 @@ class Part:
     JSON: ClassVar[JsonForm] = JsonForm()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: infinities are strings, `None` is not measured."""
+        """Return plain data: infinities are strings, and `None` means not measured."""
         return dict(encoded(self))
 
     @classmethod
@@ -81,14 +81,14 @@ class Part:
         """Return what `to_json` wrote.
 
         Raises:
-            ValueError: a field is missing, or is not what it can be.
+            ValueError: a field is missing, or has no valid value.
         """
-        made: Self = decoded(cls, data)
-        return made
+        result: Self = decoded(cls, data)
+        return result
 
     @classmethod
     def of_fields(cls, **given: Any) -> Self:
-        """Make the result from the fields that were read; one whose fields depend on each other makes them here."""
+        """Return the result with the fields that were read; a subclass computes here the fields that are not stored."""
         return cls(**given)
 
 
@@ -104,7 +104,7 @@ class Saved(Part):
             path: a file to write (whole or not at all).
 
         Returns:
-            What JSON can hold: `null` is not measured, infinities are strings, one `schema_version`.
+            Data that JSON can hold: `null` means not measured, infinities are strings, and there is a `schema_version`.
 
         Raises:
             InputError: the file cannot be written.
@@ -113,13 +113,13 @@ class Saved(Part):
 
     @classmethod
     def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
-        """Return the result that `to_json` wrote; what its file leaves out is at its default.
+        """Return the result that `to_json` wrote; fields that the file leaves out have their default.
 
         Args:
             source: a path, or the plain data itself.
 
         Raises:
-            InputError: the file is missing, is no JSON, or holds no such result of this version, or a damaged one.
+            InputError: the file is missing, is no JSON, holds no such result of this version, or is damaged.
         """
         with opened(cls.JSON, source) as data:
             return super().from_json(data)
@@ -134,7 +134,7 @@ def save_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> dict
 
 @contextmanager
 def opened(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Read a file of some form; what goes wrong inside the block is said of the file.
+    """Read a file of some form; errors inside the block are raised again with the name of the file.
 
     Raises:
         InputError: the file is missing, is no JSON, is of another kind or version, or is damaged.
@@ -158,7 +158,7 @@ def opened(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -
 
 
 def encoded(value: Any) -> Any:
-    """Return plain data of results, enums, mappings, tuples and numbers, nested as they come."""
+    """Return results, enums, mappings, tuples and numbers, however they are nested, as plain data."""
     if is_dataclass(value) and not isinstance(value, type):
         return {key: encoded(item) for key, item in _items(value)}
     if isinstance(value, enum.Enum):
@@ -171,13 +171,13 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any:
-    """Return the value of a type that `encoded` turned into plain data; numbers stay as they are written.
+    """Return the value that `encoded` turned into plain data; numbers stay as they are written.
 
     Args:
-        hint: a type: a dataclass, an enum, `tuple[int, ...]`, `Mapping[str, float]`, `str | None`, a `Literal`, ...
-        value: what JSON held.
-        where: how the error calls the value, e.g. `layers[0].path`.
-        nan: whether null stands for NaN where a float is asked for.
+        hint: its type: a dataclass, an enum, `tuple[int, ...]`, `Mapping[str, float]`, `str | None`, a `Literal`, ...
+        value: the plain data.
+        where: the name of the value in errors, e.g. `layers[0].path`.
+        nan: whether null stands for NaN where a float is expected.
 
     Raises:
         ValueError: a value is of another type, is no number, or is missing.
@@ -234,7 +234,7 @@ def _keys(kind: type) -> tuple[str, ...]:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a result and what stands there."""
+    """Yield the keys of a result's file, with their values."""
     kind: Any = type(value)
     form, stored = _form(kind), _stored(kind)
     header = _header(form)
@@ -245,33 +245,44 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
+    """Return a result from the plain data of its fields."""
     form = _form(kind)
-    if not isinstance(value, Mapping):
-        _refuse(value, where)
-    for key, wanted in _header(form).items():
-        if key not in value:
-            raise ValueError(f"{_inside(where, key)} is missing")
-        if value[key] != wanted or isinstance(value[key], bool):
-            _refuse(value[key], _inside(where, key))
-    given = {}
-    for name, (item, hint) in _stored(kind).items():
-        inside = _inside(where, name)
-        if name in form.unread:
-            continue
-        if name in value:
-            given[name] = decoded(hint, value[name], inside, nan=nan or form.nan)
-            if name in form.choices and given[name] not in form.choices[name]:
-                _refuse(value[name], inside)
-        elif not _names((*form.older, *form.added, *form.sparse), item):
-            raise ValueError(f"{inside} is missing")
+    data = value if isinstance(value, Mapping) else _refuse(value, where)
+    _check_header(form, data, where)
+    read = _fields(kind, data, where, nan or form.nan)
     try:
-        return kind.of_fields(**given) if issubclass(kind, Part) else kind(**given)
+        return kind.of_fields(**read) if issubclass(kind, Part) else kind(**read)
     except (SoundnessError, *UNREADABLE) as error:
         why = form.unsound if isinstance(error, SoundnessError) else str(error) or said(error)
         raise ValueError(f"{where}: {why}" if where else why) from error
 
 
+def _check_header(form: JsonForm, data: Mapping[str, Any], where: str) -> None:
+    """Refuse data of another kind or version."""
+    for key, expected in _header(form).items():
+        if key not in data:
+            raise ValueError(f"{_inside(where, key)} is missing")
+        if data[key] != expected or isinstance(data[key], bool):
+            _refuse(data[key], _inside(where, key))
+
+
+def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[str, Any]:
+    """Return the fields of a result that are read from plain data; refuse data without a field that must be there."""
+    form, read = _form(kind), {}
+    optional = (*form.older, *form.added, *form.sparse)
+    for name, (item, hint) in _stored(kind).items():
+        inside = _inside(where, name)
+        if name in data and name not in form.unread:
+            read[name] = decoded(hint, data[name], inside, nan=nan)
+            if name in form.choices and read[name] not in form.choices[name]:
+                _refuse(data[name], inside)
+        elif name not in form.unread and not _names(optional, item):
+            raise ValueError(f"{inside} is missing")
+    return read
+
+
 def _either(hints: tuple[Any, ...], value: Any, where: str, nan: bool) -> Any:
+    """Return a value of the first type of a union that fits."""
     if value is None and NoneType in hints:
         return None
     *others, last = (hint for hint in hints if hint is not NoneType)
@@ -284,19 +295,23 @@ def _either(hints: tuple[Any, ...], value: Any, where: str, nan: bool) -> Any:
 
 
 def _single(kind: Any, value: Any, where: str, nan: bool) -> Any:
-    """Return a value without parts; infinities and members of enums are strings in JSON."""
+    """Return a value without parts; members of enums are strings in JSON."""
     if kind is float:
-        if value is None and nan:
-            return math.nan
-        if isinstance(value, str) and value in INFINITIES:
-            return INFINITIES[value]
-        return value if _is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
-    if kind is int:
-        return value if _is_number(value) and isinstance(value, int) else _refuse(value, where)
+        return _float(value, where, nan)
     if issubclass(kind, enum.Enum):
-        found = {member.value if issubclass(kind, str) else member.name: member for member in kind}
-        return found[value] if isinstance(value, str) and value in found else _refuse(value, where)
-    return value if isinstance(value, kind) else _refuse(value, where)
+        members = {member.value if issubclass(kind, str) else member.name: member for member in kind}
+        return members[value] if isinstance(value, str) and value in members else _refuse(value, where)
+    fits = isinstance(value, kind) and (kind is not int or _is_number(value))
+    return value if fits else _refuse(value, where)
+
+
+def _float(value: Any, where: str, nan: bool) -> Any:
+    """Return a number as it is written; infinities are strings in JSON, and NaN may be null."""
+    if value is None and nan:
+        return math.nan
+    if isinstance(value, str) and value in INFINITIES:
+        return INFINITIES[value]
+    return value if _is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
 
 
 def _form(kind: type) -> JsonForm:
@@ -308,7 +323,7 @@ def _header(form: JsonForm) -> dict[str, object]:
 
 
 def _names(names: Names, item: Field[Any]) -> bool:
-    """Whether a field is among some names."""
+    """Whether a field is among some names, or has a default where these contain `...`."""
     return item.name in names or (... in names and (item.default, item.default_factory) != (MISSING, MISSING))
 
 
@@ -317,6 +332,7 @@ def _default(item: Field[Any]) -> Any:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a number that is not NaN, and no integer beyond every count."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return not math.isnan(value) if isinstance(value, float) else abs(value) < LARGEST
@@ -327,5 +343,6 @@ def _inside(where: str, name: object) -> str:
 
 
 def _refuse(value: Any, where: str) -> NoReturn:
+    """Raise an error that shows a value and its name."""
     shown = "null" if value is None else f"{value!r:.40}"
     raise ValueError(f"{where or 'it'} is {shown}")

@@ -30,7 +30,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file of bytes as `write_text` writes one of text."""
     try:
-        mode = _mode(path)
+        mode = file_mode(path)
         if mode is not None and not stat.S_ISREG(mode):
             Path(path).write_bytes(content)
         else:
@@ -55,8 +55,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{os.fspath(path)} is no JSON that can be read: it is nested too deeply") from error
 
 
-def _mode(path: str | os.PathLike[str]) -> int | None:
-    """Return the type and permissions of what stands at a path, links followed; None if nothing does."""
+def file_mode(path: str | os.PathLike[str]) -> int | None:
+    """Return the type and permissions of the file that a path leads to, also through links; None if there is none.
+
+    Raises:
+        OSError: the path cannot be looked up.
+    """
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:

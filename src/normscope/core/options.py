@@ -38,6 +38,34 @@ def check_numbers(*, radius: Any = None, rtol: Any = 1e-3, max_seconds: Any = No
         raise InputError(f"seed is an integer from 0 to 2^63 - 1, not {seed!r}")
 
 
+def check_counts(*, least: int = 0, **counts: Any) -> None:
+    """Refuse a count that is no whole number, or that is below the least one.
+
+    Raises:
+        InputError: one of them is something else; the message names it.
+
+    Example:
+        >>> check_counts(least=1, draws=8, steps=20)
+    """
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name} is a whole number from {least} on, not {value!r}")
+
+
+def check_positive(**numbers: Any) -> None:
+    """Refuse a number that is not finite and above 0.
+
+    Raises:
+        InputError: one of them is something else; the message names it.
+
+    Example:
+        >>> check_positive(lr=0.1)
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InputError(f"{name} is a number above 0, not {value!r}")
+
+
 def _number(value: Any) -> float:
     """Return a number as a float, NaN for anything else."""
     if isinstance(value, str | bytes | bool):

@@ -1,1 +1,1 @@
-"""Generalization: what bounds say of the loss on fresh data, each with its conditions and what they are here."""
+"""Generalization: bounds on the loss on fresh data, each with its conditions and whether they hold."""

@@ -1,13 +1,14 @@
 """Bartlett, Foster and Telgarsky 2017: the margin bound with the spectral complexity of the network.
 
-Theorem 3.3 covers the networks with `norm(A_i) <= s_i` and `norm(A_i^T)_(2,1) <= b_i` on a sample X: `ln N(eps) <=
-R/eps^2`, `sqrt(R) = norm(X)_F sqrt(ln(2 W^2)) prod s_i (sum (b_i/s_i)^(2/3))^(3/2)`. The margin loss is
-2/gamma-Lipschitz, Dudley's integral from 1/n on gives a Rademacher complexity of `4/n^(3/2) + 36 sqrt(R) ln(n)/(gamma
-n)`, and the error is at most the margin loss on D plus twice that plus `3 sqrt(ln(2/delta)/(2 n))`.
+Theorem 3.3 bounds the covering numbers of the networks with `norm(A_i) <= s_i` and `norm(A_i^T)_(2,1) <= b_i` on a
+sample X: `ln N(eps) <= R/eps^2` with `sqrt(R) = norm(X)_F sqrt(ln(2 W^2)) prod s_i (sum (b_i/s_i)^(2/3))^(3/2)`. The
+margin loss is 2/gamma-Lipschitz, Dudley's integral from 1/n on gives a Rademacher complexity of
+`4/n^(3/2) + 36 sqrt(R) ln(n)/(gamma n)`, and the error is at most the margin loss on D plus twice that plus
+`3 sqrt(ln(2/delta)/(2 n))`.
 
-Norms and margin depend on the data. Scaling layers of a network with homogeneous activations leaves it as it is, and
-scaling the last one scales the margins: so only `prod s_i/gamma` and the ratios `b_i/s_i`, from 1 to W, matter. They
-are rounded up to a list fixed before (powers of two, and of 2^(1/L)), and delta is shared over the list.
+Norms and margin depend on the data. With homogeneous activations, factors can be moved between layers without effect,
+and scaling the last layer scales the margins: so only `prod s_i/gamma` and the ratios `b_i/s_i`, from 1 to W, matter.
+They are rounded up to members of a fixed list (powers of two, and of 2^(1/L)), and delta is shared over the list.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ def margin_bound(
     margin: float,
     delta: float,
 ) -> tuple[float, float]:
-    """Return log10 of the complexity term, and the confidence term; the margin loss on D comes on top.
+    """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
     Args:
-        log10_spectral: log10 of `norm(A_i)`, from above.
-        log10_rows: log10 of `norm(A_i^T)_(2,1)`, from above.
+        log10_spectral: log10 of upper bounds on `norm(A_i)`.
+        log10_rows: log10 of upper bounds on `norm(A_i^T)_(2,1)`.
         square_norms: the squared Frobenius norm of all inputs together.
         width: W, the largest dimension.
-        samples: n.
-        margin: gamma, any number above 0, chosen after the fact.
+        samples: n, the number of samples.
+        margin: gamma, any number above 0, which may be chosen after the data are seen.
         delta: the probability of failure.
 
     Example:
-        >>> given = {"square_norms": 1e4, "width": 2, "samples": 10_000, "margin": 1.0, "delta": 0.01}
-        >>> complexity, sure = margin_bound([0.0], [0.0], **given)
-        >>> round(10**complexity, 3), round(sure, 3)  # 72 * 100 * sqrt(ln 8) * ln(1e4)/1e4 + 8e-6
+        >>> sizes = {"square_norms": 1e4, "width": 2, "samples": 10_000, "margin": 1.0, "delta": 0.01}
+        >>> complexity, confidence = margin_bound([0.0], [0.0], **sizes)
+        >>> round(10**complexity, 3), round(confidence, 3)  # 72 * 100 * sqrt(ln 8) * ln(1e4)/1e4 + 8e-6
         (9.563, 0.059)
 
     Reference: Bartlett, Foster and Telgarsky 2017, Theorem 3.3, Lemmas A.5 and A.8.
@@ -54,12 +55,12 @@ def margin_bound(
     ratios = [rows - spectral for rows, spectral in zip(log10_rows, log10_spectral, strict=True)]
     step = log2 / layers
     rounded = [max(0, math.ceil(ratio / step - 1e-12)) * step for ratio in ratios]
-    choices = math.ceil(2.0 * math.log10(width) / step) + 2  # for each layer: ratios from 1 to beyond W
+    choices = math.ceil(2.0 * math.log10(width) / step) + 2  # The list of each layer: ratios from 1 to beyond W.
     log_cost = math.log(factor) + layers * math.log(choices)
     top = max(rounded)
     together = top + 1.5 * math.log10(math.fsum(10.0 ** ((one - top) * 2.0 / 3.0) for one in rounded))
     root = 0.5 * math.log10(square_norms * math.log(2.0 * width**2)) + scale + together
     main = math.log10(72.0 * math.log(samples) / samples) + root
     small = math.log10(8.0) - 1.5 * math.log10(samples)
-    sure = 3.0 * math.sqrt((math.log(2.0 / delta) + log_cost) / (2.0 * samples))
-    return main + math.log10(1.0 + 10.0 ** min(300.0, small - main)), sure
+    confidence = 3.0 * math.sqrt((math.log(2.0 / delta) + log_cost) / (2.0 * samples))
+    return main + math.log10(1.0 + 10.0 ** min(300.0, small - main)), confidence

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from ..core.log10 import log10, log10_sum, power10
 
 MET, NOT_MET, UNKNOWN = "met", "not met", "unknown"
-"""What a condition can be."""
+"""The status of a condition."""
 CERTIFIED, ESTIMATED, RATE = "certified", "estimated", "rate without constants"
-"""What a row can be: a bound whose conditions all hold; one of which some do not, or are not known; an order alone."""
+"""The evidence of a row: all conditions hold; some fail, or are not known to hold; only the order is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What a bound asks for, whether it holds here (`met`, `not met`, `unknown`), and why.
+    """A condition of a bound, whether it holds here (`met`, `not met`, `unknown`), and why.
 
     Raises:
-        ValueError: the status is none of these.
+        ValueError: the status is none of the three.
     """
 
     what: str
@@ -32,7 +32,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTerm:
-    """One summand of a bound, as log10."""
+    """One summand of a bound, stored as log10."""
 
     name: str
     log10: float
@@ -48,20 +48,20 @@ class BoundRow:
     """One row of the table.
 
     Attributes:
-        name: of the bound.
+        name: the name of the bound.
         source: where it is stated.
-        speaks_of: what the value bounds, such as the error of the model on fresh data.
+        speaks_of: the quantity that the value bounds, such as the error of the model on fresh data.
         log10_value: log10 of the value, the sum of the terms unless `note` says otherwise.
-        most: the largest value that what it bounds can have: a bound from there on says nothing.
+        most: the largest value that this quantity can have: a bound of `most` or more says nothing.
         terms: the summands.
-        conditions: what it asks for, and whether that holds here.
+        conditions: the conditions of the bound, and whether they hold here.
         evidence: `certified`, `estimated` or `rate without constants`.
         vacuous: whether the value is at least `most`.
-        log10_as_printed: log10 of the value of the formula as a paper prints it, where that is another one.
+        log10_as_printed: log10 of the formula as a paper prints it, where that formula is another one.
         note: what the reader must know.
 
     Raises:
-        ValueError: the evidence or `vacuous` are not what conditions and value make them.
+        ValueError: `evidence` or `vacuous` contradict the conditions or the value.
     """
 
     name: str
@@ -91,7 +91,7 @@ class BoundRow:
 
     @property
     def missing(self) -> tuple[Condition, ...]:
-        """The conditions that are not met or not known to be."""
+        """The conditions that are not met, or not known to be met."""
         return tuple(condition for condition in self.conditions if condition.status != MET)
 
     def term(self, name: str) -> float:
@@ -120,15 +120,15 @@ def row(
     """Return a row whose evidence and vacuity follow from its conditions and its value.
 
     Args:
-        name: as in `BoundRow`, and so are the others that are not explained here.
+        name: the name of the bound.
         source: where it is stated.
-        speaks_of: what the value bounds.
-        most: the largest value of that.
+        speaks_of: the quantity that the value bounds.
+        most: the largest value of that quantity.
         terms: the summands.
-        conditions: what it asks for.
+        conditions: the conditions of the bound.
         rate: whether constants are missing from the formula.
-        log10_value: where the value is not the sum of the terms.
-        log10_as_printed: log10 of the printed formula's value.
+        log10_value: log10 of the value; None for the sum of the terms.
+        log10_as_printed: log10 of the formula as a paper prints it.
         note: what the reader must know.
 
     Example:
@@ -155,7 +155,7 @@ def row(
 
 
 def alone(per_sample: bool) -> Condition:
-    """Return whether samples of a batch do not meet, as the graph in eval mode shows."""
+    """Return the condition that samples of a batch do not influence each other, as the graph in eval mode shows."""
     return condition(
         "the loss of a sample depends on that sample alone",
         per_sample,
@@ -164,5 +164,5 @@ def alone(per_sample: bool) -> Condition:
 
 
 def condition(what: str, holds: bool | None, why: str) -> Condition:
-    """Return a condition from a truth value; None is unknown."""
+    """Return a condition from a truth value; None stands for unknown."""
     return Condition(what=what, status=UNKNOWN if holds is None else MET if holds else NOT_MET, why=why)

@@ -11,28 +11,26 @@ from torch import Tensor, nn
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, NormscopeError, said
 from ..core.log10 import log10
-from ..core.options import check_numbers
+from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..theory.losses import Loss, named
 from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
-from .constants import CONVEX, Constants, over_all_inputs, over_balls, over_domain
-from .data_reading import CellPlan, DataReading, read, repeated
+from .constants import Constants, over_all_inputs
+from .data_reading import CellPlan, DataReading, read, rereader
 from .families import LocalRow, Setting
 from .generalization_table import Generalization, PartitionCourse
+from .local_rows import corollary_rows, local_rows
 from .pac_bayes import WeightVector
 from .partition import KINDS
 from .slides import decomposition
 from .stochastic import PosteriorSearch, pac_bayes_row
-from .stream import pieces
 from .than2025 import sizes_of
 from .weight_layers import read_network
 
 CELLS = (1, 4, 16, 64)
-"""The declared grid of N: regions of the input space, for each label."""
-EVERYWHERE, AT_BALLS = "Theorem 20, all inputs", "Theorem 20, balls"
-IN_DOMAIN, AT_SAMPLES = "Theorem 20, domain", "Theorem 20, slopes at D"
+"""The default numbers of regions of the input space, for each label."""
 
 
 @outside_inference_mode
@@ -57,43 +55,46 @@ def generalization(
     max_seconds: float | None = None,
     seed: int = 0,
 ) -> Generalization:
-    """Bound the loss of a classifier on fresh data in every known way, and say what each bound asks for.
+    """Bound the loss of a classifier on fresh data in every known way, with the conditions of each bound.
 
-    Each row has its value, its terms, its conditions with whether they hold here, and its evidence: `certified` where
-    all conditions hold, `estimated` where one does not or is not known to, `rate without constants`. A value of at
-    least what it bounds can be is vacuous and says so. The data are streamed: memory is that of a batch, with sixteen
-    bytes a sample more.
+    Each row has a value, its terms, its conditions and whether they hold here, and its evidence: `certified` where all
+    conditions hold, `estimated` where a condition fails or is not known to hold, or `rate without constants`. A bound
+    that is no smaller than the largest possible loss is marked as vacuous. The data are streamed: memory holds one
+    batch, and sixteen bytes per sample.
 
     Args:
-        model: a classifier, one row of two or more outputs per sample; it is measured in eval mode.
-        train: D: batches `(inputs, labels)`, each input one tensor of floats.
+        model: a classifier, with one row of two or more outputs per sample; it is measured in eval mode.
+        train: the training samples D: batches `(inputs, labels)`, where each input is one tensor of floats.
         test: fresh samples, for the measured gap.
-        held_out: samples that are not in D, for the centres of cells and for distances; None sets one in five samples
-            of `train` aside, which is then not in D.
-        delta: the probability with which each row, for itself, may fail.
-        loss: bounded: `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest value.
-        cells: the grid of N, declared before the data are seen; the best is taken, with a union bound.
-        partition: `"split"`: centres from held-out samples; `"random"`: drawn in `input_range`; `"grid"`: boxes.
-        radius: of the cells around centres, with one more cell for all other points. Constants are then certified over
-            balls, and distances known.
-        input_range: what every entry of every input is known to lie between. With it distances have certified limits.
-        domain: what `normscope.domain` recorded: adds Theorem 20 with the constant over it.
-        steps: of the search for a PAC-Bayes posterior, with two draws for its error a step; 0 leaves it out.
-        prior: weights by name that were fixed before D was seen, such as those at initialisation: where the prior is
-            centred; None for zero.
+        held_out: samples that are not in D, for the centres of cells and for distances. None sets one in five samples
+            of `train` aside; these are then not in D.
+        delta: the probability with which each single row may fail.
+        loss: `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest value.
+        cells: the numbers of cells to try, declared before the data are seen; the best is taken, with a union bound.
+        partition: `"split"`: the centres are held-out samples; `"random"`: they are drawn in `input_range`; `"grid"`:
+            the cells are boxes.
+        radius: the radius of the cells around centres; one more cell holds all other points. Lipschitz constants are
+            then certified over balls, and distances are known.
+        input_range: a range `(low, high)` in which every entry of every input is known to lie. With it distances have
+            certified limits.
+        domain: what `normscope.domain` recorded; it adds Theorem 20 with the constant over the domain.
+        steps: how many steps to search for a PAC-Bayes posterior, with two draws per step for its error; 0 for no
+            PAC-Bayes bound.
+        prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
+            seen, such as those at initialisation. None for zero.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
-        duplicates: how many samples of one part may stand in another.
+        duplicates: how many samples of one part may also be in another.
         output: which output to take, for models with several.
-        max_seconds: of each bound on a constant.
-        seed: of partition and draws.
+        max_seconds: how long each bound on a Lipschitz constant may take.
+        seed: the seed of the partition and of the draws.
 
     Returns:
         The table: `.rows`, `found["PAC-Bayes"]`, `.best`, `.gap`, `.samples_for(gap, name)`, `.to_html(path)`,
         `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: an unbounded loss, samples that two parts share, labels that are no classes, fewer than two classes,
-            empty cells, or an option that cannot be.
+        InputError: the loss is unbounded, two parts share samples, labels are no classes, there are fewer than two
+            classes, a cell is empty, or an option has no valid value.
 
     Example:
         >>> import torch, normscope as ns
@@ -103,68 +104,65 @@ def generalization(
         >>> found["Theorem 20, slopes at D"].evidence, found.samples, found.held_out
         ('estimated', 320, 80)
 
-    Reference: Than 2025, section 5.2; the sources of each row stand in `row.source`.
+    Reference: Than 2025, section 5.2; `row.source` names the source of each row.
     """
     check_numbers(radius=radius, max_seconds=max_seconds, seed=seed)
-    if radius == 0:
-        raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
     bounded = _bounded(loss)
-    plan = CellPlan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
-    if partition not in KINDS:
-        raise InputError(f"partition is one of {', '.join(KINDS)}, not {partition!r}")
+    plan = _plan(partition, cells, radius, input_range)
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):
         raise InputError(f"delta is a number between 0 and 1, not {delta!r}")
-    for name, number in (("steps", steps), ("duplicates", duplicates)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise InputError(f"{name} is a whole number from 0 on, not {number!r}")
+    check_counts(steps=steps, duplicates=duplicates)
     mode_of(model, "eval")
     model = unwrapped(model)
     if steps and prior is not None:
-        WeightVector.of(model).vector(dict(prior))  # a prior that cannot be one is refused before the data are read
+        WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
     reading = read(
         model, train, test, held_out, plan=plan, loss=bounded, output=output, duplicates=duplicates, seed=seed
     )
     notes = list(reading.notes)
-    known: Constants | None = None
-    try:
-        known = over_all_inputs(model, reading.example, output, max_seconds)
-    except NormscopeError as error:
-        notes.append(f"no bound over all inputs: {said(error)}")
+    known = _known_constants(model, reading, output, max_seconds, notes)
     setting = _setting(reading, bounded, delta, known)
-    rows: list[BoundRow] = []
-    if reading.test is not None:
-        rows.append(families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", reading.unseen))
-    local = _local_rows(model, setting, known, domain, plan, held_out, notes)
-    rows += [one.bound for one in local]
-    rows += _corollaries(setting, known, local)
+    local = local_rows(model, setting, known, domain, plan, held_out, notes)
+    rows = [*_test_rows(setting, reading), *(one.bound for one in local), *corollary_rows(setting, known, local)]
     if sharpness:
-        _with_sharpness(rows, setting, model, train, bounded, output, max_seconds, seed, notes)
+        rows += _sharpness_rows(setting, model, train, bounded, output, max_seconds, seed, notes)
     rows += _by_architecture(model, reading, delta, plan, output, max_seconds, notes)
     if steps:
         rows += _posterior(model, train, held_out, setting, steps, prior, output, seed, notes)
-    certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == _risk(bounded)]
+    return _table(type(model).__name__, reading, bounded, delta, rows, local, notes)
+
+
+def _table(
+    name: str,
+    reading: DataReading,
+    loss: Loss,
+    delta: float,
+    rows: list[BoundRow],
+    local: list[LocalRow],
+    notes: list[str],
+) -> Generalization:
+    """Return the result: the rows, and the measured losses and errors."""
+    train, test = reading.train, reading.test
+    risk = f"the {loss.name} of the model on fresh data"
+    certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == risk]
+    test_loss = None if test is None else test.loss
     return Generalization(
-        name=type(model).__name__,
-        loss=bounded.name,
-        most=bounded.most,
-        classes=reading.seen.classes,
-        samples=reading.seen.samples,
+        name=name,
+        loss=loss.name,
+        most=loss.most,
+        classes=train.classes,
+        samples=train.samples,
         held_out=reading.held_out,
-        tested=None if reading.test is None else reading.test.samples,
+        tested=None if test is None else test.samples,
         delta=delta,
         partition=reading.fixed.why,
-        train_loss=reading.seen.loss,
-        train_error=reading.seen.error,
-        test_loss=None if reading.test is None else reading.test.loss,
-        test_error=None if reading.test is None else reading.test.error,
+        train_loss=train.loss,
+        train_error=train.error,
+        test_loss=test_loss,
+        test_error=None if test is None else test.error,
         rows=tuple(rows),
         courses=tuple(_course(one) for one in local),
-        parts=decomposition(
-            reading.seen.loss,
-            None if reading.test is None else reading.test.loss,
-            min(certified, default=None),
-            bounded.most,
-        ),
+        parts=decomposition(train.loss, test_loss, min(certified, default=None), loss.most),
         notes=tuple(notes),
     )
 
@@ -176,37 +174,63 @@ def _bounded(loss: str | Loss) -> Loss:
         raise InputError(f"the loss {found.name} compares with values: take one of classes, such as probability")
     if not math.isfinite(found.most):
         raise InputError(
-            f"the {found.name} is unbounded, and these bounds speak of losses with a largest value: take probability, "
+            f"the {found.name} is unbounded, and these bounds need a loss with a largest value: take probability, "
             "ramp or clipped_cross_entropy"
         )
     return found
 
 
-def _range(given: Any) -> tuple[float, float] | None:
-    if given is None:
+def _plan(partition: str, cells: Sequence[int], radius: float | None, input_range: Any) -> CellPlan:
+    """Return how the cells are fixed; refuse options that have no valid value."""
+    if radius == 0:
+        raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
+    plan = CellPlan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
+    if partition not in KINDS:
+        raise InputError(f"partition is one of {', '.join(KINDS)}, not {partition!r}")
+    return plan
+
+
+def _range(input_range: Any) -> tuple[float, float] | None:
+    """Return the declared range of all entries as a pair of numbers; refuse anything else."""
+    if input_range is None:
         return None
     try:
-        low, high = (float(value) for value in given)
+        low, high = (float(value) for value in input_range)
     except (TypeError, ValueError):
         low, high = math.nan, math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(f"input_range is a pair (low, high) of numbers, low below high, not {given!r}")
+        raise InputError(f"input_range is a pair (low, high) of numbers, low below high, not {input_range!r}")
     return low, high
 
 
-def _risk(loss: Loss) -> str:
-    return f"the {loss.name} of the model on fresh data"
+def _known_constants(
+    model: nn.Module, reading: DataReading, output: str | int | None, max_seconds: float | None, notes: list[str]
+) -> Constants | None:
+    """Return the model's constants over all inputs; None, with a note, if the model cannot be traced."""
+    try:
+        return over_all_inputs(model, reading.example, output, max_seconds)
+    except NormscopeError as error:
+        notes.append(f"no bound over all inputs: {said(error)}")
+        return None
+
+
+def _test_rows(setting: Setting, reading: DataReading) -> list[BoundRow]:
+    """Return the bound from the test samples alone, if there are any."""
+    if reading.test is None:
+        return []
+    return [families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", reading.unseen)]
 
 
 def _setting(reading: DataReading, loss: Loss, delta: float, known: Constants | None) -> Setting:
+    """Return what the rows of Theorem 20 share."""
     alone = condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
     limits = reading.limits
     return Setting(
-        seen=reading.seen,
-        held=reading.held,
-        reaches=tuple(one.partition.reach(*limits) for one in reading.seen.tallies),
+        train=reading.train,
+        held_tallies=reading.held_tallies,
+        reaches=tuple(one.partition.reach(*limits) for one in reading.train.tallies),
         loss_name=loss.name,
-        log10_loss=log10(loss.constant(reading.seen.classes)),
+        log10_loss=log10(loss.constant(reading.train.classes)),
         most=loss.most,
         delta=delta,
         fixed=reading.fixed,
@@ -215,69 +239,7 @@ def _setting(reading: DataReading, loss: Loss, delta: float, known: Constants | 
     )
 
 
-def _local_rows(
-    model: nn.Module,
-    setting: Setting,
-    known: Constants | None,
-    domain: Domain | None,
-    plan: CellPlan,
-    held_out: Any,
-    notes: list[str],
-) -> list[LocalRow]:
-    """Return Theorem 20 with every kind of constant."""
-    parts, rows = len(setting.held), []
-    distances = "reach" if plan.radius is not None else "limit" if plan.input_range is not None else "mean"
-    if known is not None:
-        if known.reason:
-            notes.append(f"the constant over all inputs is infinite: {known.reason}")
-        everywhere = [setting.log10_loss + known.log10_global] * parts
-        rows.append(families.theorem20_row(setting, EVERYWHERE, everywhere, known.steep, distances=distances))
-        if distances != "mean":
-            rows.append(
-                families.theorem20_row(
-                    setting, "Slides' Theorem 1", everywhere, known.steep, distances="diameter", two_sided=True
-                )
-            )
-        if plan.radius is not None:
-            try:
-                balls, steep = over_balls(known, setting.seen.tallies)
-            except NormscopeError as error:
-                notes.append(f"no constants over balls: {said(error)}")
-            else:
-                near = [setting.log10_loss + one for one in balls]
-                rows.append(families.theorem20_row(setting, AT_BALLS, near, steep, distances="reach"))
-        if domain is not None:
-            fresh = None if held_out is None else (piece.inputs for piece in pieces(model, held_out))
-            share = None if fresh is None else domain.coverage(fresh).share
-            exponent, steep = over_domain(known, domain, share)
-            inside = [setting.log10_loss + exponent] * parts
-            rows.append(families.theorem20_row(setting, IN_DOMAIN, inside, steep, distances="mean"))
-    sampled = condition(CONVEX, None, "the longest gradient of the loss at a sample of the cell: a maximum over points")
-    slopes = [one.slopes.log10() for one in setting.seen.tallies]
-    rows.append(families.theorem20_row(setting, AT_SAMPLES, slopes, sampled, distances="mean"))
-    return rows
-
-
-def _corollaries(setting: Setting, known: Constants | None, local: list[LocalRow]) -> list[BoundRow]:
-    """Return Corollaries 21 and 22, and HKK."""
-    rows = []
-    sampled = local[-1]
-    finite = known is not None and math.isfinite(known.log10_global)
-    rows.append(families.corollary21_row(local[0].bound, True if finite else None))
-    if known is not None:
-        rows += families.corollary22_rows(
-            setting,
-            log10_product=known.log10_product,
-            normalizers=known.normalizers,
-            chain=known.chain,
-            with_local=sampled,
-        )
-    slopes = [one.slopes.log10() for one in setting.seen.tallies]
-    return [*rows, families.hkk_row(setting, slopes, sampled)]
-
-
-def _with_sharpness(
-    rows: list[BoundRow],
+def _sharpness_rows(
     setting: Setting,
     model: nn.Module,
     train: Any,
@@ -286,20 +248,20 @@ def _with_sharpness(
     max_seconds: float | None,
     seed: int,
     notes: list[str],
-) -> None:
-    """Add the bound of Lyu et al., or say why not."""
+) -> list[BoundRow]:
+    """Return the bound of Lyu et al.; a note says why where there is none."""
     if output is not None:
         notes.append("the sharpness is taken of models with one output")
-        return
+        return []
     try:
-        found = hessian(
+        spectrum = hessian(
             model, loss, train, k=1, mode="eval", metric="quotient", batches=1, max_seconds=max_seconds, seed=seed
         )
     except NormscopeError as error:
         notes.append(f"no spherical sharpness: {said(error)}")
-        return
-    rows.append(families.lla_row(setting, max(0.0, found.eigenvalues[0])))
+        return []
     notes.append("the sharpness is that of the first batch")
+    return [families.lla_row(setting, max(0.0, spectrum.eigenvalues[0]))]
 
 
 def _by_architecture(
@@ -311,9 +273,9 @@ def _by_architecture(
     max_seconds: float | None,
     notes: list[str],
 ) -> list[BoundRow]:
-    """Return the bounds by the number of weights and by their norms."""
+    """Return the bounds by the number of weights and by their norms; a note says why where there are none."""
     try:
-        network = read_network(model, reading.example, reading.seen.classes, output, max_seconds)
+        network = read_network(model, reading.example, reading.train.classes, output, max_seconds)
     except NormscopeError as error:
         notes.append(f"no bounds by norms of weights: {said(error)}")
         return []
@@ -321,9 +283,9 @@ def _by_architecture(
     if plan.input_range is not None:
         radius = math.sqrt(reading.example[0].numel()) * max(map(abs, plan.input_range))
     return [
-        weight_rows.growth_row(network, reading.seen, delta),
-        *weight_rows.margin_rows(network, reading.seen, delta, radius),
-        weight_rows.weight_norm_row(network, reading.seen),
+        weight_rows.growth_row(network, reading.train, delta),
+        *weight_rows.margin_rows(network, reading.train, delta, radius),
+        weight_rows.weight_norm_row(network, reading.train),
     ]
 
 
@@ -338,14 +300,14 @@ def _posterior(
     seed: int,
     notes: list[str],
 ) -> list[BoundRow]:
-    """Return the PAC-Bayes row, or say why there is none."""
+    """Return the PAC-Bayes row; a note says why where there is none."""
     try:
-        found, _ = pac_bayes_row(
+        bound, _ = pac_bayes_row(
             model,
-            repeated(model, train, held_out),
+            rereader(model, train, held_out),
             search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
-            samples=setting.seen.samples,
-            classes=setting.seen.classes,
+            samples=setting.train.samples,
+            classes=setting.train.classes,
             delta=setting.delta,
             output=output,
             alone=setting.alone,
@@ -354,17 +316,18 @@ def _posterior(
     except NormscopeError as error:
         notes.append(f"no PAC-Bayes bound: {error}")
         return []
-    return [found]
+    return [bound]
 
 
-def _course(one: LocalRow) -> PartitionCourse:
-    best = one.over[one.chosen]
+def _course(local: LocalRow) -> PartitionCourse:
+    """Return how a row of Theorem 20 depends on the partition."""
+    best = local.over[local.chosen]
     return PartitionCourse(
-        name=one.bound.name,
-        sizes=tuple(local.size for local in one.over),
-        gaps=tuple(local.gap for local in one.over),
+        name=local.bound.name,
+        sizes=tuple(terms.size for terms in local.over),
+        gaps=tuple(terms.gap for terms in local.over),
         local=best.local,
         cells=best.cells,
         size=best.size,
-        delta=one.delta,
+        delta=local.delta,
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 UNIT = 1e-4
-"""How far from 1 a Frobenius norm may be and count as 1."""
+"""A Frobenius norm counts as 1 if it is closer to 1 than this."""
 
 
 def rate(log10_last: float, samples: int) -> float:
-    """Return log10 of `rho_1^2/sqrt(m)`, an order without its constant; rho_1 is the norm of the last layer's weights.
+    """Return log10 of `rho_1^2/sqrt(m)`: the order of the bound; rho_1 is the norm of the last layer's weights.
 
     Example:
         >>> round(10 ** rate(math.log10(2.0), 10_000), 6)

@@ -1,4 +1,4 @@
-"""Constants of the model for Theorem 20: over all inputs, over a domain, over balls, and the printed products."""
+"""Lipschitz constants of the model for Theorem 20: over all inputs, a domain or balls, and the printed products."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .partition import Voronoi
 from .stream import Tally
 
 MOST_BALLS = 64
-"""Balls that are certified, those with the most samples; the others count with the constant over all inputs."""
+"""Only this many balls, those with the most samples, are certified; the others get the constant over all inputs."""
 AT_ONCE = 16
-"""Balls at a time."""
+"""How many balls are certified at a time."""
 CONVEX = "L_i bounds the slope of the loss over the cell and all segments inside it"
 
 
@@ -32,13 +32,14 @@ class Constants:
     """What is known of a model over all inputs.
 
     Attributes:
-        log10_global: of its constant over all inputs; reason: why it is infinite.
-        steep: the condition of Theorem 20 that this constant meets.
-        alone: whether samples are independent of each other.
-        log10_product: of P_w, the product of the weights' norms.
+        log10_global: log10 of its Lipschitz constant over all inputs, from above.
+        reason: why that is infinite; None where it is finite.
+        steep: the condition of Theorem 20 that this constant bounds the slope over the cells.
+        alone: the condition that samples do not influence each other.
+        log10_product: log10 of P_w, the product of the weights' norms.
         normalizers: the operator of each normalizer and log10 of its printed constant.
-        chain: whether the printed product bounds this network.
-        work: the captured model.
+        chain: the condition that the printed product bounds this network.
+        captured: the captured model.
     """
 
     log10_global: float
@@ -48,44 +49,46 @@ class Constants:
     log10_product: float
     normalizers: tuple[tuple[str, float], ...]
     chain: Condition
-    work: Captured
+    captured: Captured
 
 
 def over_all_inputs(
     model: nn.Module, example: Tensor, output: str | int | None, max_seconds: float | None
 ) -> Constants:
-    """Bound the constant of a model over all inputs, and take its printed products.
+    """Bound the Lipschitz constant of a model over all inputs, and compute its printed products.
 
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    work = Captured(model, example, mode="eval", output=output, max_seconds=max_seconds)
-    best = work.rungs("fast")["best"]
-    formula = printed(work.segments, work.norm, exact=False)
-    product, found = 0.0, []
-    for node in work.segments.graph:
-        effect = work.segments.effects[node.name]
+    captured = Captured(model, example, mode="eval", output=output, max_seconds=max_seconds)
+    best = captured.rungs("fast")["best"]
+    formula = printed(captured.segments, captured.norm, exact=False)
+    product, normalizers = 0.0, []
+    for node in captured.segments.graph:
+        effect = captured.segments.effects[node.name]
         if is_weight(node) and isinstance(effect, Linear):
-            product += work.norm(effect.maps[0]).log10
+            product += captured.norm(effect.maps[0]).log10
         elif is_normalizer(node):
-            found.append(("batch_norm" if node.is_batch_norm else node.operator, printed_constant(node, effect)))
+            kind = "batch_norm" if node.is_batch_norm else node.operator
+            normalizers.append((kind, printed_constant(node, effect)))
     return Constants(
         log10_global=best.log10_upper,
         reason=best.reason,
         steep=_everywhere(best),
-        alone=alone(work.graph.per_sample),
+        alone=alone(captured.graph.per_sample),
         log10_product=product,
-        normalizers=tuple(found),
+        normalizers=tuple(normalizers),
         chain=condition(
             "a chain of layers with slopes of at most 1 (Definition 8)",
             formula.holds,
             formula.reason or "read off the graph",
         ),
-        work=work,
+        captured=captured,
     )
 
 
 def _everywhere(best: Bracket) -> Condition:
+    """Return the condition that a constant over all inputs bounds the slope over every cell."""
     if best.log10_upper == math.inf:
         return condition(CONVEX, True, f"no finite constant ({best.reason}): every cell counts with the largest loss")
     return condition(
@@ -94,17 +97,20 @@ def _everywhere(best: Bracket) -> Condition:
 
 
 def over_domain(known: Constants, domain: Domain, share: float | None) -> tuple[float, Condition]:
-    """Return log10 of the constant over a domain, and what is known of the cells being inside."""
-    best = CapturedDomain(known.work, domain).rungs("fast")["best"]
+    """Return log10 of the constant over a domain, and the condition that the cells lie inside it.
+
+    `share` is the share of the held-out samples that lie inside, or None.
+    """
+    best = CapturedDomain(known.captured, domain).rungs("fast")["best"]
     inside = "" if share is None else f"; {100 * share:.3g} % of the held-out samples are"
     why = f"no proof that whole cells lie inside the domain{inside}. The ball certificate (radius=) has one"
     return min(best.log10_upper, known.log10_global), condition(CONVEX, None, why)
 
 
 def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tensor], Condition]:
-    """Return log10 of the model's constant over every cell within a radius, one tensor per partition, labels counted.
+    """Return log10 of the model's constant over the ball of every cell, for every label; one tensor per partition.
 
-    The cell of points beyond the radius has the constant over all inputs, and so have all but the `MOST_BALLS` cells
+    The cell of points outside of all balls has the constant over all inputs, and so have all but the `MOST_BALLS` cells
     with the most samples.
 
     Raises:
@@ -115,16 +121,16 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
     assert isinstance(partition, Voronoi)
     assert partition.radius is not None
     classes = len(largest.counts) // partition.size
-    busy = largest.counts.view(classes, partition.size)[:, :-1].sum(0)
-    chosen = busy.argsort(descending=True)[: min(MOST_BALLS, int((busy > 0).sum()))]
+    samples = largest.counts.view(classes, partition.size)[:, :-1].sum(0)
+    chosen = samples.argsort(descending=True)[: min(MOST_BALLS, int((samples > 0).sum()))]
     regions = torch.full((len(partition.centres),), known.log10_global, dtype=torch.float64)
     with Progress("certifying balls", math.ceil(len(chosen) / AT_ONCE)) as progress:
         for some in chosen.split(AT_ONCE):
-            balls = Balls(known.work, partition.centres[some.to(partition.centres.device)])
+            balls = Balls(known.captured, partition.centres[some.to(partition.centres.device)])
             bounds = balls.over(partition.radius).constant.double().cpu().log10() + 1e-12
             regions[some] = torch.minimum(bounds, regions[some])
             progress.step()
-    beyond = torch.tensor([known.log10_global], dtype=torch.float64)
-    found = [torch.cat([regions[: one.partition.size - 1], beyond]).repeat(classes) for one in tallies]
+    outside = torch.tensor([known.log10_global], dtype=torch.float64)
+    by_cell = [torch.cat([regions[: one.partition.size - 1], outside]).repeat(classes) for one in tallies]
     why = f"certified over the balls of radius {partition.radius:g} around {len(chosen)} centres, else over all inputs"
-    return found, condition(CONVEX, known.steep.status == MET, why)
+    return by_cell, condition(CONVEX, known.steep.status == MET, why)

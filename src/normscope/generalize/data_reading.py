@@ -1,9 +1,12 @@
-"""Reading the parts of the data: samples of D, samples set aside or held out, and test samples, each streamed once."""
+"""Read the parts of the data: the training samples D, the held-out samples, and the test samples, each streamed once.
+
+Without held-out samples of the user's own, one in five training samples is set aside for them and is not in D.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +19,18 @@ from ..core.untouched import untouched
 from ..theory.losses import Loss
 from .bound import Condition, condition
 from .fingerprints import identical, random_keys
-from .partition import partitions
-from .stream import Aside, Collector, SampleBatch, SamplesSeen, Tally, parted, pieces
+from .partition import Partition, partitions
+from .stream import Collector, HeldOutCollector, SampleBatch, SamplesSeen, Tally, sample_batches, split_off
 
 EVERY = 5
-"""Without held-out samples one in so many of D is set aside."""
+"""Without held-out samples, one in this many training samples is set aside."""
 Item = tuple[SampleBatch | None, SampleBatch | None]
+"""Samples of D, and samples that are set aside; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
-    """How the cells are fixed: what `generalization` was asked for."""
+    """How the cells are fixed; the fields are arguments of `generalization`."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -36,22 +40,22 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReading:
-    """What was read.
+    """The parts of the data as the bounds need them.
 
     Attributes:
-        seen: D.
-        held: held-out samples by cell, one tally per partition.
-        held_out: how many there are.
+        train: D, the training samples that were not set aside.
+        held_tallies: the held-out samples by cell, one tally per partition.
+        held_out: how many held-out samples there are.
         test: the test samples, or None.
         example: a few inputs of D.
         fixed, independent: conditions of Theorem 20.
-        unseen: whether the test samples are none of train.
-        limits: the declared range of entries, or Nones.
+        unseen: the condition that no test sample is a training sample.
+        limits: the declared range of entries, or None twice.
         notes: what the reader must know.
     """
 
-    seen: SamplesSeen
-    held: tuple[Tally, ...]
+    train: SamplesSeen
+    held_tallies: tuple[Tally, ...]
     held_out: int
     test: SamplesSeen | None
     example: Tensor
@@ -74,113 +78,162 @@ def read(
     duplicates: int,
     seed: int,
 ) -> DataReading:
-    """Stream all parts once.
+    """Stream all parts of the data once.
 
     Args:
-        model: in any mode; it runs in eval mode.
-        train: D, and the samples set aside where there are no held-out ones.
+        model: the model, in any mode; it runs in eval mode.
+        train: D, and the samples set aside if `held_out` is None.
         test: fresh samples, or None.
         held_out: samples for the partition and for distances, or None.
         plan: how the cells are fixed.
-        loss: bounded.
-        output: which output of the model.
-        duplicates: how many samples may stand in two parts.
-        seed: of the partition.
+        loss: a loss with a largest value.
+        output: which output of the model to take.
+        duplicates: how many samples may be in two parts.
+        seed: the seed of the partition.
 
     Raises:
         InputError: parts share samples, labels are no classes, or something is missing.
     """
+    set_aside = held_out is None
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, "eval"):
-        aside = parted(pieces(model, train), EVERY) if held_out is None else ((p, None) for p in pieces(model, train))
-        items: Iterator[Item] = iter(aside)
-        fresh: Iterator[SampleBatch] = iter(()) if held_out is None else iter(pieces(model, held_out))
-        points, left = None, max(plan.sizes)
-        if held_out is None:
-            points, items = _first_points(items, lambda item: item[1], left)
-        else:
-            points, fresh = _first_points(fresh, lambda piece: piece, left)
-        first = next(items, None)
-        if first is None or first[0] is None:
-            raise InputError("train holds no sample, or too few to set one in five aside")
-        example = first[0].inputs[:8].clone()
-        features = example[0].numel()
-        if points is None or not len(points):
-            raise InputError("there is no held-out sample: pass held_out, or more samples in train")
-        if points.shape[1] != features:
-            raise InputError(f"held-out samples have {points.shape[1]} entries, those of train {features}")
-        sizes = tuple(size for size in plan.sizes if size <= max(1, len(points) // 2)) or plan.sizes[:1]
-        cells = partitions(
-            plan.kind,
-            sizes if len(points) < left else plan.sizes,
-            features=features,
-            points=points,
-            dtype=example.dtype,
-            radius=plan.radius,
-            input_range=plan.input_range,
-            generator=generator,
-        )
-        keys = random_keys(features, generator)
+        sources = _open(model, train, held_out, count=max(plan.sizes))
+        cells = _cells(plan, sources, generator)
+        keys = random_keys(sources.features, generator)
         collector = Collector(model, loss, keys, output, cells)
-        held = _stream(model, collector, itertools.chain([first], items), fresh, held_out is not None, train)
-        seen = collector.finish("train")
-        tallies, prints = held.finish("held-out samples")
-        tested = None
-        if test is not None:
-            tester = Collector(model, loss, keys.to(collector.keys.device), output)
-            with Progress("reading the test samples") as progress:
-                for piece in pieces(model, test):
-                    tester.samples_of(piece, slopes=False)
-                    progress.step()
-            tested = tester.finish("test")
-    _check(seen, held, tested, plan)
-    passed = seen.fingerprints if held_out is not None else torch.cat([seen.fingerprints, prints])
-    leaked = {"held_out": 0, "test": 0}
-    for name, other in (
-        ("held_out", prints if held_out is not None else None),
-        ("test", None if tested is None else tested.fingerprints),
-    ):
-        if other is None:
-            continue
-        leaked[name] = shared = identical(other, passed)  # samples set aside are of train too: the model may know them
-        if shared > duplicates:
-            raise InputError(
-                f"{shared} samples of {name} also stand in train, byte for byte: they are leaked, and not independent "
-                f"of D. Take them out, or pass duplicates={shared} if the distribution repeats itself"
-            )
-    notes = () if len(cells) == len(plan.sizes) else (
-        f"there are too few held-out samples for {plan.sizes[len(cells)]} cells and more",
-    )  # fmt: skip
+        held = _stream(collector, sources, train)
+        read_train = collector.finish("train")
+        held_tallies, held_fingerprints = held.finish("held-out samples")
+        read_test = None if test is None else _read_test(Collector(model, loss, collector.keys, output), test)
+    _check_classes(read_train)
+    tested_entries = None if read_test is None else read_test.entries
+    _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)
+    # Samples that were set aside are training samples too: the model may have learned them.
+    passed_as_train = torch.cat([read_train.fingerprints, held_fingerprints]) if set_aside else read_train.fingerprints
+    leaked_held = 0 if set_aside else _leaked("held_out", held_fingerprints, passed_as_train, duplicates)
+    leaked_test = 0 if read_test is None else _leaked("test", read_test.fingerprints, passed_as_train, duplicates)
     return DataReading(
-        seen=seen,
-        held=tallies,
+        train=read_train,
+        held_tallies=held_tallies,
         held_out=held.samples,
-        test=tested,
-        example=example,
-        fixed=_fixed(plan, held_out is None, leaked["held_out"]),
-        independent=condition(
-            "the samples for distances are independent of D",
-            None if leaked["held_out"] else True,
-            f"one in {EVERY} samples was set aside by its place and is not in D"
-            if held_out is None
-            else f"declared as held out; {_standing(leaked['held_out'])}",
-        ),
-        unseen=condition(
-            "the model was not trained on the test samples",
-            None if leaked["test"] else True,
-            f"declared by passing them as test; {_standing(leaked['test'])}",
-        ),
+        test=read_test,
+        example=sources.example,
+        fixed=_fixed(plan, set_aside, leaked_held),
+        independent=_independent(set_aside, leaked_held),
+        unseen=_unseen(leaked_test),
         limits=plan.input_range or (None, None),
-        notes=notes,
+        notes=()
+        if len(cells) == len(plan.sizes)
+        else (f"there are too few held-out samples for {plan.sizes[len(cells)]} cells and more",),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sources:
+    """The training and the held-out samples, opened but not yet read.
+
+    Attributes:
+        points: the first held-out samples, as flat vectors.
+        example: a few inputs of D.
+        items: the batches of `train`, as samples of D and samples set aside.
+        held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
+    """
+
+    points: Tensor
+    example: Tensor
+    items: Iterator[Item]
+    held_out: Iterator[SampleBatch] | None
+
+    @property
+    def features(self) -> int:
+        """How many entries an input has."""
+        return self.example[0].numel()
+
+
+def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
+    """Open the training and the held-out samples, and take the first held-out samples, `count` at most."""
+    batches = sample_batches(model, train)
+    items: Iterator[Item]
+    fresh: Iterator[SampleBatch] | None = None
+    if held_out is None:
+        points, items = _first_points(split_off(batches, EVERY), lambda item: item[1], count)
+    else:
+        items = ((batch, None) for batch in batches)
+        points, fresh = _first_points(sample_batches(model, held_out), lambda batch: batch, count)
+    first = next(items, None)
+    if first is None or first[0] is None:
+        raise InputError("train holds no sample, or too few to set one in five aside")
+    example = first[0].inputs[:8].clone()
+    if points is None or not len(points):
+        raise InputError("there is no held-out sample: pass held_out, or more samples in train")
+    if points.shape[1] != example[0].numel():
+        raise InputError(f"held-out samples have {points.shape[1]} entries, those of train {example[0].numel()}")
+    return _Sources(points=points, example=example, items=itertools.chain([first], items), held_out=fresh)
+
+
+def _cells(plan: CellPlan, sources: _Sources, generator: torch.Generator) -> tuple[Partition, ...]:
+    """Return the declared partitions, without those that have too many cells for the held-out samples."""
+    points = sources.points
+    affordable = tuple(size for size in plan.sizes if size <= max(1, len(points) // 2)) or plan.sizes[:1]
+    return partitions(
+        plan.kind,
+        affordable if len(points) < max(plan.sizes) else plan.sizes,
+        features=sources.features,
+        points=points,
+        dtype=sources.example.dtype,
+        radius=plan.radius,
+        input_range=plan.input_range,
+        generator=generator,
+    )
+
+
+def _read_test(collector: Collector, test: Any) -> SamplesSeen:
+    """Run the test samples through the model."""
+    with Progress("reading the test samples") as progress:
+        for batch in sample_batches(collector.model, test):
+            collector.add(batch, slopes=False)
+            progress.step()
+    return collector.finish("test")
+
+
+def _leaked(name: str, part: Tensor, train: Tensor, allowed: int) -> int:
+    """Return how many samples of a part are training samples, by their fingerprints; refuse more than are allowed."""
+    shared = identical(part, train)
+    if shared > allowed:
+        raise InputError(
+            f"{shared} samples of {name} are also in train, byte for byte: they are leaked, and not independent "
+            f"of D. Take them out, or pass duplicates={shared} if the distribution repeats itself"
+        )
+    return shared
+
+
 def _standing(shared: int) -> str:
-    """Say how many samples of a part also stand in train."""
+    """Return in words how many samples of a part are also in train."""
     return f"{shared} also stand in train, byte for byte" if shared else "none stands in train, byte for byte"
 
 
+def _independent(set_aside: bool, shared: int) -> Condition:
+    """Return whether the held-out samples are independent of D."""
+    return condition(
+        "the samples for distances are independent of D",
+        None if shared else True,
+        f"one in {EVERY} samples was set aside by its place and is not in D"
+        if set_aside
+        else f"declared as held out; {_standing(shared)}",
+    )
+
+
+def _unseen(shared: int) -> Condition:
+    """Return whether the test samples are no training samples."""
+    return condition(
+        "the model was not trained on the test samples",
+        None if shared else True,
+        f"declared by passing them as test; {_standing(shared)}",
+    )
+
+
 def _fixed(plan: CellPlan, set_aside: bool, shared: int) -> Condition:
+    """Return whether the partition does not depend on D."""
     where = f"one in {EVERY} samples, which are not in D" if set_aside else "the held-out samples, which are not in D"
     why = {
         "split": f"the centres are the first of {where}",
@@ -195,67 +248,68 @@ def _fixed(plan: CellPlan, set_aside: bool, shared: int) -> Condition:
 def _first_points(
     items: Iterator[Any], pick: Callable[[Any], SampleBatch | None], count: int
 ) -> tuple[Tensor | None, Iterator[Any]]:
-    """Return the first points that are not of D, and the items as if none had been read."""
-    read, found, total = [], [], 0
+    """Return the first held-out points, `count` at most, and the items as if none had been read.
+
+    `pick` returns the held-out samples of an item, or None.
+    """
+    consumed, points, total = [], [], 0
     for item in items:
-        read.append(item)
-        piece = pick(item)
-        if piece is not None:
-            found.append(piece.inputs.flatten(1))
-            total += len(piece.labels)
+        consumed.append(item)
+        batch = pick(item)
+        if batch is not None:
+            points.append(batch.inputs.flatten(1))
+            total += len(batch.labels)
         if total >= count:
             break
-    return (torch.cat(found)[:count] if found else None), itertools.chain(read, items)
+    return (torch.cat(points)[:count] if points else None), itertools.chain(consumed, items)
 
 
-def _stream(
-    model: nn.Module, collector: Collector, items: Iterable[Item], fresh: Iterable[SampleBatch], apart: bool, train: Any
-) -> Aside:
+def _stream(collector: Collector, sources: _Sources, train: Any) -> HeldOutCollector:
     """Run D through the model and count the held-out samples by cell."""
-    held: Aside | None = None
-    with Progress(
-        "reading D", len(train) if hasattr(train, "__len__") and not isinstance(train, Tensor) else None
-    ) as bar:
-        for kept, aside in items:
+    held: HeldOutCollector | None = None
+    length = len(train) if hasattr(train, "__len__") and not isinstance(train, Tensor) else None
+    with Progress("reading D", length) as progress:
+        for kept, aside in sources.items:
             if kept is not None:
-                collector.samples_of(kept, slopes=True)
-                bar.step()
+                collector.add(kept, slopes=True)
+                progress.step()
                 if held is None:
                     device, features = kept.inputs.device, kept.inputs[0].numel()
                     tallies = [Tally.empty(p, collector.classes, features, device) for p in collector.partitions]
-                    held = Aside(collector.keys, collector.classes, tallies)
+                    held = HeldOutCollector(collector.keys, collector.classes, tallies)
             if aside is not None and held is not None:
-                held.samples_of(aside)
+                held.add(aside)
     assert held is not None
-    if apart:
-        with Progress("reading held-out samples") as bar:
-            for piece in fresh:
-                held.samples_of(piece)
-                bar.step()
+    if sources.held_out is not None:
+        with Progress("reading held-out samples") as progress:
+            for batch in sources.held_out:
+                held.add(batch)
+                progress.step()
     return held
 
 
-def _check(seen: SamplesSeen, held: Aside, tested: SamplesSeen | None, plan: CellPlan) -> None:
-    """Refuse one class alone, and inputs outside of the declared range."""
-    present = sum(int(part.any()) for part in seen.tallies[0].counts.view(seen.classes, -1))
+def _check_classes(train: SamplesSeen) -> None:
+    """Refuse training samples that all have one label."""
+    present = sum(int(part.any()) for part in train.tallies[0].counts.view(train.classes, -1))
     if present < 2:
         raise InputError("all samples of train have one label: a bound on a classifier needs two classes or more")
-    if plan.input_range is not None:
-        low, high = plan.input_range
-        for name, (least, most) in (
-            ("train", seen.entries),
-            ("held_out", held.entries),
-            *((("test", tested.entries),) if tested is not None else ()),
-        ):
-            if least < low or most > high:
-                raise InputError(
-                    f"input_range is ({low:g}, {high:g}), but {name} has entries from {least:g} to {most:g}: declare "
-                    "what every input is known to lie in"
-                )
 
 
-def repeated(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterator[SampleBatch]]:
-    """Return a function that reads D once more, the samples set aside left out.
+def _check_range(plan: CellPlan, **entries: tuple[float, float] | None) -> None:
+    """Refuse parts of the data with entries outside of the declared range."""
+    if plan.input_range is None:
+        return
+    low, high = plan.input_range
+    for name, (least, most) in ((name, ends) for name, ends in entries.items() if ends is not None):
+        if least < low or most > high:
+            raise InputError(
+                f"input_range is ({low:g}, {high:g}), but {name} has entries from {least:g} to {most:g}: declare "
+                "what every input is known to lie in"
+            )
+
+
+def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterator[SampleBatch]]:
+    """Return a function that reads D once more, without the samples that were set aside.
 
     Raises:
         InputError: the loader can be read once only.
@@ -263,21 +317,21 @@ def repeated(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterat
     if isinstance(train, Iterator):
         raise InputError("train can be read once only, and PAC-Bayes reads it many times: pass a list or a DataLoader")
     if held_out is not None:
-        return lambda: pieces(model, train)
-    return lambda: (kept for kept, _ in parted(pieces(model, train), EVERY) if kept is not None)
+        return lambda: sample_batches(model, train)
+    return lambda: (kept for kept, _ in split_off(sample_batches(model, train), EVERY) if kept is not None)
 
 
 def endless(read_again: Callable[[], Iterator[SampleBatch]], size: int) -> Iterator[SampleBatch]:
-    """Yield pieces of at most `size` samples without end.
+    """Yield batches of at most `size` samples, reading D again and again without end.
 
     Raises:
-        InputError: a reading has no sample.
+        InputError: D holds no sample when it is read again.
     """
     while True:
         empty = True
-        for piece in read_again():
+        for batch in read_again():
             empty = False
-            for inputs, labels in zip(piece.inputs.split(size), piece.labels.split(size)):
+            for inputs, labels in zip(batch.inputs.split(size), batch.labels.split(size)):
                 yield SampleBatch(inputs, labels)
         if empty:
             raise InputError(

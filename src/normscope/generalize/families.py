@@ -1,4 +1,4 @@
-"""Rows of Theorem 20 and of what the paper sets beside it, with their conditions and what they are here."""
+"""The rows of Theorem 20 and of the bounds that the paper compares it with, each with its conditions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.log10 import log10, log10_sum
+from ..core.log10 import log10_sum
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .partition import Partition
 from .slides import diameters
@@ -21,9 +21,9 @@ IID = condition(
     True,
     "declared by passing them; no test can show it",
 )
-"""What every bound asks for and nobody can check."""
+"""The condition of every bound that no computation can check."""
 ALONE = "samples alone"
-"""How the names of rows end that need fresh samples and no D."""
+"""The end of the names of rows that need fresh samples and no D."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +31,20 @@ class Setting:
     """What the rows of Theorem 20 share.
 
     Attributes:
-        seen: D.
-        held: held-out samples by cell, one tally per partition.
+        train: D.
+        held_tallies: the held-out samples by cell, one tally per partition.
         reaches: how far from its centre a point of each region can be, one tensor per partition.
-        loss_name: how the loss is called.
-        log10_loss: of its constant in the outputs.
-        most: C.
+        loss_name: the name of the loss.
+        log10_loss: log10 of the Lipschitz constant of the loss in the outputs.
+        most: C, the largest loss.
         delta: the probability of failure.
-        fixed: whether and why the partition does not depend on D.
-        independent: whether and why the held-out samples are none of D.
-        alone: whether the loss of a sample depends on that sample alone.
+        fixed: the condition that the partition does not depend on D.
+        independent: the condition that the held-out samples are independent of D.
+        alone: the condition that the loss of a sample depends on that sample alone.
     """
 
-    seen: SamplesSeen
-    held: tuple[Tally, ...]
+    train: SamplesSeen
+    held_tallies: tuple[Tally, ...]
     reaches: tuple[Tensor, ...]
     loss_name: str
     log10_loss: float
@@ -57,11 +57,11 @@ class Setting:
     @property
     def partitions(self) -> list[Partition]:
         """The declared partitions."""
-        return [tally.partition for tally in self.seen.tallies]
+        return [tally.partition for tally in self.train.tallies]
 
     @property
     def common(self) -> tuple[Condition, ...]:
-        """What all forms of the theorem ask for."""
+        """The conditions of all forms of the theorem."""
         bounded = condition(
             "the loss is bounded by C over all inputs, and its label is part of the cell",
             True,
@@ -72,13 +72,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRow:
-    """A row of Theorem 20, with what it was over the declared partitions.
+    """A row of Theorem 20, with its terms for every declared partition.
 
     Attributes:
-        bound: the row, at the best of them.
-        over: the terms at each.
-        chosen: which is the best.
-        delta: the probability of failure that each of them has.
+        bound: the row, for the partition with the smallest gap.
+        over: the terms for each partition.
+        chosen: the index of the partition with the smallest gap.
+        delta: the probability of failure for each partition.
     """
 
     bound: BoundRow
@@ -99,80 +99,84 @@ def theorem20_row(
     """Return Theorem 20 with constants of one kind, at the best of the declared partitions.
 
     Args:
-        setting: what all kinds share.
-        name: of the row.
-        constants: log10 of the loss's constant, per partition: one, or one for every cell.
-        steep: whether these bound the loss's slope over the cells.
+        setting: what all rows share.
+        name: the name of the row.
+        constants: log10 of the loss's Lipschitz constant, per partition: one number, or one for every cell.
+        steep: the condition that these constants bound the loss's slope over the cells.
         distances: `"mean"` estimates lambda_i from held-out samples, `"limit"` bounds it with half of delta,
-            `"reach"` by the radius of the cells, `"diameter"` as the Slides do.
+            `"reach"` bounds it by the radius of the cells, `"diameter"` by their diameter, as the Slides do.
         two_sided: whether the row bounds the gap on both sides (the Slides), each with half of delta. The side that the
             theorem does not have follows from `p - P <= sqrt(2 p ln(N/delta)/m)` for the share p of every cell.
     """
-    seen, parts = setting.seen.tallies, len(setting.seen.tallies)
+    tallies, count = setting.train.tallies, len(setting.train.tallies)
     delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
-
-    def spread(place: int) -> Tensor:
-        train, held, reach = seen[place], setting.held[place], setting.reaches[place]
-        if distances == "mean":
-            return mean_distances(train, held)
-        if distances == "limit":
-            return limited_distances(train, held, reach, setting.delta / 2.0 / parts)
-        if distances == "diameter":
-            return diameters(reach, setting.seen.classes)
-        return train.distances / train.counts.clamp(min=1.0) + reach.repeat(setting.seen.classes)
-
-    spreads = [spread(place) for place in range(parts)]
+    by_partition = [_cell_distances(setting, index, distances) for index in range(count)]
     chosen, over = over_grid(
-        parts,
-        lambda place, share: theorem20(
-            seen[place].counts, spreads[place], constants[place], delta=share, most=setting.most
+        count,
+        lambda index, share: theorem20(
+            tallies[index].counts, by_partition[index], constants[index], delta=share, most=setting.most
         ),
         delta,
     )
     best = over[chosen]
-    train_loss = setting.seen.loss
-    unknown = int(((seen[chosen].counts > 0) & ~spreads[chosen].isfinite()).sum())
+    conditions = [*setting.common, _distance_condition(setting, chosen, distances, by_partition[chosen]), steep]
+    if distances in ("mean", "limit"):
+        conditions.append(setting.independent)
+    # A two-sided row bounds the gap alone; the others bound the loss on fresh data, of which the loss on D is a part.
+    on_d = [] if two_sided else [term("loss on D", setting.train.loss)]
+    slack = term("confidence", best.slack)
+    share = f"delta/{count}" + (", half of it for each side" if two_sided else "")
+    bound = row(
+        name,
+        source="Slides, Theorem 1" if two_sided else f"{THAN}, Theorem 20",
+        speaks_of="the gap between the losses on D and on fresh data, either way"
+        if two_sided
+        else f"the {setting.loss_name} of the model on fresh data",
+        most=setting.most,
+        terms=[*on_d, term("cells", best.local), slack],
+        conditions=conditions,
+        log10_as_printed=log10_sum((*(one.log10 for one in on_d), best.log10_local_as_printed, slack.log10)),
+        note=f"{best.cells} of {best.size} cells hold samples; the best of {count} partitions, each at {share}",
+    )
+    return LocalRow(bound=bound, over=over, chosen=chosen, delta=delta / count)
+
+
+def _cell_distances(setting: Setting, index: int, distances: str) -> Tensor:
+    """Return lambda_i of every cell of one partition, in one of the ways of `theorem20_row`."""
+    train, held, reach = setting.train.tallies[index], setting.held_tallies[index], setting.reaches[index]
+    if distances == "mean":
+        return mean_distances(train, held)
+    if distances == "limit":
+        return limited_distances(train, held, reach, setting.delta / 2.0 / len(setting.train.tallies))
+    if distances == "diameter":
+        return diameters(reach, setting.train.classes)
+    return train.distances / train.counts.clamp(min=1.0) + reach.repeat(setting.train.classes)
+
+
+def _distance_condition(setting: Setting, index: int, distances: str, values: Tensor) -> Condition:
+    """Return the condition that the distances of a partition's cells bound lambda_i."""
+    unlimited = int(((setting.train.tallies[index].counts > 0) & ~values.isfinite()).sum())
     why = {
-        "mean": f"estimated from {int(setting.held[chosen].counts.sum()):,} held-out samples, from above by the root "
-        "of the mean square",
+        "mean": f"estimated from {int(setting.held_tallies[index].counts.sum()):,} held-out samples, from above by the "
+        "root of the mean square",
         "limit": "Hoeffding's limit over held-out samples in the declared input range, with half of delta",
         "reach": "no point of a cell is further from its centre than the radius",
         "diameter": "the diameter of each cell",
     }[distances]
-    near = condition(
+    return condition(
         "lambda_i bounds the mean distance in each cell",
         None if distances == "mean" else True,
-        why + (f"; {unknown} cells without a limit count with the largest loss" if unknown else ""),
-    )
-    conditions = [*setting.common, near, steep]
-    if distances in ("mean", "limit"):
-        conditions.append(setting.independent)
-    printed = log10_sum((log10(train_loss), best.log10_local_as_printed, log10(best.slack)))
-    what = "the gap between the losses on D and on fresh data, either way" if two_sided else (
-        f"the {setting.loss_name} of the model on fresh data"
-    )  # fmt: skip
-    terms = [term("cells", best.local), term("confidence", best.slack)]
-    share = f"delta/{parts}" + (", half of it for each side" if two_sided else "")
-    note = f"{best.cells} of {best.size} cells hold samples; the best of {parts} partitions, each at {share}"
-    return LocalRow(
-        bound=row(
-            name,
-            source="Slides, Theorem 1" if two_sided else f"{THAN}, Theorem 20",
-            speaks_of=what,
-            most=setting.most,
-            terms=terms if two_sided else [term("loss on D", train_loss), *terms],
-            conditions=conditions,
-            log10_as_printed=log10_sum((best.log10_local_as_printed, log10(best.slack))) if two_sided else printed,
-            note=note,
-        ),
-        over=over,
-        chosen=chosen,
-        delta=delta / parts,
+        why + (f"; {unlimited} cells without a limit count with the largest loss" if unlimited else ""),
     )
 
 
 def corollary21_row(like: BoundRow, continuous: bool | None) -> BoundRow:
-    """Return Corollary 21: the same figure, and what it asks for beside Theorem 20."""
+    """Return Corollary 21: the figure of a row of Theorem 20, with one condition more.
+
+    Args:
+        like: the row of Theorem 20.
+        continuous: whether the model is continuous; None where that is not known.
+    """
     why = {
         True: "the model is continuous, so that the set is empty, and the corollary is Theorem 20",
         None: "nothing is known of where the loss is not continuous: a set that depends on D, as that of a network "
@@ -200,53 +204,36 @@ def corollary22_rows(
     chain: Condition,
     with_local: LocalRow,
 ) -> list[BoundRow]:
-    """Return Corollary 22: the twin without normalizers, and the BN or LN form for the model.
+    """Return Corollary 22: the BN or LN form for the model, and the form without normalizers.
 
     Args:
-        setting: of Theorem 20.
-        log10_product: of P_w.
+        setting: what the rows share with Theorem 20.
+        log10_product: log10 of P_w, the product of the weights' norms.
         normalizers: the kind of each normalizer and log10 of its printed constant over all inputs.
-        chain: whether the network is what the corollary speaks of.
-        with_local: whose partition counts.
+        chain: the condition that the network is of the kind that the corollary is about.
+        with_local: the row of Theorem 20 whose partition is used.
     """
-    place, local = with_local.chosen, with_local.over[with_local.chosen]
-    counts = setting.seen.tallies[place].counts
-    spread = mean_distances(setting.seen.tallies[place], setting.held[place])
-    known = (counts > 0) & spread.isfinite()
-    mean = float((counts[known] * spread[known]).sum() / counts.sum())
+    slack = with_local.over[with_local.chosen].slack
+    mean_distance, left_out = _mean_distance(setting, with_local.chosen)
     near = condition(
         "lambda_i bounds the mean distance in each cell", None, "estimated from held-out samples, from above"
     )
-    conditions = (*setting.common, near, chain, setting.independent)
-    if not bool(known.all()) and bool((counts[~known] > 0).any()):
-        lost = condition("every cell that holds samples holds held-out ones", False, "some do not and are left out")
-        conditions = (*conditions, lost)
-    kinds = {kind for kind, _ in normalizers}
-    forms: list[tuple[str, float, str]] = []
-    if normalizers and kinds == {"batch_norm"}:
-        worst = max(value for _, value in normalizers)
-        forms.append(
-            ("Corollary 22 (BN)", len(normalizers) * worst, "sigma^-K with 1/sigma the largest norm(1/sigma_k)")
+    conditions = [*setting.common, near, chain, setting.independent]
+    if left_out:
+        conditions.append(
+            condition("every cell that holds samples holds held-out ones", False, "some do not and are left out")
         )
-    elif normalizers:
-        forms.append(
-            ("Corollary 22 (LN)", math.fsum(value for _, value in normalizers), "the product of the constants over all "
-             "inputs")
-        )  # fmt: skip
-    twin = "Corollary 22, without normalizers" if normalizers else "Corollary 22 (14)"
     rows = []
-    for name, exponent, what in [*forms, (twin, 0.0, "omega alone")]:
-        omega, gap = corollary22(log10_product, setting.log10_loss, mean, local.slack, exponent)
-        model = bool(exponent) or not normalizers
-        terms = [BoundTerm(name="omega and normalizers", log10=omega), term("confidence", local.slack)]
-        own = "the model" if model else "its twin without normalizers"
+    for name, exponent, what in _normalizer_forms(normalizers):
+        omega, gap = corollary22(log10_product, setting.log10_loss, mean_distance, slack, exponent)
+        network = "the model" if exponent or not normalizers else "its twin without normalizers"
         rows.append(
             row(
                 name,
                 source=f"{THAN}, Corollary 22",
-                speaks_of=f"the {setting.loss_name} of {own} on fresh data, less that on D",
+                speaks_of=f"the {setting.loss_name} of {network} on fresh data, less that on D",
                 most=setting.most,
-                terms=terms,
+                terms=[BoundTerm(name="omega and normalizers", log10=omega), term("confidence", slack)],
                 conditions=conditions,
                 log10_value=gap,
                 note=f"{what}; both factors change when weights in front of a normalizer are rescaled",
@@ -255,14 +242,36 @@ def corollary22_rows(
     return rows
 
 
+def _mean_distance(setting: Setting, index: int) -> tuple[float, bool]:
+    """Return the mean of lambda_i over the samples of D, and whether cells without held-out samples are left out."""
+    counts = setting.train.tallies[index].counts
+    distances = mean_distances(setting.train.tallies[index], setting.held_tallies[index])
+    known = (counts > 0) & distances.isfinite()
+    mean = float((counts[known] * distances[known]).sum() / counts.sum())
+    return mean, bool((counts[~known] > 0).any())
+
+
+def _normalizer_forms(normalizers: Sequence[tuple[str, float]]) -> list[tuple[str, float, str]]:
+    """Return the forms of Corollary 22: the name, log10 of the normalizers' part, and that part in words."""
+    if not normalizers:
+        return [("Corollary 22 (14)", 0.0, "omega alone")]
+    exponents = [exponent for _, exponent in normalizers]
+    if {kind for kind, _ in normalizers} == {"batch_norm"}:
+        in_words = "sigma^-K with 1/sigma the largest norm(1/sigma_k)"
+        form = ("Corollary 22 (BN)", len(exponents) * max(exponents), in_words)
+    else:
+        form = ("Corollary 22 (LN)", math.fsum(exponents), "the product of the constants over all inputs")
+    return [form, ("Corollary 22, without normalizers", 0.0, "omega alone")]
+
+
 def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: LocalRow) -> BoundRow:
     """Return the bound of Hou et al. as Than quotes it."""
-    place = with_local.chosen
-    train = setting.seen.tallies[place]
-    spread = mean_distances(train, setting.held[place])
-    mean, worst, size = hkk(train.counts, spread, constants[place], delta=setting.delta)
+    index = with_local.chosen
+    train = setting.train.tallies[index]
+    distances = mean_distances(train, setting.held_tallies[index])
+    mean, worst, size = hkk(train.counts, distances, constants[index], delta=setting.delta)
     terms = [
-        term("loss on D", setting.seen.loss),
+        term("loss on D", setting.train.loss),
         BoundTerm(name="cells", log10=mean),
         BoundTerm(name="steepest cell", log10=worst),
         BoundTerm(name="sqrt(N/m)", log10=size),
@@ -284,7 +293,7 @@ def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: L
 
 def lla_row(setting: Setting, sharpness: float) -> BoundRow:
     """Return the bound of Lyu et al. as Than quotes it."""
-    first, second, mu = lla(sharpness, setting.seen.samples)
+    first, second, mu = lla(sharpness, setting.train.samples)
     smoothed = condition(
         "the network's weights are drawn around the trained ones", False, f"it speaks of that network, at mu = {mu:.3g}"
     )
@@ -293,7 +302,7 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
         source=f"Lyu et al. 2022, as {THAN} quotes it",
         speaks_of=f"the {setting.loss_name} under noise on the weights, on fresh data",
         most=setting.most,
-        terms=[term("loss on D", setting.seen.loss), term("sharpness", first), term("noise", second)],
+        terms=[term("loss on D", setting.train.loss), term("sharpness", first), term("noise", second)],
         conditions=(IID, smoothed),
         rate=True,
         note=f"spherical sharpness {sharpness:.4g}; orders are taken with constants of 1",
@@ -301,7 +310,15 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
 
 
 def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> BoundRow:
-    """Return what fresh samples alone say (Hoeffding): the yardstick for every bound from D."""
+    """Return the bound from fresh samples alone (Hoeffding), with which every bound from D can be compared.
+
+    Args:
+        setting: what the rows share.
+        loss: the mean loss on the fresh samples.
+        samples: how many there are.
+        what: which samples they are, as the name of the row begins.
+        independent: the condition that the model was not trained on them.
+    """
     return row(
         f"{what} {ALONE}",
         source="Hoeffding's inequality",

@@ -1,4 +1,4 @@
-"""`Generalization`: what the bounds say of a model, as a table; saved, loaded, as HTML and for pandas."""
+"""`Generalization`: the bounds on a model's loss on fresh data as a table, which can be saved and shown."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCourse:
-    """How a row of Theorem 20 depends on the partition, and what its terms are at the best one.
+    """How a row of Theorem 20 depends on the partition, and its terms for the partition with the smallest gap.
 
     Attributes:
-        name: of the row.
-        sizes: N of every declared partition, labels counted.
-        gaps: how far above the loss on D the bound is at each.
-        local, cells, size: the part that does not shrink with more samples, |T| and N at the best.
-        delta: the probability of failure that is left for it.
+        name: the name of the row.
+        sizes: N of every declared partition, with labels counted.
+        gaps: how far the bound of each partition is above the loss on D.
+        local, cells, size: for the best partition: the term that does not shrink with more samples, |T| and N.
+        delta: the probability of failure for each partition.
     """
 
     name: str
@@ -41,18 +41,19 @@ class PartitionCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generalization(FigureResult):
-    """What generalization bounds say of a model. Prints as a table; in a notebook as HTML.
+    """The generalization bounds of a model. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name: of the model, which is measured in eval mode.
-        loss: the bounded loss; most: C, its largest value.
-        classes: outputs.
+        name: the model's class; it is measured in eval mode.
+        loss: the name of the bounded loss.
+        most: C, the largest value of the loss.
+        classes: how many outputs the model has.
         samples, held_out, tested: how many samples each part has; `tested` is None without test samples.
-        delta: the probability with which each row may fail; each row for itself.
+        delta: the probability with which each single row may fail.
         partition: how the cells were fixed.
-        train_loss, train_error, test_loss, test_error: measured.
+        train_loss, train_error, test_loss, test_error: the measured losses and errors.
         rows: the bounds.
-        courses: rows of Theorem 20 over the declared partitions.
+        courses: for each row of Theorem 20, how it depends on the partition.
         parts: optimization, generalization and approximation error.
         notes: what the reader must know.
     """
@@ -86,7 +87,7 @@ class Generalization(FigureResult):
 
     @property
     def gap(self) -> float | None:
-        """The loss on the test samples less that on D."""
+        """The loss on the test samples minus the loss on D; None without test samples."""
         return None if self.test_loss is None else self.test_loss - self.train_loss
 
     @property
@@ -96,20 +97,20 @@ class Generalization(FigureResult):
 
     @property
     def confidence(self) -> float:
-        """The probability, at least, with which all certified rows hold together, and so the best of them."""
+        """A lower bound on the probability that all certified rows hold together, and so the best of them."""
         return max(0.0, 1.0 - self.certified * self.delta)
 
     @property
     def best(self) -> BoundRow | None:
-        """The smallest certified bound that says something, in units of what it bounds can be at most.
+        """The certified bound that is smallest relative to the largest possible value; None if all are vacuous.
 
-        It is chosen after the fact, so that it holds with probability `confidence`.
+        It is chosen after all rows are known, so that it holds with probability `confidence`.
         """
         return self._least(self.rows)
 
     @property
     def best_from_train(self) -> BoundRow | None:
-        """The same without what fresh samples alone say."""
+        """The best row among those that use D, without the rows from fresh samples alone."""
         return self._least([one for one in self.rows if not one.name.endswith(ALONE)])
 
     @staticmethod
@@ -118,14 +119,14 @@ class Generalization(FigureResult):
         return min(known, key=lambda one: one.value / one.most, default=None)
 
     def samples_for(self, gap: float, name: str) -> float:
-        """Return how many samples a row of Theorem 20 asks for to promise a gap, its cells taken as they are.
+        """Return how many samples D would need for a row of Theorem 20 to guarantee a gap, with the same cells.
 
         Args:
-            gap: that is wanted between the losses on D and on fresh data.
-            name: of the row.
+            gap: the wanted difference between the losses on fresh data and on D.
+            name: the name of the row.
 
         Raises:
-            InputError: there is no such row, or the gap is none.
+            InputError: there is no such row, or the gap is not above 0.
         """
         for course in self.courses:
             if course.name == name:

@@ -3,8 +3,8 @@
 Theorem 1: networks of depth d with scalar output and homogeneous 1-Lipschitz activations of single entries have `Rad
 <= prod norm(W_j)_F (sqrt(2 ln(2) d) + 1) norm(X)_F/m`. For K classes the ramp loss of the margin is
 sqrt(2)/gamma-Lipschitz in the outputs, and Maurer's vector contraction gives `sqrt(2) sqrt(2)/gamma K Rad`; the error
-is at most the margin loss on D plus twice that plus `3 sqrt(ln(2/delta)/(2 m))`. Only `prod/gamma` matters, which is
-rounded up to a power of two, delta being shared over these.
+is at most the margin loss on D plus twice that plus `3 sqrt(ln(2/delta)/(2 m))`. Only `prod/gamma` matters: it is
+rounded up to a power of two, and delta is shared over the powers of two.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ def margin_bound(
     margin: float,
     delta: float,
 ) -> tuple[float, float]:
-    """Return log10 of the complexity term, and the confidence term; the margin loss on D comes on top.
+    """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
     Args:
-        log10_frobenius: of the product of the Frobenius norms.
+        log10_frobenius: log10 of the product of the Frobenius norms.
         depth: d, the number of weight layers.
-        classes: K.
+        classes: K, the number of classes.
         square_norms: the squared Frobenius norm of all inputs together.
-        samples: m.
-        margin: gamma, any number above 0, chosen after the fact.
+        samples: m, the number of samples.
+        margin: gamma, any number above 0, which may be chosen after the data are seen.
         delta: the probability of failure.
 
     Example:
-        >>> term, sure = margin_bound(0.0, depth=1, classes=2, square_norms=1e4, samples=10_000, margin=1.0, delta=0.01)
-        >>> round(10**term, 4), round(sure, 4)  # 2 * 2 * 2 * (sqrt(2 ln 2) + 1) * 100/1e4
+        >>> sizes = {"square_norms": 1e4, "samples": 10_000, "margin": 1.0, "delta": 0.01}
+        >>> complexity, confidence = margin_bound(0.0, depth=1, classes=2, **sizes)
+        >>> round(10**complexity, 4), round(confidence, 4)  # 2 * 2 * 2 * (sqrt(2 ln 2) + 1) * 100/1e4
         (0.1742, 0.0537)
 
     Reference: Golowich, Rakhlin and Shamir 2020, Theorem 1; Maurer 2016, Corollary 4.

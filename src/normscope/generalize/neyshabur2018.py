@@ -6,8 +6,8 @@ outputs move by less than gamma/4 with probability 1/2, and Lemma 1 gives
 `error <= margin loss on D + 4 sqrt((KL + ln(6 m/delta'))/(m-1))`,
 `KL = sum norm(W_i)_F^2/(2 sigma^2)`, at most
 `42^2 d^2 B^2 h ln(4 d h) e^2 prod norm(W_i)^2 sum (norm(W_i)_F/norm(W_i))^2/(2 gamma^2)`.
-The list has at most `d m^(1/(2d))` members, by which delta is divided; outside of it the statement is trivial. Only
-beta^d/gamma matters, so that the margin may be chosen after the fact.
+The list has at most `d m^(1/(2d))` members, by which delta is divided; for other values of beta the statement is
+trivial. Only beta^d/gamma matters, so that the margin may be chosen after the data are seen.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def margin_bound(
     margin: float,
     delta: float,
 ) -> tuple[float, float]:
-    """Return log10 of KL, and log10 of the complexity term; the margin loss on D comes on top.
+    """Return log10 of KL, and log10 of the complexity term; the bound adds the latter to the margin loss on D.
 
     Args:
-        log10_spectral: log10 of `norm(W_i)`, from above.
+        log10_spectral: log10 of upper bounds on `norm(W_i)`.
         log10_frobenius: log10 of `norm(W_i)_F`.
-        radius: B, which no input's norm exceeds.
-        width: h, the most units of a layer.
-        samples: m.
-        margin: gamma.
+        radius: B, the largest norm of an input.
+        width: h, the largest number of units of a layer.
+        samples: m, the number of samples.
+        margin: gamma, any number above 0.
         delta: the probability of failure.
 
     Example:
-        >>> kl, term = margin_bound([0.0], [0.0], radius=1.0, width=2, samples=10_000, margin=1.0, delta=0.01)
-        >>> round(10**kl), round(10**term, 2)  # 42^2 * 2 * ln(8) * e^2/2
+        >>> kl, complexity = margin_bound([0.0], [0.0], radius=1.0, width=2, samples=10_000, margin=1.0, delta=0.01)
+        >>> round(10**kl), round(10**complexity, 2)  # 42^2 * 2 * ln(8) * e^2/2
         (27104, 6.59)
 
     Reference: Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 and its proof, Lemmas 1 and 2.

@@ -1,10 +1,10 @@
 """PAC-Bayes for a Gaussian around the weights, optimised for the bound (Dziugaite and Roy 2017).
 
-For a prior fixed before the data are seen, with probability 1 - delta, for all Gaussians Q of weights together,
+For a prior P fixed before the data are seen, with probability 1 - delta, for all Gaussians Q of weights together,
 `kl(error of Q on D, error of Q) <= (KL(Q, P) + ln(2 sqrt(m)/delta))/m` (Maurer 2004). The prior is `N(w_0, lambda I)`
 with lambda from the list `c exp(-j/b)`, whose members have the shares `6/(pi^2 j^2)` of delta. The error of Q on D is
-an average over weights: it is drawn, and the average of n independent draws bounds it with a delta of its own. The
-bound speaks of the network whose weights are drawn anew for every sample, not of the network with the mean weights.
+an average over weights: it is estimated by n independent draws, whose average bounds it with a delta of its own. The
+bound holds for the network whose weights are drawn anew for every sample, not for the network with the mean weights.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LARGEST, PRECISION = 0.1, 100.0
 START = math.exp(-6.0)
 """The variance of prior and posterior before the search."""
 ROUNDING = 1e-15
-"""What kl is off by, at most, where it is small."""
+"""The largest rounding error of kl where it is small."""
 AT_ONCE = 64
-"""Samples that one draw of the weights is tried on when the error is averaged, or more where there are many."""
+"""How many samples share one draw of the weights when the error is averaged; more where D has many samples."""
 
 
 def binary_kl(q: float, p: float) -> float:
-    """Return kl(q, p) between coins, infinite where p is 0 or 1 and q is not.
+    """Return kl(q, p) between two Bernoulli distributions; infinite where p is 0 or 1 and q is not.
 
     Example:
         >>> round(binary_kl(0.0, 0.5), 6)  # ln 2
@@ -46,7 +46,7 @@ def binary_kl(q: float, p: float) -> float:
 
 
 def kl_inverse(q: float, limit: float) -> float:
-    """Return the largest p with `kl(q, p) <= limit`, from above.
+    """Return the largest p with `kl(q, p) <= limit`, rounded up.
 
     Example:
         >>> p = kl_inverse(0.1, 0.05)
@@ -62,27 +62,27 @@ def kl_inverse(q: float, limit: float) -> float:
     return high
 
 
-def complexity(kl: float, samples: int, delta: float, place: int) -> float:
-    """Return the right side: `(KL + ln(2 sqrt(m)/delta_j))/m`, `delta_j = 6 delta/(pi^2 j^2)`.
+def complexity(kl: float, samples: int, delta: float, number: int) -> float:
+    """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`.
 
     Args:
-        kl: of the posterior from the prior.
-        samples: m.
+        kl: the KL divergence of the posterior from the prior.
+        samples: m, the number of samples of D.
         delta: the probability of failure over all priors together.
-        place: j, the number of the prior's variance in its list.
+        number: j, the number of the prior's variance in its list.
     """
-    share = math.log(math.pi**2 * place**2 / 6.0)
+    share = math.log(math.pi**2 * number**2 / 6.0)
     return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share) / samples
 
 
 @dataclass(slots=True)
 class Posterior:
-    """A Gaussian over all weights: means and half the logarithms of variances as vectors, the prior's mean beside them.
+    """A Gaussian over all weights as vectors, with the mean and the variance of its prior.
 
     Attributes:
-        mean, log_deviation: of the posterior.
-        start: w_0.
-        log_prior: half the logarithm of lambda.
+        mean, log_deviation: the means of the posterior, and the logarithms of its standard deviations.
+        start: w_0, the mean of the prior.
+        log_prior: half the logarithm of lambda, the variance of the prior.
     """
 
     mean: Tensor
@@ -91,31 +91,31 @@ class Posterior:
     log_prior: Tensor
 
     def kl(self, prior: float | None = None) -> Tensor:
-        """KL from the prior of the given variance, or of its own; it can be differentiated."""
-        own = (2.0 * self.log_prior).exp() if prior is None else torch.tensor(prior, dtype=torch.float64)
+        """Return the KL divergence from the prior, of the given variance or its own; it can be differentiated."""
+        variance = (2.0 * self.log_prior).exp() if prior is None else torch.tensor(prior, dtype=torch.float64)
         deviation, distance = self.log_deviation.exp(), self.mean - self.start
         squares = (distance * distance).sum(dtype=torch.float64) + (deviation * deviation).sum(dtype=torch.float64)
         logs = 2.0 * self.log_deviation.sum(dtype=torch.float64)
-        return 0.5 * (squares / own - len(self.mean) + len(self.mean) * own.log() - logs)
+        return 0.5 * (squares / variance - len(self.mean) + len(self.mean) * variance.log() - logs)
 
     def double(self) -> Posterior:
-        """Return the same in float64."""
+        """Return the same posterior in float64."""
         return Posterior(self.mean.double(), self.log_deviation.double(), self.start.double(), self.log_prior.double())
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """Return one vector of weights."""
+        """Draw one vector of weights."""
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype)
         return self.mean + self.log_deviation.exp() * noise
 
     def settled(self, samples: int, delta: float) -> tuple[float, float, int]:
-        """Return KL, the right side and j for the member of the list of priors that makes it smallest."""
-        wanted = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
-        found, exact = [], self.double()
-        for place in {max(1, math.floor(wanted)), max(1, math.ceil(wanted))}:
-            kl = float(exact.kl(LARGEST * math.exp(-place / PRECISION)))
-            found.append((complexity(kl, samples, delta, place), kl, place))
-        right, kl, place = min(found)
-        return kl, right, place
+        """Return KL, the right side of the bound and j for the member of the list of priors that makes it smallest."""
+        between = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
+        tried, exact = [], self.double()
+        for number in {max(1, math.floor(between)), max(1, math.ceil(between))}:
+            kl = float(exact.kl(LARGEST * math.exp(-number / PRECISION)))
+            tried.append((complexity(kl, samples, delta, number), kl, number))
+        right, kl, number = min(tried)
+        return kl, right, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +134,21 @@ class WeightVector:
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output)
 
     def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
-        """Return a state, or the one the model is in, as one vector.
+        """Return the given parameters, or those of the model, as one vector.
 
         Raises:
             InputError: there are no parameters, or one is missing, of another shape or not finite.
         """
         if not self.names:
             raise InputError("the model has no parameters, and a posterior is one over parameters")
-        held = dict(self.model.named_parameters()) if given is None else given
+        state = dict(self.model.named_parameters()) if given is None else given
         for name, shape in zip(self.names, self.shapes):
-            if name not in held or held[name].shape != shape:
+            if name not in state or state[name].shape != shape:
                 raise InputError(f"the prior has no parameter {name!r} of shape {tuple(shape)}: pass a state_dict")
-            if not bool(held[name].isfinite().all()):
+            if not bool(state[name].isfinite().all()):
                 raise InputError(f"the parameter {name!r} {'of the prior ' if given is not None else ''}is not finite")
         like = next(self.model.parameters())
-        return torch.cat([held[name].detach().reshape(-1).to(like) for name in self.names]).clone()
+        return torch.cat([state[name].detach().reshape(-1).to(like) for name in self.names]).clone()
 
     def logits(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """Run the model with other weights."""
@@ -171,27 +171,27 @@ def optimise(
 ) -> Posterior:
     """Search for the posterior that makes the bound smallest, by RMSprop on `surrogate + sqrt(right side/2)`.
 
-    The surrogate is the cross entropy over ln K, which is at least the error. One draw of the weights a step; the rate
-    falls tenfold for the last quarter.
+    The surrogate is the cross entropy divided by ln K, which is at least the error. Each step draws the weights once;
+    the learning rates fall tenfold for the last quarter of the steps.
 
     Args:
-        weights: of the model, where the mean starts.
-        source: pieces of D, without end.
-        start: w_0.
-        samples: m.
-        classes: K.
-        steps: how many.
-        rates: of the means, and of the logarithms of the deviations.
+        weights: the weights of the model, where the mean starts.
+        source: batches of D, without end.
+        start: w_0, the mean of the prior.
+        samples: m, the number of samples of D.
+        classes: K, the number of classes.
+        steps: how many steps to take.
+        rates: the learning rates of the means, and of the logarithms of the deviations.
         delta: the probability of failure.
-        generator: of the draws, on the device of the weights.
+        generator: draws the weights, on their device.
 
     Raises:
-        InputError: it ends at what is no number.
+        InputError: the search ends at weights that are not finite.
     """
     mean = weights.vector().requires_grad_(True)
     deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
     prior = torch.tensor(0.5 * math.log(START), dtype=torch.float64, device=mean.device, requires_grad=True)
-    found = Posterior(mean, deviation, start, prior)
+    posterior = Posterior(mean, deviation, start, prior)
     groups = [{"params": [mean], "lr": rates[0]}, {"params": [deviation, prior], "lr": rates[1]}]
     optimizer = torch.optim.RMSprop(groups)
     highest = 0.5 * (math.log(LARGEST) - 1.0 / PRECISION)
@@ -200,11 +200,11 @@ def optimise(
             if step == (3 * steps) // 4:
                 for group in optimizer.param_groups:
                     group["lr"] *= 0.1
-            piece = next(source)
-            surrogate = F.cross_entropy(weights.logits(found.draw(generator), piece.inputs), piece.labels)
-            place = PRECISION * (math.log(LARGEST) - 2.0 * prior)
-            fixed = math.log(2.0 * math.sqrt(samples) / delta) + math.log(math.pi**2 / 6.0) + 2.0 * place.log()
-            loss = surrogate / math.log(classes) + ((found.kl() + fixed) / (2.0 * samples)).sqrt()
+            batch = next(source)
+            surrogate = F.cross_entropy(weights.logits(posterior.draw(generator), batch.inputs), batch.labels)
+            number = PRECISION * (math.log(LARGEST) - 2.0 * prior)
+            fixed = math.log(2.0 * math.sqrt(samples) / delta) + math.log(math.pi**2 / 6.0) + 2.0 * number.log()
+            loss = surrogate / math.log(classes) + ((posterior.kl() + fixed) / (2.0 * samples)).sqrt()
             gradients = torch.autograd.grad(loss, [mean, deviation, prior])
             for parameter, gradient in zip((mean, deviation, prior), gradients):
                 parameter.grad = gradient
@@ -228,26 +228,26 @@ def averaged_error(
     draws: int,
     generator: torch.Generator,
 ) -> tuple[float, int]:
-    """Return the error on D averaged over draws of the weights, and how many draws that counts as.
+    """Return the error on D averaged over draws of the weights, and for how many equal draws the average counts.
 
-    Each draw gives the share of its own few samples that it gets wrong. The expectation of their weighted mean over
-    whole passes is the error of the posterior on D; with weights of at most 1/n it is as concentrated as n equal draws.
+    Each draw classifies a few samples. The mean over whole passes, weighted by these numbers of samples, has the error
+    of the posterior on D as its expectation; with weights of at most 1/n it is as concentrated as n equal draws.
 
     Args:
-        weights: of the model.
-        posterior: what is drawn from.
+        weights: the weights of the model.
+        posterior: the distribution of the weights.
         read: reads D.
-        samples: m.
-        draws: about how many to take: so many samples share one draw, in as many passes over D as that needs.
-        generator: of the draws, on the device of the weights.
+        samples: m, the number of samples of D.
+        draws: about how many draws to take, in as many passes over D as they need.
+        generator: draws the weights, on their device.
     """
     share = max(1, min(AT_ONCE, samples), samples // draws)
     passes = math.ceil(draws * share / samples)
     wrong, total, largest = torch.zeros((), dtype=torch.float64, device=posterior.mean.device), 0, 1
     with Progress("PAC-Bayes: the error", passes) as progress, torch.no_grad():
         for _ in range(passes):
-            for piece in read():
-                for inputs, labels in zip(piece.inputs.split(share), piece.labels.split(share)):
+            for batch in read():
+                for inputs, labels in zip(batch.inputs.split(share), batch.labels.split(share)):
                     logits = weights.logits(posterior.draw(generator), inputs)
                     wrong += (logits.argmax(1) != labels).sum()
                     total, largest = total + len(labels), max(largest, len(labels))
@@ -256,9 +256,9 @@ def averaged_error(
 
 
 def certified_error(error: float, draws: int, delta: float) -> float:
-    """Return what the error of the posterior on D is at most, with probability 1 - delta over the draws.
+    """Return an upper bound on the error of the posterior on D, with probability 1 - delta over the draws.
 
-    Chernoff's bound in its kl form, `kl(average, mean) <= ln(1/delta)/n`, holds for independent variables in [0, 1].
+    It is Chernoff's bound in its kl form for independent variables in [0, 1]: `kl(average, mean) <= ln(1/delta)/n`.
 
     Example:
         >>> round(certified_error(0.03, 1000, 0.01), 4)

@@ -11,16 +11,16 @@ from torch import Tensor
 from ..core.errors import InputError
 
 KINDS = ("split", "random", "grid")
-"""Centroids from samples that are not in D; centroids drawn at random in the input range; boxes."""
+"""Cells around samples that are not in D; cells around points drawn at random in the input range; boxes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voronoi:
-    """The points nearest to each centre; with a radius, those within it, and one more cell for all others.
+    """A cell per centre: the points nearest to it. With a radius, only those within it; one more cell holds the others.
 
     Attributes:
-        centres: `[N, n]`, no two alike.
-        radius: of the cells; None for none.
+        centres: `[N, n]`, no two of them equal.
+        radius: the radius of the cells, or None.
     """
 
     centres: Tensor
@@ -39,8 +39,8 @@ class Voronoi:
         return len(self.centres) + (self.radius is not None)
 
     def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cell of each flat point `[B, n]`, and how far it is from the centre of that cell `[B, n]`."""
-        points = points.double()  # what is far from the origin would cancel in single precision
+        """Return the cell of each flat point `[B, n]`, and its offset from the centre of that cell `[B, n]`."""
+        points = points.double()  # In single precision, points far from the origin would lose all digits.
         centres = self.centres.to(points)
         squares = centres.square().sum(1) - 2.0 * points @ centres.T
         nearest = squares.argmin(1)
@@ -51,7 +51,7 @@ class Voronoi:
         return torch.where(inside, nearest, len(centres)), offsets
 
     def reach(self, low: float | None, high: float | None) -> Tensor:
-        """Return how far from its centre a point of each cell can be, entries being from `low` to `high`."""
+        """Return how far from its centre a point of each cell can be, if all entries lie between `low` and `high`."""
         if self.radius is not None:
             return torch.tensor([self.radius] * len(self.centres) + [math.inf], dtype=torch.float64)
         if low is None or high is None:
@@ -65,10 +65,10 @@ class Grid:
     """Boxes: some entries of the input are cut into bins, the others are left whole.
 
     Attributes:
-        low, high: what every entry lies between.
+        low, high: the range in which every entry lies.
         axes: the entries that are cut.
-        bins: into how many.
-        features: n.
+        bins: how many bins each of them is cut into.
+        features: n, the number of entries of an input.
     """
 
     low: float
@@ -94,12 +94,12 @@ class Grid:
         return (self.high - self.low) / self.bins
 
     def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cell of each flat point `[B, n]`, and how far it is from the middle of that cell `[B, n]`."""
+        """Return the cell of each flat point `[B, n]`, and its offset from the middle of that cell `[B, n]`."""
         points, axes = points.double(), self.axes.to(points.device)
-        places = ((points[:, axes] - self.low) / self.width).floor().clamp(0, self.bins - 1).long()
+        bins = ((points[:, axes] - self.low) / self.width).floor().clamp(0, self.bins - 1).long()
         offsets = points - (self.low + self.high) / 2.0
-        offsets[:, axes] = points[:, axes] - (self.low + (places + 0.5) * self.width)
-        return (places * self._steps.to(points.device)).sum(1), offsets
+        offsets[:, axes] = points[:, axes] - (self.low + (bins + 0.5) * self.width)
+        return (bins * self._steps.to(points.device)).sum(1), offsets
 
     def reach(self, low: float | None, high: float | None) -> Tensor:
         """Return how far from its middle a point of each cell can be: half the diagonal of the box."""
@@ -135,20 +135,20 @@ def partitions(
     input_range: tuple[float, float] | None,
     generator: torch.Generator,
 ) -> tuple[Partition, ...]:
-    """Return one partition per size, from what does not depend on the samples of D.
+    """Return one partition per size; none of them depends on the samples of D.
 
     Args:
         kind: one of `KINDS`.
-        sizes: how many centres, or boxes at most.
-        features: entries of an input.
-        points: samples that are not in D, for `"split"`; each size takes the first so many.
-        dtype: of inputs, which random centres have too: balls lie around points that the model can take.
-        radius: of the cells around centres; None for none.
-        input_range: what every entry of an input lies between.
-        generator: of random centres and of the entries that a grid cuts.
+        sizes: for each partition the number of centres, or the largest number of boxes.
+        features: how many entries an input has.
+        points: samples that are not in D, for `"split"`; a partition of N cells takes the first N.
+        dtype: the dtype of inputs and of random centres, as balls lie around points that the model can take.
+        radius: the radius of the cells around centres, or None.
+        input_range: the range in which every entry of an input lies.
+        generator: draws random centres, and the entries that a grid cuts.
 
     Raises:
-        InputError: what the kind needs is missing, or a cell is empty.
+        InputError: something that the kind needs is missing, or a cell is empty.
     """
     if kind not in KINDS:
         raise InputError(f"partition is one of {', '.join(KINDS)}, not {kind!r}")

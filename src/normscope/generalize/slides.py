@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def diameters(reach: Tensor, classes: int) -> Tensor:
-    """Return the diameter of every cell, labels counted: twice how far a point can be from the centre."""
+    """Return an upper bound on the diameter of every cell, for every label: twice its reach from the centre."""
     return 2.0 * torch.as_tensor(reach).repeat(classes)
 
 
@@ -26,15 +26,16 @@ class ErrorPart:
 def decomposition(
     train_loss: float, test_loss: float | None, bound: float | None, most: float
 ) -> tuple[ErrorPart, ...]:
-    """Return what is known of optimization, generalization and approximation error.
+    """Return what is known of the optimization, generalization and approximation errors.
 
     `F(P, h) - F(P, y*) = [F(D, h) - F(D, h_D)] + [F(P, h) - F(D, h)] + rest`, for a loss from 0 to `most`; h_D is the
-    best member of the family on D. No data show the family's best member, so that the first and the last are ranges.
+    best member of the family on D. No data show the family's best member, so that only ranges are known of the first
+    and the last term.
 
     Args:
-        train_loss: F(D, h).
-        test_loss: on fresh samples; None where there are none.
-        bound: the best certified bound on F(P, h); None for none.
+        train_loss: F(D, h), the loss on D.
+        test_loss: the loss on fresh samples, or None.
+        bound: the best certified bound on F(P, h), or None.
         most: the largest loss.
 
     Example:
@@ -43,7 +44,7 @@ def decomposition(
     """
     gap = None if test_loss is None else round(test_loss - train_loss, 12)
     limit = most if bound is None else min(most, bound)
-    seen = "measured on the test samples" if gap is not None else "between what the smallest certified bound allows"
+    how = "measured on the test samples" if gap is not None else "between what the smallest certified bound allows"
     return (
         ErrorPart(
             name="optimization error",
@@ -55,7 +56,7 @@ def decomposition(
             name="generalization error",
             low=-train_loss if gap is None else gap,
             high=limit - train_loss if gap is None else gap,
-            why=f"the loss on fresh data less the loss on D: {seen}",
+            why=f"the loss on fresh data less the loss on D: {how}",
         ),
         ErrorPart(
             name="approximation error",

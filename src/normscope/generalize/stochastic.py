@@ -1,4 +1,4 @@
-"""The PAC-Bayes row: the posterior around a model's weights, its error, and what the bound says of it."""
+"""The PAC-Bayes row: a posterior around a model's weights, its error on D, and the bound on its error on fresh data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .pac_bayes import LARGEST, PRECISION, WeightVector, averaged_error, certifi
 from .stream import SampleBatch
 
 COUNTER = "num_batches_tracked"
-"""The buffer of BatchNorms that their output does not depend on in eval mode."""
+"""The buffer of a BatchNorm on which its output does not depend in eval mode."""
 BATCH = 128
-"""Samples of a step of the search."""
+"""How many samples a step of the search takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class PosteriorSearch:
     """How the posterior is searched for.
 
     Attributes:
-        steps: of RMSprop.
-        draws: of the weights, for the average error.
-        rates: of the means, and of the logarithms of the deviations.
+        steps: how many steps of RMSprop to take.
+        draws: about how many draws of the weights the error is averaged over.
+        rates: the learning rates of the means, and of the logarithms of the deviations.
         prior: the weights that the prior is centred at, fixed before D was seen; None for zero.
-        batch: samples of a step.
+        batch: how many samples a step takes.
     """
 
     steps: int = 500
@@ -56,26 +56,26 @@ def pac_bayes_row(
     alone: Condition,
     seed: int,
 ) -> tuple[BoundRow, dict[str, Any]]:
-    """Optimise a Gaussian around the weights and return what PAC-Bayes says of it, and the figures behind it.
+    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row.
 
     Args:
-        model: its weights are where the search starts, and stay as they are.
+        model: the model, at whose weights the search starts; they stay as they are.
         read_again: reads D.
         search: how to search.
-        samples: m.
-        classes: K.
+        samples: m, the number of samples of D.
+        classes: K, the number of classes.
         delta: the probability of failure; half is for the bound and half for the draws.
-        output: which output of the model.
-        alone: whether the loss of a sample depends on that sample alone.
-        seed: of the draws.
+        output: which output of the model to take.
+        alone: the condition that the loss of a sample depends on that sample alone.
+        seed: the seed of the draws.
 
     Raises:
-        InputError: the weights or the prior are none, or the search fails.
+        InputError: the weights or the prior are no finite parameters of the model, or the search fails.
     """
     weights = WeightVector.of(model, output)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
-    with untouched(model, "eval", traced=True):  # other weights go through the model, its own are not written
+    with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
         posterior = optimise(
             weights,
             endless(read_again, search.batch),
@@ -90,33 +90,11 @@ def pac_bayes_row(
         error, draws = averaged_error(
             weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
         )
-    kl, right, place = posterior.settled(samples, delta / 2.0)
+    kl, right, number = posterior.settled(samples, delta / 2.0)
     at_most = certified_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
-    kept = _kept(model)
-    copied = search.prior is not None and bool((start == weights.vector()).all())
-    conditions = (
-        IID,
-        alone,
-        condition(
-            "the prior does not depend on D",
-            None if copied else True,
-            "it is centred at zero"
-            if search.prior is None
-            else "its centre is declared as fixed before D was seen"
-            if not copied
-            else "its centre is the model as it is now: unless it was never trained, copy the weights before training",
-        ),
-        condition(
-            "nothing but the weights depends on D",
-            not kept,
-            "the model has no buffers"
-            if not kept
-            else f"`{kept[0]}` is no weight, has no prior, and may have been taken from D",
-        ),
-    )
-    figures = {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
-    return row(
+    untrained_prior = search.prior is None or not bool((start == weights.vector()).all())
+    bound = row(
         "PAC-Bayes",
         source="McAllester 1999, Maurer 2004, after Dziugaite and Roy 2017",
         speaks_of="the error of a network with weights drawn around those of the model, on fresh data",
@@ -126,18 +104,38 @@ def pac_bayes_row(
             term("draws", at_most - error),
             term("complexity", value - at_most),
         ],
-        conditions=conditions,
+        conditions=(IID, alone, _prior_condition(search, untrained_prior), _buffer_condition(model)),
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
-        f"{LARGEST * math.exp(-place / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
-    ), figures
+        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
+    )
+    return bound, {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
 
 
-def _kept(model: nn.Module) -> list[str]:
-    """Return the names of tensors that a model holds beside its parameters: buffers and plain attributes.
+def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
+    """Return whether the prior does not depend on D; `untrained` says that its centre is not the model's weights."""
+    if search.prior is None:
+        why = "it is centred at zero"
+    elif untrained:
+        why = "its centre is declared as fixed before D was seen"
+    else:
+        why = "its centre is the model as it is now: unless it was never trained, copy the weights before training"
+    return condition("the prior does not depend on D", True if untrained else None, why)
 
-    An attribute that is computed from parameters (`weight` of `weight_v` and `weight_g`, or of `weight_orig`) is none.
+
+def _buffer_condition(model: nn.Module) -> Condition:
+    """Return whether the model has no tensors besides its weights; these may depend on D and have no prior."""
+    others = _other_tensors(model)
+    why = f"`{others[0]}` is no weight, has no prior, and may have been taken from D" if others else ""
+    return condition("nothing but the weights depends on D", not others, why or "the model has no buffers")
+
+
+def _other_tensors(model: nn.Module) -> list[str]:
+    """Return the names of a model's buffers, and of plain attributes that hold tensors.
+
+    Attributes that are computed from parameters (`weight` from `weight_v` and `weight_g`, or from `weight_orig`) do not
+    count.
     """
     names = [name for name, _ in model.named_buffers() if name.rpartition(".")[2] != COUNTER]
     for path, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""Figures that depend on the data, as members of a list that was fixed before: what a union bound over them costs."""
+"""Rounding figures that depend on the data to a fixed list, and the cost of a union bound over that list."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 def power_of_two(log10_value: float) -> tuple[float, float]:
-    """Return log10 of the next power of two above a value, and the factor that its share of delta is smaller by.
+    """Return log10 of the next power of two 2^k above a value, and the inverse of its share of delta.
 
-    Over all whole k the shares `1/(1.5 (|k|+1)(|k|+2))` add up to 1.
+    The shares `1/(1.5 (|k|+1)(|k|+2))` add up to 1 over all integers k.
 
     Example:
         >>> exponent, factor = power_of_two(math.log10(3.0))
@@ -22,8 +22,12 @@ def power_of_two(log10_value: float) -> tuple[float, float]:
 
 
 def quantiles(margins: list[float]) -> list[float]:
-    """Return positive margins to try, at fixed shares of the samples; the bounds that use them allow any."""
+    """Return positive margins to try: those at fixed shares of the samples, whose margins are given in ascending order.
+
+    The bounds that use them hold for any margin.
+    """
     if not margins:
         return []
-    places = {min(len(margins) - 1, int(share * len(margins))) for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)}
-    return sorted({margins[place] for place in places if margins[place] > 0})
+    shares = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+    indices = {min(len(margins) - 1, int(share * len(margins))) for share in shares}
+    return sorted({margins[index] for index in indices if margins[index] > 0})

@@ -1,6 +1,6 @@
 """One pass over labelled samples: losses, margins, cells, slopes and fingerprints, in the memory of a batch.
 
-What is kept beside a batch are sums by cell and, for each sample, its margin and its fingerprint. Nothing is read back
+Beside the batch, the pass keeps sums by cell and, for each sample, its margin and its fingerprint. Nothing is read back
 from the device before the pass is over.
 """
 
@@ -23,9 +23,9 @@ from .fingerprints import fingerprints
 from .partition import Partition
 
 CHUNK = 1024
-"""Samples that go through the model at once, where a batch holds more."""
+"""Larger batches are split, so that at most this many samples go through the model at once."""
 VECTORS = 2**26
-"""Entries that the sums of vectors by cell may have; with more, distances are bounded through the centres."""
+"""How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,24 @@ class SampleBatch:
     labels: Tensor
 
 
-def pieces(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
+def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
-        InputError: inputs that are not one tensor of floats, or samples without one label each.
+        InputError: the inputs are not one tensor of floats, or the samples do not have one label each.
     """
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
-        for some in zip(inputs.split(CHUNK), labels.split(CHUNK)):
-            yield SampleBatch(*some)
+        for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):
+            yield SampleBatch(*part)
 
 
 def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the inputs and the labels of a batch; refuse what is no labelled sample."""
     variables = batch.call.variables
     if len(variables) != 1 or len([leaf for leaf in batch.call.leaves if isinstance(leaf, Tensor)]) != 1:
         raise InputError(
-            "generalization bounds speak of samples that are one tensor of floats each: this model takes other inputs"
+            "generalization bounds need samples that are one tensor of floats each: this model takes other inputs"
         )
     inputs, labels = variables[0][1], batch.targets
     if not isinstance(labels, Tensor):
@@ -65,16 +66,16 @@ def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
     return inputs, labels.long()
 
 
-def parted(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[SampleBatch | None, SampleBatch | None]]:
-    """Yield each piece as (samples of D, samples set aside): every so many-th is set aside, by its place."""
-    place = 0
-    for piece in source:
-        count = len(piece.labels)
-        aside = torch.tensor(range((-place - 1) % every, count, every), dtype=torch.long)
+def split_off(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[SampleBatch | None, SampleBatch | None]]:
+    """Split each batch into samples of D and samples set aside: the last of every `every` samples is set aside."""
+    read = 0
+    for batch in source:
+        count = len(batch.labels)
+        aside = torch.tensor(range((-read - 1) % every, count, every), dtype=torch.long)
         kept = torch.ones(count, dtype=torch.bool).index_fill(0, aside, False).nonzero()[:, 0]
-        place += count
+        read += count
         yield tuple(  # type: ignore[misc]
-            SampleBatch(piece.inputs[index.to(piece.inputs.device)], piece.labels[index.to(piece.labels.device)])
+            SampleBatch(batch.inputs[index.to(batch.inputs.device)], batch.labels[index.to(batch.labels.device)])
             if len(index)
             else None
             for index in (kept, aside)
@@ -87,11 +88,11 @@ class Tally:
 
     Attributes:
         partition: the regions.
-        counts: samples.
-        distances: sums of the distances from the centre.
-        squares: sums of the squares of these distances.
-        vectors: sums of the offsets from the centre, or None where they would take too much memory.
-        slopes: the longest gradient of the loss at a sample.
+        counts: how many samples each cell holds.
+        distances: the sum of their distances from the centre.
+        squares: the sum of the squares of these distances.
+        vectors: the sum of their offsets from the centre, or None where these would take too much memory.
+        slopes: the longest gradient of the loss at one of them.
     """
 
     partition: Partition
@@ -103,7 +104,7 @@ class Tally:
 
     @classmethod
     def empty(cls, partition: Partition, classes: int, features: int, device: torch.device) -> Tally:
-        """Return sums of nothing."""
+        """Return the tally of no samples."""
         cells = classes * partition.size
         zeros = torch.zeros(cells, dtype=torch.float64, device=device)
         kept = cells * features <= VECTORS
@@ -111,7 +112,7 @@ class Tally:
         return cls(partition, zeros, zeros.clone(), zeros.clone(), vectors, zeros.clone())
 
     def add(self, points: Tensor, labels: Tensor, slopes: Tensor | None = None, *, fresh: bool = False) -> None:
-        """Count samples; `fresh` leaves those out that are themselves a centre."""
+        """Add samples; `fresh` leaves out samples that are themselves a centre."""
         region, offsets = self.partition.assign(points)
         cells = labels * self.partition.size + region
         squares = offsets.square().sum(1)
@@ -125,7 +126,7 @@ class Tally:
             self.slopes.scatter_reduce_(0, cells, slopes.double(), "amax")
 
     def cpu(self) -> Tally:
-        """Return the same on the host."""
+        """Return the same tally on the CPU."""
         vectors = None if self.vectors is None else self.vectors.cpu()
         return Tally(
             self.partition, self.counts.cpu(), self.distances.cpu(), self.squares.cpu(), vectors, self.slopes.cpu()
@@ -134,19 +135,19 @@ class Tally:
 
 @dataclass(slots=True)
 class SamplesSeen:
-    """What a pass saw of a part of the data.
+    """What a pass over one part of the data measured.
 
     Attributes:
-        samples: how many.
+        samples: how many samples the part has.
         loss: the mean of the bounded loss.
         error: the share of samples that are not classified correctly; a tie is an error.
         margins: one per sample, ascending.
         square_norms: the sum of the squared norms of the inputs.
-        largest_norm: of an input.
+        largest_norm: the largest norm of an input.
         entries: the least and the largest entry of an input.
         fingerprints: one per sample.
-        tallies: sums by cell, one per partition.
-        classes: outputs of the model.
+        tallies: sums by cell, one tally per partition.
+        classes: how many outputs the model has.
     """
 
     samples: int
@@ -163,7 +164,19 @@ class SamplesSeen:
 
 @dataclass(slots=True)
 class Collector:
-    """Adds up what goes by; `finish` reads it back."""
+    """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back.
+
+    Attributes:
+        model, loss, output: the model, the bounded loss, and which output of the model to take.
+        keys: the random keys of the fingerprints.
+        partitions: the partitions whose cells are counted.
+        classes: how many outputs the model has; 0 before the first batch.
+        samples: how many samples were added.
+        tallies: sums by cell, one tally per partition.
+        sums: the sums of the losses, of the errors and of the squared norms of the inputs.
+        extremes: the largest norm, entry, negated entry, label, negated label, loss and negated loss.
+        margins, fingerprints: those of each batch.
+    """
 
     model: nn.Module
     loss: Loss
@@ -174,9 +187,9 @@ class Collector:
     samples: int = 0
     tallies: list[Tally] = field(default_factory=list)
     sums: Tensor | None = None
-    ends: Tensor | None = None
+    extremes: Tensor | None = None
     margins: list[Tensor] = field(default_factory=list)
-    prints: list[Tensor] = field(default_factory=list)
+    fingerprints: list[Tensor] = field(default_factory=list)
 
     def start(self, classes: int, features: int, device: torch.device) -> None:
         """Make room for the sums, once the number of classes is known."""
@@ -184,17 +197,12 @@ class Collector:
         self.keys = self.keys.to(device)
         self.tallies = [Tally.empty(one, classes, features, device) for one in self.partitions]
 
-    def samples_of(self, piece: SampleBatch, *, slopes: bool) -> None:
-        """Run the model on some samples and add what is seen."""
-        inputs = piece.inputs.detach().requires_grad_(slopes)
+    def add(self, batch: SampleBatch, *, slopes: bool) -> None:
+        """Run the model on a batch and add what is measured; `slopes` says whether to take gradients of the loss."""
+        inputs = batch.inputs.detach().requires_grad_(slopes)
         with torch.set_grad_enabled(slopes):
-            logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
-            if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != len(piece.labels):
-                raise InputError(
-                    f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
-                    "for each of two or more classes"
-                )
-            labels = piece.labels.clamp(0, logits.shape[1] - 1)  # what is out of range is refused at the end
+            logits = self._logits(inputs, len(batch.labels))
+            labels = batch.labels.clamp(0, logits.shape[1] - 1)  # Labels out of range are refused in `finish`.
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
@@ -204,40 +212,50 @@ class Collector:
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
         margin = logit_margins(logits.detach().double(), labels)
-        norms, each = points.double().norm(dim=1), rows.detach().double()
+        norms, losses = points.double().norm(dim=1), rows.detach().double()
         rounding = 4.0 * torch.finfo(rows.dtype).eps * self.loss.most
-        self._add(
-            torch.stack([each.sum(), (margin <= 0).double().sum(), norms.square().sum()]),
-            torch.stack([norms.max(), points.double().max(), -points.double().min(), piece.labels.max().double(),
-                         -piece.labels.min().double(), each.max() - rounding, -each.min() - rounding]),
+        self._add_figures(
+            torch.stack([losses.sum(), (margin <= 0).double().sum(), norms.square().sum()]),
+            torch.stack([norms.max(), points.double().max(), -points.double().min(), batch.labels.max().double(),
+                         -batch.labels.min().double(), losses.max() - rounding, -losses.min() - rounding]),
         )  # fmt: skip
         self.samples += len(labels)
         self.margins.append(margin)
-        self.prints.append(fingerprints(points, self.keys))
+        self.fingerprints.append(fingerprints(points, self.keys))
         for tally in self.tallies:
             tally.add(points, labels, lengths)
 
-    def _add(self, sums: Tensor, ends: Tensor) -> None:
+    def _logits(self, inputs: Tensor, samples: int) -> Tensor:
+        """Run the model, and refuse outputs that are not those of a classifier."""
+        logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
+        if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != samples:
+            raise InputError(
+                f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
+                "for each of two or more classes"
+            )
+        return logits
+
+    def _add_figures(self, sums: Tensor, extremes: Tensor) -> None:
         self.sums = sums if self.sums is None else self.sums + sums
-        self.ends = ends if self.ends is None else torch.maximum(self.ends, ends)
+        self.extremes = extremes if self.extremes is None else torch.maximum(self.extremes, extremes)
 
     def finish(self, what: str) -> SamplesSeen:
-        """Read the sums back.
+        """Read the sums back; `what` names the part of the data in errors.
 
         Raises:
             InputError: there is no sample, a label is no class, or a loss is not finite or not in its range.
         """
-        if self.sums is None or self.ends is None:
+        if self.sums is None or self.extremes is None:
             raise InputError(f"{what} holds no sample")
         loss, wrong, squares = self.sums.tolist()
-        norm, most, least, label, lowest, dearest, cheapest = self.ends.tolist()
+        norm, entry, minus_entry, label, minus_label, largest_loss, minus_loss = self.extremes.tolist()
         if not math.isfinite(loss) or not math.isfinite(squares):
             raise InputError(f"{what} holds samples that are not finite, or whose loss is not")
-        _check_labels(what, -lowest, label, self.classes)
-        if -cheapest < 0.0 or dearest > self.loss.most:
+        _check_labels(what, -minus_label, label, self.classes)
+        if -minus_loss < 0.0 or largest_loss > self.loss.most:
             raise InputError(
                 f"the {self.loss.name} is said to lie between 0 and {self.loss.most:g}, but on {what} it goes from "
-                f"{-cheapest:g} to {dearest:g}"
+                f"{-minus_loss:g} to {largest_loss:g}"
             )
         return SamplesSeen(
             samples=self.samples,
@@ -246,14 +264,15 @@ class Collector:
             margins=torch.cat(self.margins).sort().values.cpu(),
             square_norms=squares,
             largest_norm=norm,
-            entries=(-least, most),
-            fingerprints=torch.cat(self.prints).cpu(),
+            entries=(-minus_entry, entry),
+            fingerprints=torch.cat(self.fingerprints).cpu(),
             tallies=tuple(tally.cpu() for tally in self.tallies),
             classes=self.classes,
         )
 
 
 def _check_labels(what: str, least: float, most: float, classes: int) -> None:
+    """Refuse labels that are no numbers of classes."""
     if least < 0 or most >= classes:
         raise InputError(
             f"{what} has labels from {least:.0f} to {most:.0f}: the model has {classes} classes, numbered from 0 to "
@@ -262,38 +281,48 @@ def _check_labels(what: str, least: float, most: float, classes: int) -> None:
 
 
 @dataclass(slots=True)
-class Aside:
-    """Held-out samples by cell, with their fingerprints; the model does not see them."""
+class HeldOutCollector:
+    """Counts held-out samples by cell and keeps their fingerprints; they do not go through the model.
+
+    Attributes:
+        keys: the random keys of the fingerprints.
+        classes: how many classes there are.
+        tallies: sums by cell, one tally per partition.
+        fingerprints: those of each batch.
+        samples: how many samples were added.
+        extremes: the largest label, negated label, entry and negated entry.
+        entries: the least and the largest entry of an input, after `finish`.
+    """
 
     keys: Tensor
     classes: int
     tallies: list[Tally]
-    prints: list[Tensor] = field(default_factory=list)
+    fingerprints: list[Tensor] = field(default_factory=list)
     samples: int = 0
-    ends: Tensor | None = None
+    extremes: Tensor | None = None
     entries: tuple[float, float] = (0.0, 0.0)
 
-    def samples_of(self, piece: SampleBatch) -> None:
-        """Count some samples."""
-        points, labels = piece.inputs.flatten(1), piece.labels
-        ends = torch.stack([v.double() for v in (labels.max(), -labels.min(), points.max(), -points.min())])
-        self.ends = ends if self.ends is None else torch.maximum(self.ends, ends)
+    def add(self, batch: SampleBatch) -> None:
+        """Count the samples of a batch."""
+        points, labels = batch.inputs.flatten(1), batch.labels
+        extremes = torch.stack([v.double() for v in (labels.max(), -labels.min(), points.max(), -points.min())])
+        self.extremes = extremes if self.extremes is None else torch.maximum(self.extremes, extremes)
         self.samples += len(labels)
-        self.prints.append(fingerprints(points, self.keys.to(points.device)))
+        self.fingerprints.append(fingerprints(points, self.keys.to(points.device)))
         for tally in self.tallies:
             tally.add(points, labels.clamp(0, self.classes - 1), fresh=True)
 
     def finish(self, what: str) -> tuple[tuple[Tally, ...], Tensor]:
-        """Read back the sums by cell and the fingerprints.
+        """Read back the sums by cell and the fingerprints; `what` names the part of the data in errors.
 
         Raises:
             InputError: there is no sample, a label is no class, or an input is not finite.
         """
-        if self.ends is None:
+        if self.extremes is None:
             raise InputError(f"{what} hold no sample")
-        most, least, high, low = self.ends.tolist()
-        self.entries = (-low, high)
-        if not (math.isfinite(low) and math.isfinite(high)):
+        label, minus_label, entry, minus_entry = self.extremes.tolist()
+        self.entries = (-minus_entry, entry)
+        if not (math.isfinite(minus_entry) and math.isfinite(entry)):
             raise InputError(f"{what} are not all finite")
-        _check_labels(what, -least, most, self.classes)
-        return tuple(tally.cpu() for tally in self.tallies), torch.cat(self.prints).cpu()
+        _check_labels(what, -minus_label, label, self.classes)
+        return tuple(tally.cpu() for tally in self.tallies), torch.cat(self.fingerprints).cpu()

@@ -1,8 +1,8 @@
 """Than 2025, section 5.2: Theorem 20, Corollaries 21 and 22, and the bounds that it quotes (HKK, LLA).
 
 Theorem 20: for a partition fixed before D is seen, with probability 1 - delta over D, for every model,
-`F(P) <= F(D) + sum over T of (m_i/m) lambda_i L_i + g`. It is used here with one remark that costs nothing: two losses
-in [0, C] differ by at most C, so that no cell contributes more than `(m_i/m) C`.
+`F(P) <= F(D) + sum over T of (m_i/m) lambda_i L_i + g`. One improvement costs nothing: two losses in [0, C] differ by
+at most C, so that no cell contributes more than `(m_i/m) C`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .stream import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theorem20:
-    """Theorem 20 for one partition.
+    """The terms of Theorem 20 for one partition.
 
     Attributes:
-        size: N, the cells of the partition, labels counted.
-        cells: |T|, those that hold samples of D.
+        size: N, the number of cells of the partition, with labels counted.
+        cells: |T|, the number of cells that hold samples of D.
         local: the mean over the samples of `min(lambda_i L_i, C)`.
         log10_local_as_printed: log10 of the same mean without the minimum.
-        slack: g.
+        slack: g, the confidence term.
     """
 
     size: int
@@ -40,24 +40,24 @@ class Theorem20:
 
     @property
     def gap(self) -> float:
-        """What the loss on fresh data is above the loss on D, at most."""
+        """How far the loss on fresh data can be above the loss on D."""
         return self.local + self.slack
 
 
 def theorem20(
     counts: Tensor, distances: Tensor, log10_constants: Tensor | float, *, delta: float, most: float
 ) -> Theorem20:
-    """Return the terms of Theorem 20 beside the loss on D.
+    """Return the terms of Theorem 20 that are added to the loss on D.
 
     Args:
-        counts: m_i, for every cell of the partition, empty ones too.
+        counts: m_i, the number of samples in every cell of the partition, also in empty ones.
         distances: lambda_i; infinite where it is not known.
         log10_constants: log10 of L_i, of each cell or of all.
         delta: the probability of failure.
-        most: C.
+        most: C, the largest loss.
 
     Raises:
-        InputError: no sample, or another number that cannot be one.
+        InputError: there is no sample, or a distance is NaN or below 0.
 
     Example:
         >>> found = theorem20(torch.tensor([4000.0]), torch.zeros(1), 0.0, delta=0.01, most=1.0)
@@ -89,49 +89,54 @@ def theorem20(
 
 
 def over_grid(
-    settings: int, found: Callable[[int, float], Theorem20], delta: float
+    count: int, terms_of: Callable[[int, float], Theorem20], delta: float
 ) -> tuple[int, tuple[Theorem20, ...]]:
-    """Return which of the declared partitions has the smallest gap, and all of them, each at `delta/settings`.
+    """Return the index of the declared partition with the smallest gap, and the terms of all, each at `delta/count`.
 
-    A union bound: all hold together with probability 1 - delta, so that the smallest may be taken after the fact.
+    By a union bound all hold together with probability 1 - delta, so that the smallest may be taken.
+
+    Args:
+        count: how many partitions are declared.
+        terms_of: returns the terms of a partition, by its index and its probability of failure.
+        delta: the probability of failure of all together.
     """
-    all_of_them = tuple(found(place, delta / settings) for place in range(settings))
-    return min(range(settings), key=lambda place: all_of_them[place].gap), all_of_them
+    terms = tuple(terms_of(index, delta / count) for index in range(count))
+    return min(range(count), key=lambda index: terms[index].gap), terms
 
 
 def mean_distances(train: Tally, held: Tally) -> Tensor:
-    """Estimate lambda_i of every cell from held-out samples, from above; infinite where a cell has none.
+    """Estimate an upper bound on lambda_i of every cell from held-out samples; infinite where a cell has none.
 
-    The mean distance between a sample of D and a held-out one is at most the root of the mean square, which sums of
-    vectors give without all pairs: `E|s-c|^2 + E|x-c|^2 - 2 <E s - c, E x - c>`. Without these vectors it is at most
-    the mean distance of either from the centre, together.
+    The mean distance between a sample s of D and a held-out sample x is at most the root of the mean square, which sums
+    of vectors give without all pairs: `E|s-c|^2 + E|x-c|^2 - 2 <E s - c, E x - c>`. Without these vectors, the sum of
+    the mean distances of both from the centre c bounds it.
     """
     s, x = train.counts.clamp(min=1.0), held.counts.clamp(min=1.0)
     if train.vectors is None or held.vectors is None:
-        found = train.distances / s + held.distances / x
+        distances = train.distances / s + held.distances / x
     else:
-        meeting = ((train.vectors / s[:, None]) * (held.vectors / x[:, None])).sum(1)
-        found = (train.squares / s + held.squares / x - 2.0 * meeting).clamp(min=0.0).sqrt()
-    return torch.where(held.counts > 0, found, torch.where(train.counts > 0, math.inf, 0.0))
+        inner = ((train.vectors / s[:, None]) * (held.vectors / x[:, None])).sum(1)
+        distances = (train.squares / s + held.squares / x - 2.0 * inner).clamp(min=0.0).sqrt()
+    return torch.where(held.counts > 0, distances, torch.where(train.counts > 0, math.inf, 0.0))
 
 
 def limited_distances(train: Tally, held: Tally, reach: Tensor, delta: float) -> Tensor:
-    """Bound lambda_i of every cell with probability 1 - delta, over the held-out samples.
+    """Bound lambda_i of every cell, with probability 1 - delta over the held-out samples.
 
-    `lambda_i <= mean |s - c| + E|x - c|`, and the second, of a variable in [0, R_i], is at most its mean over H_i
-    held-out samples plus `R_i sqrt(ln(|T|/delta)/(2 H_i))` (Hoeffding, a union bound over the cells that hold samples
-    of D), and at most R_i.
+    `lambda_i <= mean |s - c| + E|x - c|`. The second term is the mean of a variable in [0, R_i]: it is at most R_i, and
+    at most the average over H_i held-out samples plus `R_i sqrt(ln(|T|/delta)/(2 H_i))` (Hoeffding, with a union bound
+    over the cells that hold samples of D).
 
     Args:
-        train: of D.
-        held: of samples that are independent of D.
-        reach: R_i, how far a point of the region can be from its centre, one per region.
+        train: the tally of D.
+        held: the tally of samples that are independent of D.
+        reach: R_i, how far a point of the region can be from its centre, one number per region.
         delta: the probability of failure.
     """
     reaches = reach.repeat(len(train.counts) // len(reach))
     cells = max(1, int((train.counts > 0).sum()))
-    seen = held.counts.clamp(min=1.0)
-    mean = held.distances / seen + reaches * torch.sqrt(math.log(cells / delta) / (2.0 * seen))
+    samples = held.counts.clamp(min=1.0)
+    mean = held.distances / samples + reaches * torch.sqrt(math.log(cells / delta) / (2.0 * samples))
     fresh = torch.where(held.counts > 0, torch.minimum(mean, reaches), reaches)
     return train.distances / train.counts.clamp(min=1.0) + fresh
 
@@ -141,7 +146,7 @@ def memoriser(samples: int, delta: float) -> tuple[float, float]:
 
     The loss is 0 on D and 1 elsewhere, the distribution has no atoms, N = 1. The set where the loss is not continuous
     is D, which has probability 0, and the loss is constant around every other point: the corollary as printed drops
-    the set and says that the risk is at most g. It is 1. Theorem 20 needs a set that does not depend on D.
+    the set and says that the risk is at most g, but it is 1. Theorem 20 needs a set that does not depend on D.
 
     Example:
         >>> risk, right_side = memoriser(4000, 0.01)
@@ -155,17 +160,17 @@ def memoriser(samples: int, delta: float) -> tuple[float, float]:
 def corollary22(
     log10_product: float, log10_loss: float, mean_distance: float, slack: float, log10_normalizers: float = 0.0
 ) -> tuple[float, float]:
-    """Return log10 of `omega` times the normalizers' constants, and log10 of the gap it bounds.
+    """Return log10 of `omega` times the normalizers' constants, and log10 of the bound on the gap.
 
     `omega = L_f P_w sum of (m_i/m) lambda_i`; the normalizers' part is `sigma^-K` for BN, with
     `1/sigma = max_k norm(1/sigma_k)`, and the product of `1/sigma_k` for LN, over all inputs `1/sqrt(eps)` each.
 
     Args:
-        log10_product: of P_w, the product of the weights' norms.
-        log10_loss: of L_f.
+        log10_product: log10 of P_w, the product of the weights' norms.
+        log10_loss: log10 of L_f, the Lipschitz constant of the loss.
         mean_distance: the mean over the samples of lambda_i.
-        slack: g.
-        log10_normalizers: of that part; 0 for the unnormalized twin.
+        slack: g, the confidence term.
+        log10_normalizers: log10 of the normalizers' part; 0 for the twin without normalizers.
 
     Example:
         >>> [round(10**x, 6) for x in corollary22(1.0, 0.0, 0.5, 0.25, -1.0)]
@@ -180,8 +185,8 @@ def hkk(
 ) -> tuple[float, float, float]:
     """Return log10 of the three terms that Than quotes from Hou, Kassraie, Kratsios, Krause and Rothfuss 2023.
 
-    `sum (m_i/m) lambda_i max(1, L_i)`, `max_i lambda_i L_i sqrt(ln(4/delta)/m)` and `sqrt(N/m)`; a constant that is not
-    given is missing. Cells without held-out samples are left out.
+    They are `sum (m_i/m) lambda_i max(1, L_i)`, `max_i lambda_i L_i sqrt(ln(4/delta)/m)` and `sqrt(N/m)`; the paper
+    leaves out a constant. Cells without held-out samples are left out.
     """
     known = (counts > 0) & distances.isfinite()
     m, spread = float(counts.sum()), distances[known].double()
@@ -198,18 +203,19 @@ def hkk(
 def lla(sharpness: float, samples: int) -> tuple[float, float, float]:
     """Return the two terms that Than quotes from Lyu, Li and Arora 2022, at the mu that makes their sum smallest.
 
-    `tau mu^2/2 + ln(m)/(mu sqrt(m))`: the orders are taken as they stand, with constants of 1, and one more is missing.
+    They are `tau mu^2/2` and `ln(m)/(mu sqrt(m))`: the orders are taken with constants of 1, and one more constant is
+    missing.
 
     Args:
         sharpness: tau, the spherical sharpness of the loss on D.
-        samples: m.
+        samples: m, the number of samples.
 
     Returns:
         Both terms, and mu.
 
     Example:
         >>> first, second, mu = lla(2.0, 10_000)
-        >>> bool(abs(second - 2 * first) < 1e-12)  # where the derivative by mu vanishes
+        >>> bool(abs(second - 2 * first) < 1e-12)  # The derivative with respect to mu vanishes there.
         True
     """
     if not sharpness > 0.0 or samples < 2:
@@ -219,13 +225,13 @@ def lla(sharpness: float, samples: int) -> tuple[float, float, float]:
     return sharpness * mu**2 / 2.0, order / mu, mu
 
 
-def sizes_of(given: Sequence[int]) -> tuple[int, ...]:
-    """Return the declared grid of N, ascending and without repeats.
+def sizes_of(cells: Sequence[int]) -> tuple[int, ...]:
+    """Return the declared numbers of cells, ascending and without repeats.
 
     Raises:
-        InputError: it holds something else than whole numbers from 1 on.
+        InputError: one of them is no whole number from 1 on, or there is none.
     """
-    whole = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
-    if not whole or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
-        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {given!r}")
-    return tuple(sorted(set(given)))
+    several = isinstance(cells, Sequence) and not isinstance(cells, str) and len(cells) > 0
+    if not several or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in cells):
+        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {cells!r}")
+    return tuple(sorted(set(cells)))

@@ -1,11 +1,11 @@
 """The growth function of piecewise linear networks, after Bartlett, Harvey, Liaw and Mehrabian 2019.
 
-Fix m inputs. A unit's input is, on a region of weights where all units before it keep their side, a polynomial in the
-weights of a degree that is the number of weight layers up to it. By Warren's theorem t polynomials of degree d in W
-variables have at most `2 (2 e t d/W)^W` sign patterns if `t >= W`, and 2^t in any case. Multiplied over the layers that
-counts the patterns of the whole network (the proof of Theorem 7 there). The last polynomials are the differences of two
-outputs: their signs decide which class wins, so that the number of ways to classify m samples is counted for any number
-of classes, and shared weights count once.
+Fix m inputs. On a region of weights where no unit before it changes its side of a kink, a unit's input is a polynomial
+in the weights, whose degree is the number of weight layers up to it. By Warren's theorem t polynomials of degree d in W
+variables have at most `2 (2 e t d/W)^W` sign patterns if `t >= W`, and at most 2^t in any case. The product over the
+layers bounds the number of patterns of the whole network (the proof of Theorem 7 there). The last polynomials are the
+differences of two outputs: their signs decide which class wins, so that the number of ways to classify m samples is
+bounded for any number of classes, and shared weights count once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """Units that bend: how many, at how many places, behind how many weights, and the degree of their input."""
+    """Units with kinks.
+
+    Attributes:
+        count: how many units there are.
+        bends: how many kinks each has.
+        weights: how many weights their input depends on.
+        degree: the degree of their input as a polynomial in these weights.
+    """
 
     count: int
     bends: int
@@ -26,11 +33,11 @@ class Units:
 
 
 def log_growth(layers: Sequence[Units], samples: int) -> float:
-    """Return the natural logarithm of the number of ways in which so many samples can be classified, at most.
+    """Return the natural logarithm of an upper bound on the number of ways to classify m samples.
 
     Args:
         layers: the units in the order of the network; the last are the differences of outputs.
-        samples: m.
+        samples: m, the number of samples.
 
     Example:
         >>> perceptron = [Units(count=1, bends=1, weights=2, degree=1)]  # sign(w x + b): at most 2 m ways
@@ -40,7 +47,7 @@ def log_growth(layers: Sequence[Units], samples: int) -> float:
     total = 0.0
     for layer in layers:
         if not layer.weights:
-            continue  # without weights before it a unit has one pattern
+            continue  # A unit without weights before it has one pattern.
         signs = layer.count * layer.bends * samples
         most = signs * math.log(2.0)
         if signs >= layer.weights:
@@ -51,7 +58,7 @@ def log_growth(layers: Sequence[Units], samples: int) -> float:
 
 
 def vc_dimension(layers: Sequence[Units]) -> int:
-    """Return a bound on the VC dimension: the largest m that the growth function lets be classified in 2^m ways.
+    """Return an upper bound on the VC dimension: the largest m for which the growth function allows 2^m ways.
 
     Example:
         >>> vc_dimension([Units(count=1, bends=1, weights=2, degree=1)]) >= 2
@@ -74,9 +81,9 @@ def vc_dimension(layers: Sequence[Units]) -> int:
 
 
 def growth_bound(log_count: float, samples: int, delta: float) -> tuple[float, float]:
-    """Return the two terms that bound the error on fresh data beside that on D.
+    """Return the two terms that, added to the error on D, bound the error on fresh data.
 
-    `sqrt(2 ln Pi(m)/m) + sqrt(ln(1/delta)/(2 m))`: Massart's lemma for losses that are 0 or 1.
+    They are `sqrt(2 ln Pi(m)/m)` and `sqrt(ln(1/delta)/(2 m))`, by Massart's lemma for losses that are 0 or 1.
 
     Example:
         >>> [round(x, 4) for x in growth_bound(math.log(2.0), 1000, 0.05)]

@@ -1,9 +1,10 @@
-"""Rows by the architecture and its weights: VC, norms and margins, weight normalization."""
+"""The rows that follow from the architecture and its weights: VC, norms and margins, weight normalization."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -22,7 +23,7 @@ ERROR = "the error of the model on fresh data"
 
 
 def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundRow:
-    """Return the bound by the number of ways in which the architecture can classify m samples."""
+    """Return the bound that counts the ways in which the architecture can classify m samples."""
     conditions = (IID, ARCHITECTURE, network.alone, network.piecewise)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
@@ -43,13 +44,11 @@ def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundR
 
 
 def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_radius: float | None) -> list[BoundRow]:
-    """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020."""
+    """Return the bounds by norms and margins: Bartlett 2017, Neyshabur 2018, Golowich 2020.
+
+    `input_radius` is the largest norm that an input can have; None where it is not declared.
+    """
     asked = (IID, ARCHITECTURE, network.alone, network.chain, network.homogeneous, network.matrices)
-    names = {
-        "Bartlett 2017": "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants",
-        "Neyshabur 2018": "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",
-        "Golowich 2020": "Golowich, Rakhlin and Shamir 2020, Theorem 1",
-    }
     within = condition(
         "no input is longer than B",
         True if input_radius is not None else None,
@@ -57,59 +56,120 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
         if input_radius is not None
         else "B is the longest sample of D: declare input_range",
     )
-    conditions = {"Neyshabur 2018": (*asked, within), "Golowich 2020": (*asked, network.entrywise)}
+    bounds = (
+        _MarginBound(
+            "Bartlett 2017", "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants", asked, _bartlett
+        ),
+        _MarginBound(
+            "Neyshabur 2018",
+            "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",
+            (*asked, within),
+            _neyshabur,
+        ),
+        _MarginBound(
+            "Golowich 2020",
+            "Golowich, Rakhlin and Shamir 2020, Theorem 1",
+            (*asked, network.entrywise),
+            _golowich,
+        ),
+    )
     if not network.layers:
-        return [_without_figure(name, source, conditions.get(name, asked)) for name, source in names.items()]
-    spectral = [layer.log10_spectral for layer in network.layers]
-    frobenius = [layer.log10_frobenius for layer in network.layers]
-    m, extra = seen.samples, float(network.biased)
-    squares = seen.square_norms + extra * m
-    radius = math.hypot(input_radius if input_radius is not None else seen.largest_norm, extra)
-    margins = seen.margins.tolist()
+        return [_without_figure(bound.name, bound.source, bound.conditions) for bound in bounds]
+    constant = float(network.biased)  # With biases, every input has one more entry, which is 1.
+    sizes = _DataSizes(
+        samples=seen.samples,
+        classes=seen.classes,
+        square_norms=seen.square_norms + constant * seen.samples,
+        radius=math.hypot(input_radius if input_radius is not None else seen.largest_norm, constant),
+        delta=delta,
+    )
+    return [_margin_row(bound, network, seen, sizes) for bound in bounds]
 
-    def terms(name: str, margin: float) -> list[BoundTerm]:
-        if name == "Neyshabur 2018":
-            _, main = neyshabur2018.margin_bound(
-                spectral, frobenius, radius=radius, width=network.width, samples=m, margin=margin, delta=delta
-            )
-            return [BoundTerm(name="complexity", log10=main)]
-        if name == "Bartlett 2017":
-            rows = [layer.log10_rows for layer in network.layers]
-            main, sure = bartlett2017.margin_bound(
-                spectral, rows, square_norms=squares, width=network.width, samples=m, margin=margin, delta=delta
-            )
-        else:
-            main, sure = golowich2020.margin_bound(
-                network.log10_frobenius,
-                depth=len(frobenius),
-                classes=seen.classes,
-                square_norms=squares,
-                samples=m,
-                margin=margin,
-                delta=delta,
-            )
-        return [BoundTerm(name="complexity", log10=main), term("confidence", sure)]
 
-    found = []
-    for name, source in names.items():
-        tried = []
-        for margin in quantiles(margins) or [1.0]:
-            below = int(torch.searchsorted(seen.margins, margin, right=True)) / m
-            parts = [term("margin loss on D", below), *terms(name, margin)]
-            tried.append((log10_sum(part.log10 for part in parts), margin, parts))
-        _, margin, parts = min(tried, key=lambda one: one[:2])
-        found.append(
-            row(
-                name,
-                source=source,
-                speaks_of=ERROR,
-                most=1.0,
-                terms=parts,
-                conditions=conditions.get(name, asked),
-                note=f"at a margin of {margin:.4g}, which may be chosen after the fact",
-            )
-        )
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DataSizes:
+    """The figures of D that margin bounds take, with the constant entry of inputs counted.
+
+    Attributes:
+        samples, classes: m and K.
+        square_norms: the squared Frobenius norm of all inputs together.
+        radius: B, the largest norm of an input.
+        delta: the probability of failure.
+    """
+
+    samples: int
+    classes: int
+    square_norms: float
+    radius: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class _MarginBound:
+    """A bound by norms and margins; `terms` returns what is added to the margin loss on D, for one margin."""
+
+    name: str
+    source: str
+    conditions: tuple[Condition, ...]
+    terms: Callable[[NetworkNorms, _DataSizes, float], list[BoundTerm]]
+
+
+def _margin_row(bound: _MarginBound, network: NetworkNorms, seen: SamplesSeen, sizes: _DataSizes) -> BoundRow:
+    """Return the row of a margin bound, at the margin that makes it smallest."""
+    tried = []
+    for margin in quantiles(seen.margins.tolist()) or [1.0]:
+        below = int(torch.searchsorted(seen.margins, margin, right=True)) / seen.samples
+        terms = [term("margin loss on D", below), *bound.terms(network, sizes, margin)]
+        tried.append((log10_sum(one.log10 for one in terms), margin, terms))
+    _, margin, terms = min(tried, key=lambda one: one[:2])
+    return row(
+        bound.name,
+        source=bound.source,
+        speaks_of=ERROR,
+        most=1.0,
+        terms=terms,
+        conditions=bound.conditions,
+        note=f"at a margin of {margin:.4g}, which may be chosen after the fact",
+    )
+
+
+def _bartlett(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
+    complexity, confidence = bartlett2017.margin_bound(
+        [layer.log10_spectral for layer in network.layers],
+        [layer.log10_rows for layer in network.layers],
+        square_norms=sizes.square_norms,
+        width=network.width,
+        samples=sizes.samples,
+        margin=margin,
+        delta=sizes.delta,
+    )
+    return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
+
+
+def _neyshabur(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
+    _, complexity = neyshabur2018.margin_bound(
+        [layer.log10_spectral for layer in network.layers],
+        [layer.log10_frobenius for layer in network.layers],
+        radius=sizes.radius,
+        width=network.width,
+        samples=sizes.samples,
+        margin=margin,
+        delta=sizes.delta,
+    )
+    return [BoundTerm(name="complexity", log10=complexity)]
+
+
+def _golowich(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
+    complexity, confidence = golowich2020.margin_bound(
+        network.log10_frobenius,
+        depth=len(network.layers),
+        classes=sizes.classes,
+        square_norms=sizes.square_norms,
+        samples=sizes.samples,
+        margin=margin,
+        delta=sizes.delta,
+    )
+    return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
 
 
 def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
@@ -135,6 +195,7 @@ def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
 
 
 def _without_figure(name: str, source: str, conditions: Sequence[Condition], *, rate: bool = False) -> BoundRow:
+    """Return the row of a bound that cannot be computed for this network: its value is infinite."""
     return row(
         name,
         source=source,

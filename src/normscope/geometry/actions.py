@@ -1,8 +1,8 @@
 """Group actions on the parameters of a model: scalings, shifts, and mixings of rows.
 
-A state is a dict of tensors by parameter name, each laid out in memory as its parameter is. An action moves a state by
-a group element, and has at every state a direction for every element of its Lie algebra. All three kinds are linear or
-affine, so <X w, grad> = 0 everywhere gives H (X w) = -X^T grad, and for a shift d: <d, grad> = 0 and H d = 0.
+A state is a dict of tensors by parameter name, each laid out in memory like its parameter. An action moves a state by a
+group element; at every state, an element of its Lie algebra gives a direction. All three kinds are linear or affine, so
+<X w, grad> = 0 everywhere implies H (X w) = -X^T grad, and for a shift d: <d, grad> = 0 and H d = 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.memory import overlap
 
 State = Mapping[str, Tensor]
 SPREAD = 0.5
-"""Standard deviation of the logarithms of random factors, and of random mixings about the identity."""
+"""The standard deviation of the logarithms of random factors, and of random mixings about the identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,39 +50,39 @@ def piece_of(model: nn.Module, tensor: Tensor | None) -> ParameterPart | None:
 
 
 def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a float64 copy of a tensor that lies in memory as another of its shape does."""
-    made = torch.empty_strided(like.shape, like.stride(), dtype=torch.float64, device=like.device)
-    return made.copy_(tensor)
+    """Return a float64 copy of a tensor with the memory layout of another tensor of its shape."""
+    laid = torch.empty_strided(like.shape, like.stride(), dtype=torch.float64, device=like.device)
+    return laid.copy_(tensor)
 
 
 def blank(state: State, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return zeros laid out as the tensors of those names."""
+    """Return zeros in the memory layout of the tensors of those names."""
     return {name: torch.zeros_like(state[name]) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitEntries:
-    """A part of a parameter, and which unit each of its entries belongs to (numbers that broadcast to its shape)."""
+    """A part of a parameter, and the number of the unit that each entry belongs to (broadcast to the part's shape)."""
 
     piece: ParameterPart
     units: Tensor
     power: int = 1
 
     def pick(self, element: Tensor) -> Tensor:
-        """Return the entries of an element, one per unit, where they act."""
+        """Return a group element, one number per unit, in the shape of the entries that it acts on."""
         return element[self.units.to(element.device)]
 
     def total(self, values: Tensor, count: int) -> Tensor:
         """Return the sum of values of the part's shape over each unit."""
-        same = [dim for dim in range(values.ndim) if self.units.shape[dim] == 1 and values.shape[dim] > 1]
-        reduced = values.sum(same, keepdim=True) if same else values
+        broadcast = [dim for dim in range(values.ndim) if self.units.shape[dim] == 1 and values.shape[dim] > 1]
+        reduced = values.sum(broadcast, keepdim=True) if broadcast else values
         units = self.units.to(values.device).expand(reduced.shape)
         return values.new_zeros(count).index_add(0, units.reshape(-1), reduced.reshape(-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scaling:
-    """w -> c^power w, one factor c > 0 per unit."""
+    """The action w -> c^power w with one factor c > 0 per unit."""
 
     terms: tuple[UnitEntries, ...]
     units: int
@@ -110,26 +110,26 @@ class Scaling:
 
     def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
         """Return the tangent X w."""
-        made = blank(state, self.names)
+        tangent = blank(state, self.names)
         for term in self.terms:
-            term.piece.of(made).add_(term.piece.of(state) * term.pick(element), alpha=term.power)
-        return made
+            term.piece.of(tangent).add_(term.piece.of(state) * term.pick(element), alpha=term.power)
+        return tangent
 
     def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
-        """Return X^T g: X is diagonal."""
+        """Return X^T g, which is X g, as X is diagonal."""
         return self.direction(gradient, element)
 
     def inner(self, state: State, gradient: State) -> Tensor:
         """Return <X_k w, g> for every unit k."""
-        found = torch.stack(
+        products = torch.stack(
             [term.power * term.total(term.piece.of(state) * term.piece.of(gradient), self.units) for term in self.terms]
         )
-        return found.sum(0)
+        return products.sum(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShiftAction:
-    """w -> w + u, one number u per unit; `size` is the scale of the weights it is drawn at."""
+    """The action w -> w + u with one number u per unit; `size` is the standard deviation of a random u."""
 
     terms: tuple[UnitEntries, ...]
     units: int
@@ -158,10 +158,10 @@ class ShiftAction:
 
     def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
         """Return the shift as a direction."""
-        made = blank(state, self.names)
+        tangent = blank(state, self.names)
         for term in self.terms:
-            term.piece.of(made).add_(term.pick(element))
-        return made
+            term.piece.of(tangent).add_(term.pick(element))
+        return tangent
 
     def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
         """Return zero: a shift has no linear part."""
@@ -174,12 +174,12 @@ class ShiftAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowMixing:
-    """Rows of a part of a parameter that are mixed: `channels[g, r]` are the d rows of the r-th block of group g.
+    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks.
 
     Attributes:
-        piece: the part.
-        axis: of the part, that counts the rows.
-        channels: which rows, `[groups, blocks, d]`.
+        piece: the part of the parameter.
+        axis: the axis of the part that counts the rows.
+        channels: `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g.
         inverse: whether the block is multiplied by A^-T instead of A.
     """
 
@@ -194,20 +194,20 @@ class RowMixing:
         return part[self.channels.to(part.device)].flatten(3) if part.ndim > 1 else part[self.channels].unsqueeze(-1)
 
     def write(self, state: State, blocks: Tensor) -> None:
-        """Put blocks in place."""
+        """Write the blocks into the state."""
         part = self.piece.of(state).movedim(self.axis, 0)
         part[self.channels.to(part.device)] = blocks.reshape(*self.channels.shape, *part.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixing:
-    """Blocks of rows by an invertible matrix per group: W -> A W and, on the other side, V -> A^-T V.
+    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others.
 
     Attributes:
-        rows: what is mixed on both sides.
-        groups, width: how many matrices, and of which size.
-        turn: None, or a matrix J with J^2 = -1 that A must commute with, A = diag(s) + diag(t) J: what rotary
-            embeddings leave of the symmetry (a scaling and a rotation of each plane).
+        rows: the blocks of rows of both kinds.
+        groups, width: how many matrices there are, and their size.
+        turn: None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the
+            symmetry that rotary embeddings leave: a scaling and a rotation of each plane.
     """
 
     rows: tuple[RowMixing, ...]
@@ -236,7 +236,7 @@ class Mixing:
             drawn = _normal((self.groups, self.width, self.width), state, self.names, generator)
             return drawn / self.width**0.5
         turn = self.turn.to(state[self.names[0]])
-        pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # averages over each plane
+        pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # This matrix averages over each plane.
         scale, angle = _normal((2, self.groups, self.width), state, self.names, generator) @ pair
         return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
 
@@ -259,27 +259,29 @@ class Mixing:
 
     def inner(self, state: State, gradient: State) -> Tensor:
         """Return the derivative along every entry of the matrices that may move, as one vector."""
-        found = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
+        slopes = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
         for row in self.rows:
             product = (row.read(gradient) @ row.read(state).mT).sum(1)
-            found = found - product.mT if row.inverse else found + product
+            slopes = slopes - product.mT if row.inverse else slopes + product
         if self.turn is None:
-            return found.reshape(-1)
-        turn = self.turn.to(found)
+            return slopes.reshape(-1)
+        turn = self.turn.to(slopes)
         pair = turn.abs() + torch.eye(self.width).to(turn)
-        return torch.cat([found.diagonal(dim1=-2, dim2=-1) @ pair, (found * turn).sum(-1) @ pair]).reshape(-1)
+        return torch.cat([slopes.diagonal(dim1=-2, dim2=-1) @ pair, (slopes * turn).sum(-1) @ pair]).reshape(-1)
 
     def _acted(self, state: State, forward: Tensor, backward: Tensor) -> dict[str, Tensor]:
-        made = blank(state, self.names)
+        """Return one matrix times the plain blocks, and another times the inverse blocks."""
+        image = blank(state, self.names)
         for row in self.rows:
             matrix = (backward if row.inverse else forward).unsqueeze(1)
-            row.write(made, row.read(made) + matrix @ row.read(state))
-        return made
+            row.write(image, row.read(image) + matrix @ row.read(state))
+        return image
 
 
 Action = Scaling | ShiftAction | Mixing
 
 
 def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
-    drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
-    return drawn.to(state[names[0]].device)
+    """Return random normal numbers on the device of the parameters."""
+    numbers = torch.randn(shape, dtype=torch.float64, generator=generator)
+    return numbers.to(state[names[0]].device)

@@ -1,8 +1,8 @@
 """Symmetries of attention: queries against keys, values against the output projection, and the bias of the keys.
 
-Scores are q^T k: (A^-T W_Q, A W_K) gives the same for any invertible A per head; behind rotary embeddings only for
-those A that commute with rotations of their planes. The mean of values is linear: (A W_V, W_O A^-1). A bias of the keys
-adds the same to all scores of a query, which the softmax does not see.
+The scores q^T k are the same for (A^-T W_Q, A W_K) with any invertible A per head; behind rotary embeddings only for
+those A that commute with the rotations of the planes. The mean of the values is linear, so that (A W_V, W_O A^-1) gives
+the same output. A bias of the keys adds one number to all scores of a query, which does not change the softmax.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ ATTENTION = aten.scaled_dot_product_attention.default
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Heads:
-    """The channels of a layer that an attention reads as one of its operands: `channels[head, k]`."""
+    """The channels of a layer that an attention reads as one operand.
+
+    Attributes:
+        layer: the layer.
+        channels: `[heads, width]`, the output channel of the layer for every head and index.
+        turned: the rotary embedding between them; None without one.
+    """
 
     layer: ParametrisedLayer
     channels: Tensor
@@ -33,30 +39,30 @@ class _Heads:
 
 
 def attention(layers: Layers) -> list[Candidate]:
-    """Return the symmetries of every attention of a graph whose operands come straight from weight layers."""
+    """Return the symmetries of every attention of a graph whose operands are channels of weight layers."""
     streams = {
         name: follow(layers.graph, layer.node, along(layer.node.shape, layer.axis))
         for name, layer in layers.by_name.items()
         if layers.only_here(layer)
     }
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for node in layers.graph:
         if node.op is not ATTENTION or len(node.refs) < 3:
             continue
-        query, key, value = (_heads(layers, streams, node, place) for place in range(3))
+        query, key, value = (_heads(layers, streams, node, operand) for operand in range(3))
         if key is not None and query is not None:
-            found += _scores(node, query, key)
+            candidates += _scores(node, query, key)
         if key is not None:
-            found += _key_bias(node, key)
+            candidates += _key_bias(node, key)
         if value is not None:
-            found += _values(layers, node, value)
-    return found
+            candidates += _values(layers, node, value)
+    return candidates
 
 
-def _heads(layers: Layers, streams: dict[str, Stream], node: Node, place: int) -> _Heads | None:
-    """Return the layer that makes an operand of an attention, if nobody else reads these channels of it."""
+def _heads(layers: Layers, streams: dict[str, Stream], node: Node, operand: int) -> _Heads | None:
+    """Return the layer whose output is an operand of an attention, if no other operator reads these channels."""
     for name, stream in streams.items():
-        here = [end for end in stream.ends if end.node.name == node.name and end.operand == place]
+        here = [end for end in stream.ends if end.node.name == node.name and end.operand == operand]
         if len(here) != 1 or here[0].bent or layers.by_name[name].rows is None:
             continue
         channels = _per_head(here[0].numbers)
@@ -72,7 +78,7 @@ def _unread_elsewhere(channels: Tensor, here: End, stream: Stream) -> bool:
 
 
 def _per_head(numbers: Tensor) -> Tensor | None:
-    """Return the channel of each head and index, if neither sample nor token matters."""
+    """Return the channel of each head and index; None if it depends on the sample or the token."""
     if numbers.ndim < 3 or bool((numbers < 0).any()):
         return None
     first = numbers[(0,) * (numbers.ndim - 3)][:, 0]
@@ -81,7 +87,7 @@ def _per_head(numbers: Tensor) -> Tensor | None:
 
 
 def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
-    """Return the mixing of queries against keys; keys that several heads share have one matrix."""
+    """Return the mixing of queries against keys; heads that share their keys share one matrix."""
     if (query.turned is None) != (key.turned is None) or query.channels.shape[1] != key.channels.shape[1]:
         return []
     heads, width = query.channels.shape
@@ -111,7 +117,7 @@ def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
 
 
 def _key_bias(node: Node, key: _Heads) -> list[Candidate]:
-    """Return the shift of the keys' bias, which adds the same to all scores of a query."""
+    """Return the shift of the keys' bias, which adds one number to all scores of a query."""
     bias = key.layer.bias
     rows = list(dict.fromkeys(tuple(row.tolist()) for row in key.channels))
     width, first = len(rows[0]), rows[0][0]
@@ -144,7 +150,7 @@ def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
     heads, width = node.shape[-3], node.shape[-1]
     if value.turned is not None or tuple(value.channels.shape) != (heads, width) or len(node.shape) < 4:
         return []
-    if value.channels.unique().numel() != heads * width:  # heads that share their values
+    if value.channels.unique().numel() != heads * width:  # Some heads share their values.
         return []
     numbers = torch.arange(heads * width, dtype=torch.float64).reshape(heads, 1, width).expand(node.shape)
     stream = follow(layers.graph, node, numbers)
@@ -176,23 +182,20 @@ def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
 
 
 def _rows(layer: ParametrisedLayer, channels: Tensor, inverse: bool) -> list[RowMixing]:
-    """Return the rows of a layer's weight and bias that make some channels."""
+    """Return the rows of a layer's weight and bias that compute some output channels."""
     assert layer.rows is not None
-    made = [RowMixing(piece=layer.weight, axis=layer.rows, channels=channels, inverse=inverse)]
+    rows = [RowMixing(piece=layer.weight, axis=layer.rows, channels=channels, inverse=inverse)]
     if layer.bias is not None:
-        made.append(RowMixing(piece=layer.bias, axis=0, channels=channels, inverse=inverse))
-    return made
+        rows.append(RowMixing(piece=layer.bias, axis=0, channels=channels, inverse=inverse))
+    return rows
 
 
 def _plane(node: Node, width: int) -> Tensor | None:
-    """Return J with which a rotary embedding turns: every matrix it applies is diag(c) + diag(s) J."""
+    """Return the J of a rotary embedding: at every position it applies diag(c) + diag(s) J; None if it does not."""
     basis = torch.eye(width, dtype=torch.float64, device=node.device)
     shape = node.operands[0].shape
-    images = []
-    for row in basis:
-        given = row.expand(shape)
-        images.append(node.evaluate([given.clone()]).double().reshape(-1, width))
-    matrices = torch.stack(images, -1)  # [positions, width, width]: what each position applies
+    images = [node.evaluate([row.expand(shape).clone()]).double().reshape(-1, width) for row in basis]
+    matrices = torch.stack(images, -1)  # [positions, width, width]: the matrix that each position applies.
     largest = matrices.abs().amax(0).fill_diagonal_(0.0)
     partner = largest.argmax(1)
     paired = bool((partner[partner] == torch.arange(width, device=partner.device)).all())

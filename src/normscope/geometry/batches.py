@@ -1,4 +1,4 @@
-"""Batches of a loader as inputs and targets, kept so that every look at the loss is one at the same data."""
+"""Batches of a loader as inputs and targets, kept so that every evaluation of the loss uses the same data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..graph.call import Call, arguments, batches_of, select
 from ..theory.losses import Loss, named
 
 LABELS = "labels"
-"""How a batch that is a dict calls its targets."""
+"""The key of the targets in a batch that is a dict."""
 LossFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch: how the model is called, what the loss compares with (None for nothing), and how many samples."""
+    """One batch: how the model is called, the targets of the loss (None without any), and the number of samples."""
 
     call: Call
     targets: Any
@@ -33,41 +33,41 @@ def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: 
     """Read batches once and keep them on the model's device: a loader that shuffles would give another loss each time.
 
     Args:
-        model: whose device and arguments count.
+        model: the model that is called with the batches, on whose device they are kept.
         loader: batches, or one of them: `(input, target)`, a dict with `labels`, or inputs alone.
-        limit: at most this many; None for all.
+        limit: read at most this many; None for all.
         own_loss: whether the model itself takes the targets and returns the loss.
 
     Raises:
-        InputError: there is no batch, or one that cannot be one.
+        InputError: there is no batch, or something that the loader yields is no batch.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"batches is a whole number from 1 on, or None for all, not {limit!r}")
-    found = list(islice(placed_batches(model, loader, own_loss=own_loss), limit))
-    if not found:
+    kept = list(islice(placed_batches(model, loader, own_loss=own_loss), limit))
+    if not kept:
         raise InputError("the loader yields no batch: there is no loss to measure")
-    return found
+    return kept
 
 
 def placed_batches(model: nn.Module, loader: Any, *, own_loss: bool = False) -> Iterator[Batch]:
     """Yield batches one by one on the model's device, as `kept_batches` reads them."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for given in _batches(loader):
-        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
-        inputs, targets = (placed, None) if own_loss else _parted(placed)
+    for batch in _batches(loader):
+        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+        inputs, targets = (placed, None) if own_loss else _inputs_and_targets(placed)
         call = arguments(model, inputs)
         yield Batch(call=call, targets=targets, samples=call.count)
 
 
 def _batches(loader: Any) -> Iterable[Any]:
-    """Return batches; a pair of inputs and targets is one batch and not two."""
+    """Return the batches of a loader; a pair of an input and a target is one batch and not two."""
     if isinstance(loader, Sequence) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader):
-        whole = isinstance(loader, tuple) or not loader[1].is_floating_point()
-        return [tuple(loader)] if whole else loader
+        one_batch = isinstance(loader, tuple) or not loader[1].is_floating_point()
+        return [tuple(loader)] if one_batch else loader
     return batches_of(loader, tuples=True)
 
 
-def _parted(batch: Any) -> tuple[Any, Any]:
+def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and the targets of a batch."""
     if isinstance(batch, Mapping):
         inputs = {key: value for key, value in batch.items() if key != LABELS}
@@ -82,13 +82,13 @@ def _parted(batch: Any) -> tuple[Any, Any]:
 
 
 def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None:
-    """Return a loss of outputs and targets; None is the loss that the model itself returns.
+    """Return the loss as a function of outputs and targets; None stands for the loss that the model itself returns.
 
     Args:
         loss: a function of outputs and targets, the name of a loss (`normscope.theory.losses.LOSSES`) or a `Loss`.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the argument is none of these.
     """
     if loss is None or (callable(loss) and not isinstance(loss, Loss)):
         return loss
@@ -106,10 +106,10 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
 
 
 def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
-    """Return the loss of a model's output; refuse what is none in one sentence.
+    """Return the loss of a model's output as a scalar.
 
     Raises:
-        InputError: the loss function raises, or gives no scalar that depends on the parameters.
+        InputError: there is no loss, the loss function raises, or its result is no tensor with one entry.
     """
     if function is None:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -121,8 +121,8 @@ def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
         except InputError:
             raise
         except Exception as error:
-            given = "outputs alone (the batches have no targets)" if batch.targets is None else "outputs and targets"
-            raise InputError(f"the loss raises {said(error)}: it is called with {given}") from error
+            passed = "outputs alone (the batches have no targets)" if batch.targets is None else "outputs and targets"
+            raise InputError(f"the loss raises {said(error)}: it is called with {passed}") from error
     if not isinstance(loss, Tensor):
         raise InputError(f"the loss is a {type(loss).__name__}: it must be a tensor with one entry")
     if loss.numel() != 1:
@@ -131,5 +131,5 @@ def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
 
 
 def outputs_of(output: Any) -> list[Tensor]:
-    """Return the tensors of an output that a loss can be differentiated by."""
+    """Return the tensors of an output that depend on the parameters, as far as autograd knows."""
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]

@@ -1,4 +1,4 @@
-"""`Candidate`: a symmetry that the graph suggests, before the numbers have spoken."""
+"""`Candidate`: a symmetry that the graph suggests, before it is verified numerically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal[
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
 SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
-"""Under which the length of a weight means nothing: it may as well stay on a sphere."""
+"""The kinds under which the length of a weight has no effect, so that the weight can be kept on a sphere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,13 +29,14 @@ class Candidate:
     """A group action that should leave the function as it is, by the structure of the graph.
 
     Attributes:
-        kind: which of the symmetries of normalized networks.
+        kind: the kind of the symmetry.
         path: the module whose weights move; for pairs both, first to last.
         normalizer: the module that undoes the change; empty where none does.
-        form: the action in a formula.
+        form: the action as a formula.
         action: the action itself.
-        feeds: for scalings in front of normalizers: through which they pass.
-        weights: parts of parameters whose change by chance must be seen, if the check is to mean anything.
+        feeds: for scalings in front of normalizers: the layer and the normalizer behind it, one entry per normalizer.
+        weights: the parts of parameters that are changed at random for comparison; if such a change does not move the
+            output, the check shows nothing.
     """
 
     kind: Kind
@@ -48,7 +49,7 @@ class Candidate:
 
     @property
     def exact(self) -> bool:
-        """Whether the symmetry holds at any eps."""
+        """Whether the symmetry holds for every eps."""
         return not self.feeds
 
 
@@ -57,10 +58,10 @@ class ParametrisedLayer:
     """A weight layer with its parameters: the channel of each entry of the weight, on both sides.
 
     Attributes:
-        node: in the graph.
+        node: the layer in the graph.
         weight, bias: where its tensors lie among the parameters; `bias` is None without one.
-        made: the output channel of each entry of the weight, in numbers that broadcast to its shape.
-        axis: of the output, counting channels.
+        made: the output channel that each entry of the weight contributes to, in numbers that broadcast to its shape.
+        axis: the axis of the output that counts channels.
         rows: the axis of the weight that counts its output channels; None where no axis does (groups, transposed).
     """
 
@@ -98,12 +99,15 @@ class Layers:
         return piece_of(self.model, tensor)
 
     def alone(self, node: Node, *tensors: Tensor | None) -> bool:
-        """Whether no other operator reads these tensors, nor anything that was computed from their parameters."""
-        given = [tensor for tensor in tensors if tensor is not None]
-        others = (*(source for _, source in self.graph.derived), *self._tables)  # a graph may start behind its tables
-        derived = any(overlap(tensor, source) for tensor in given for source in others)
+        """Whether no other operator reads these tensors, or anything that was computed from their parameters.
+
+        Tables of embeddings count as read: a graph may start behind them.
+        """
+        own = [tensor for tensor in tensors if tensor is not None]
+        others = (*(source for _, source in self.graph.derived), *self._tables)
+        derived = any(overlap(tensor, source) for tensor in own for source in others)
         return not derived and not any(
-            name != node.name and overlap(tensor, other) for tensor in given for name, other in self._constants
+            name != node.name and overlap(tensor, other) for tensor in own for name, other in self._constants
         )
 
     def only_here(self, layer: ParametrisedLayer) -> bool:
@@ -124,7 +128,7 @@ class Layers:
 
 
 def made_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int | None]:
-    """Return which output channel each entry of a weight makes, and the axis of the weight that counts them."""
+    """Return which output channel each entry of a weight contributes to, and the weight's axis that counts them."""
     weight, channels = layer.weight, node.shape[layer.axis]
     rows = 0
     if node.is_transposed_convolution:
@@ -159,7 +163,7 @@ def read_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int]:
 
 
 def conv_groups(node: Node) -> int:
-    """Return into how many groups a layer's channels are split; 1 for what is no convolution."""
+    """Return into how many groups a layer's channels are split; 1 for a layer that is no convolution."""
     if node.operator == "padded_convolution":
         return int(node.op.data["groups"])
     return int(node.bound()["groups"]) if is_convolution(node) else 1

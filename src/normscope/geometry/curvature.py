@@ -1,4 +1,4 @@
-"""`Curvature`: a spectrum and what was measured beside it, as one file and one page."""
+"""`Curvature`: a spectrum and the other results of `normscope curvature`, as one file and one page."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FORM = JsonForm(kind="curvature", noun="curvature", write="write one with normsc
 KINDS: dict[str, type[FigureResult]] = {
     kind.JSON.kind: kind for kind in (Spectrum, Smoothness, Flow, Flatness, Margins)
 }
-"""What can be measured of a model and a loss, by the `type` of its file."""
+"""The results that such a file may hold, by their `type`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curvature(Shown):
-    """What `normscope curvature` measures: a spectrum, and others beside it."""
+    """What `normscope curvature` measures: a spectrum, and the other results that were asked for."""
 
     page = "curvature:curvature_document"
 
@@ -45,7 +45,7 @@ class Curvature(Shown):
         """Return what `to_json` wrote.
 
         Raises:
-            InputError: the file is missing, is no JSON, or holds no curvature of this version, or a damaged one.
+            InputError: the file is missing, is no JSON, holds no curvature of this version, or is damaged.
         """
         with opened(FORM, source) as data:
             kinds = [kind for name, kind in KINDS.items() if name in data or kind is Spectrum]

@@ -1,4 +1,4 @@
-"""What eps leaves of scale invariance: <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat, unit by unit."""
+"""How far eps breaks scale invariance: <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat for every unit."""
 
 from __future__ import annotations
 
@@ -18,40 +18,45 @@ def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: 
     """Return what the formula gives for <w_k, grad_k> of every unit of every scaling in front of a normalizer.
 
     Args:
-        graph: of the whole batch, in float64.
-        candidates: any; those without feeds are passed over.
+        graph: the graph of the whole batch, in float64.
+        candidates: the candidates; those without feeds are skipped.
         weights: the loss is the sum of the outputs times these.
-        output: of the model; nothing is returned if the graph's is another (a model that drops values by itself).
+        output: the output of the model; if that of the graph differs, because the model drops values by itself,
+            nothing is returned.
 
     Returns:
-        One tensor per such candidate, by its place in the list.
+        One tensor per such candidate, by its index in the list.
     """
     inputs = [item.value.detach().clone().requires_grad_() for item in graph.inputs]
     values = graph.values(*inputs)
     if not torch.allclose(values[graph.output], output, rtol=1e-6, atol=1e-6 * float(output.abs().amax())):
         return {}
-    wanted = {place: one for place, one in enumerate(candidates) if one.feeds}
-    nodes = [feed.normalizer for one in wanted.values() for feed in one.feeds]
+    scalings = {index: candidate for index, candidate in enumerate(candidates) if candidate.feeds}
+    nodes = [feed.normalizer for candidate in scalings.values() for feed in candidate.feeds]
     outputs = [values[node.name] for node in nodes]
     if not outputs:
         return {}
     gradients = torch.autograd.grad((values[graph.output] * weights).sum(), outputs, allow_unused=True)
-    behind = {
+    slopes = {
         node.name: torch.zeros_like(value) if g is None else g for node, value, g in zip(nodes, outputs, gradients)
     }
     with torch.no_grad():
-        return {place: _summed(graph, one, values, behind) for place, one in wanted.items()}
+        return {index: _summed(graph, candidate, values, slopes) for index, candidate in scalings.items()}
 
 
-def _summed(graph: Graph, one: Candidate, values: dict[str, Tensor], behind: dict[str, Tensor]) -> Tensor:
-    parts = joined(list(one.feeds))
+def _summed(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
+    """Return the formula of one candidate, summed over each unit.
+
+    `slopes` are the derivatives of the loss with respect to the normalizers' outputs, by node.
+    """
+    parts = joined(list(candidate.feeds))
     total = torch.zeros(int(parts.amax()) + 1, dtype=torch.float64)
-    for feed in one.feeds:
+    for feed in candidate.feeds:
         node = graph.node(feed.normalizer.name)
         normal, share = normalized_value(node, values[node.refs[0]])
-        lost = share * normal * behind[node.name] * _gamma(node, normal)
-        units = parts[_numbers(feed)].expand(lost.shape)
-        total = total.index_add(0, units.reshape(-1), lost.cpu().reshape(-1))
+        terms = share * normal * slopes[node.name] * _gamma(node, normal)
+        units = parts[_numbers(feed)].expand(terms.shape)
+        total = total.index_add(0, units.reshape(-1), terms.cpu().reshape(-1))
     return total
 
 
@@ -63,7 +68,7 @@ def _numbers(feed: FeedingLayer) -> Tensor:
 
 
 def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a normalizer makes of a value without gamma and beta, and eps/(var + eps)."""
+    """Return the normalized value before gamma and beta are applied, and eps/(var + eps)."""
     found = sets_of(node)
     assert found is not None
     normal, share = _over(value.reshape(found.view), found.axes, found.eps, found.centred)
@@ -71,15 +76,16 @@ def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _over(value: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return a value normalized over some dimensions, and eps/(var + eps)."""
     centre = value - value.mean(dims, keepdim=True) if centred else value
     variance = centre.square().mean(dims, keepdim=True)
     return centre * torch.rsqrt(variance + eps), eps / (variance + eps)
 
 
 def _gamma(node: Node, value: Tensor) -> Tensor:
-    """Return a normalizer's scale, in a shape that broadcasts to its input; 1 without one."""
-    given = {} if isinstance(node.op, Unit) else node.bound()
-    gamma = given.get("weight")
+    """Return a normalizer's gamma, in a shape that broadcasts to its input; 1 without one."""
+    arguments = {} if isinstance(node.op, Unit) else node.bound()
+    gamma = arguments.get("weight")
     if not isinstance(gamma, Tensor):
         return torch.ones((), dtype=torch.float64, device=value.device)
-    return gamma if "normalized_shape" in given else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
+    return gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))

@@ -1,4 +1,4 @@
-"""Trace and density of the eigenvalues of a curvature, beside the eigenvalues that are known."""
+"""Trace and density of the eigenvalues of a curvature, from random vectors and the eigenvalues that are known."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from ..linalg.extremes import Ends
-from ..linalg.quadrature import quadratures
+from ..linalg.quadrature import Quadrature, quadratures
 from .directions import Directions
 from .spectrum import Density, Estimate
 
 STEPS = 20
-"""Products with each random vector."""
+"""How many products are computed with each random vector."""
 PLACES = 120
-"""At which the density is given."""
+"""The number of points at which the density is given."""
 WIDTH = 0.01
-"""Of the Gaussian that an eigenvalue is drawn as, as a share of the range."""
+"""The width of the Gaussian that stands for an eigenvalue, as a share of the range of all eigenvalues."""
 NEAR = 1e-3
-"""What counts as near zero, as a share of the largest eigenvalue."""
+"""An eigenvalue of at most this share of the largest one counts as near zero."""
 
 
 def spread(
@@ -32,10 +32,10 @@ def spread(
     generator: torch.Generator,
     late: Callable[[], bool],
 ) -> tuple[Estimate | None, Density | None]:
-    """Return the trace and the density, with standard errors over random vectors; None without any.
+    """Return the trace and the density, with standard errors over random vectors; None for both without any vector.
 
-    The known eigenvectors Q are taken out first: the trace is that of Q^T A Q and that of the rest, whatever Q is, and
-    the random vectors are left with what is small.
+    The known eigenvectors Q are projected out first: for any Q the trace is that of Q^T A Q plus that of the rest, and
+    the random vectors then estimate only the smaller eigenvalues.
     """
     known = ends.vectors
     size = known.shape[1]
@@ -47,54 +47,65 @@ def spread(
     rest = size - found.dimensions - len(known)
     if not probes or rest < 1:
         return (Estimate(value=sum(ends.top) + sum(ends.bottom), error=0.0), None) if probes else (None, None)
-    seen = []
+    rules = []
     steps = min(STEPS, rest)
-    for one in quadratures(
+    for rule in quadratures(
         operator, size, probes=probes, steps=steps, project=project, generator=generator, like=known
     ):
-        seen.append(one)
+        rules.append(rule)
         if late():
             break
     sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64)
-    trace = _mean(torch.tensor([float(sharp.sum()) + one.form for one in seen], dtype=torch.float64))
-    nodes = torch.cat([sharp, *(one.nodes for one in seen)])
+    trace = _mean(torch.tensor([float(sharp.sum()) + rule.form for rule in rules], dtype=torch.float64))
+    return trace, _density(rules, sharp, rest, rest + len(known))
+
+
+def _density(rules: list[Quadrature], sharp: Tensor, rest: int, whole: int) -> Density:
+    """Return the density of all eigenvalues.
+
+    Args:
+        rules: the quadrature that each random vector gave, for the eigenvalues that are not known.
+        sharp: the known eigenvalues.
+        rest: how many eigenvalues are not known.
+        whole: how many there are.
+    """
+    nodes = torch.cat([sharp, *(rule.nodes for rule in rules)])
     low, high = float(nodes.min()), float(nodes.max())
     width = WIDTH * max(high - low, 1e-300)
     places = torch.linspace(low - 3 * width, high + 3 * width, PLACES, dtype=torch.float64)
-    whole = rest + len(known)
-    rows, near, beyond = [], [], []
     limit = NEAR * float(nodes.abs().max())
-    for one in seen:
-        rows.append((rest * _drawn(places, one.nodes, one.weights, width) + _drawn(places, sharp, None, width)) / whole)
-        within, most = one.share(limit)
-        near.append((rest * within + float((sharp.abs() <= limit).sum())) / whole)
-        beyond.append(rest * (most - within) / whole)
+    rows, near, left_open = [], [], []
+    for rule in rules:
+        unknown = _smoothed(places, rule.nodes, rule.weights, width)
+        rows.append((rest * unknown + _smoothed(places, sharp, None, width)) / whole)
+        least, most = rule.share(limit)
+        near.append((rest * least + float((sharp.abs() <= limit).sum())) / whole)
+        left_open.append(rest * (most - least) / whole)
     columns = torch.stack(rows)
-    values, errors = columns.mean(0), _errors(columns)
-    return trace, Density(
+    return Density(
         places=tuple(places.tolist()),
-        values=tuple(values.tolist()),
-        errors=tuple(errors.tolist()),
+        values=tuple(columns.mean(0).tolist()),
+        errors=tuple(_errors(columns).tolist()),
         width=width,
-        near_zero=_open_above(near, beyond),
+        near_zero=_open_above(near, left_open),
     )
 
 
-def _drawn(places: Tensor, nodes: Tensor, weights: Tensor | None, width: float) -> Tensor:
-    """Return weighted nodes as Gaussians, at some places."""
+def _smoothed(places: Tensor, nodes: Tensor, weights: Tensor | None, width: float) -> Tensor:
+    """Return the sum of Gaussians at weighted nodes, evaluated at some places."""
     bells = torch.exp(-0.5 * ((places[:, None] - nodes[None, :]) / width) ** 2) / (width * math.sqrt(2 * math.pi))
     return bells.sum(1) if weights is None else bells @ weights
 
 
 def _errors(rows: Tensor) -> Tensor:
-    """Return standard errors of means over rows; infinite for a single one."""
+    """Return the standard errors of means over rows; infinite for a single row."""
     if len(rows) < 2:
         return torch.full(rows.shape[1:], math.inf, dtype=rows.dtype)
     return rows.std(0) / math.sqrt(len(rows))
 
 
 def _open_above(values: list[float], left_open: list[float]) -> Estimate:
-    """Return a mean whose error is the standard error and what the nodes leave open."""
+    """Return a mean whose error is its standard error plus the mean of what the nodes leave open."""
     mean = _mean(torch.tensor(values, dtype=torch.float64))
     return Estimate(value=mean.value, error=mean.error + sum(left_open) / len(left_open))
 

@@ -1,15 +1,16 @@
-"""Directions along which the loss cannot change: scalings and shifts that a normalizer takes back.
+"""Directions along which the loss cannot change: scalings and shifts of weights that a normalizer undoes.
 
 They are read off the captured graph (`graph/invariance.py`) and checked before anything is projected out
-(`verified_directions.py`). Shifts (a bias before a BatchNorm, one vector added to every row before a
-LayerNorm) leave the function as it is wherever they start: gradient and Hessian vanish along them. Scalings leave it
-along rays: the gradient is orthogonal to the weight, and the Hessian takes the weight to minus the gradient.
+(`verified_directions.py`). A shift (of a bias before a BatchNorm, or of every row by one vector before a LayerNorm)
+leaves the function as it is from any weights: the gradient and the Hessian vanish along it. A scaling leaves the
+function as it is along the ray through a weight: the gradient is orthogonal to the weight, and the Hessian maps the
+weight to minus the gradient.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from torch import Tensor
 
 from ..core.errors import NormscopeError, said
 from ..graph.capturing import capture
-from ..graph.ir import Unit
+from ..graph.ir import Node, Unit
 from ..graph.memory import overlap
-from ..rules.invariance import FeedingLayer, feeds, parameter_names, weight_layer
+from ..rules.invariance import FeedingLayer, WeightLayer, feeds, parameter_names, weight_layer
 from .objective import Objective
 
 aten = torch.ops.aten
@@ -27,17 +28,17 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """The groups of one weight that can be scaled without effect: a layer of the model and what feeds it.
+    """The groups of one weight that can be scaled without effect, because a normalizer stands behind its layer.
 
     Attributes:
-        name: of the parameter.
-        unit: `"channel"`, `"group"` or `"layer"`.
-        groups: how many can be scaled on their own.
-        kept: how many of them are taken out.
-        defect: the largest of their <w, grad> / (norm(w) norm(grad)).
-        verified: whether the outputs and the gradient agree for all of them.
-        moves: how far scaling the groups moves the outputs, over how far a change by chance does; that of all layers
-            together where it is below 0.01.
+        name: the name of the parameter.
+        unit: what is scaled together: `"channel"`, `"group"` or `"layer"`.
+        groups: how many groups of entries can be scaled on their own.
+        kept: how many of these groups are projected out.
+        defect: the largest <w, grad> / (norm(w) norm(grad)) among the groups.
+        verified: whether the outputs and the gradient agree for all groups.
+        moves: how far scaling the groups moves the outputs, relative to a random change of the weights; the figure of
+            all layers together where that is below 0.01.
     """
 
     name: str
@@ -51,18 +52,18 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directions:
-    """The directions of a model that have no effect, as a projection of flat vectors.
+    """The directions of a model that have no effect, as a projection of flat vectors of its parameters.
 
     Attributes:
         group: `[n]`, the number of the scale-invariant group that each entry belongs to, -1 for none.
         count: how many such groups there are.
-        centred: sets of entries from whose columns the mean is taken off: index matrices `[rows, columns]`.
+        centred: index matrices `[rows, columns]`: adding one number to all entries of a column has no effect.
         dead: entries that have no effect at all.
         radial: `[n]`, the unit vector of each group's scaling.
         norms: `[count]`, the length of each group's weight.
-        layers: what the groups come from.
-        shift_moves: how far the shifts move the outputs, over how far a change by chance does.
-        shown: how many dimensions the graph shows, before any check; None where nobody looked.
+        layers: the layers that the groups belong to.
+        shift_moves: how far the shifts move the outputs, relative to a random change of the weights.
+        shown: how many dimensions the graph shows, before any check; None where the graph was not read.
         notes: what the reader must know.
     """
 
@@ -88,7 +89,7 @@ class Directions:
         return sums.index_add(0, self.group + 1, vector * self.radial)[1:]
 
     def project(self, vector: Tensor) -> Tensor:
-        """Return a vector without its part along the directions."""
+        """Return a vector without its component along the directions."""
         if not self.dimensions:
             return vector
         vector = self._shifted(vector)
@@ -101,7 +102,7 @@ class Directions:
         return sums.index_add(0, self.group + 1, vector.double().square())[1:].sqrt()
 
     def scaled(self, vector: Tensor) -> Tensor:
-        """Return a vector with every group's part times the norm of its weight: the metric of the quotient."""
+        """Return a vector with each group's part times the norm of its weight: the metric of the quotient."""
         factors = torch.cat([vector.new_ones(1), self.norms.to(vector)])
         return vector * factors[self.group + 1]
 
@@ -114,7 +115,7 @@ class Directions:
         return vector
 
     def settled(self, weights: Tensor) -> Directions:
-        """Return the same groups with the unit vectors and the norms of the weights as they stand."""
+        """Return the same groups with the unit vectors and the norms that belong to these weights."""
         shifted = self._shifted(weights) if self.count or self.centred or len(self.dead) else weights
         member = self.group >= 0
         lengths = torch.cat([torch.ones(1, dtype=torch.float64, device=weights.device), self.lengths(shifted)])
@@ -124,13 +125,12 @@ class Directions:
 
 
 def no_directions(objective: Objective, *notes: str) -> Directions:
-    """Return that there are none."""
-    nothing = torch.zeros(0, dtype=torch.long, device=objective.device)
+    """Return an empty set of directions, with notes that say why."""
     return Directions(
         group=torch.full((objective.size,), -1, device=objective.device),
         count=0,
         centred=(),
-        dead=nothing,
+        dead=torch.zeros(0, dtype=torch.long, device=objective.device),
         radial=torch.zeros(objective.size, dtype=objective.dtype, device=objective.device),
         norms=torch.zeros(0, dtype=torch.float64, device=objective.device),
         notes=notes,
@@ -140,84 +140,116 @@ def no_directions(objective: Objective, *notes: str) -> Directions:
 def directions(objective: Objective) -> Directions:
     """Return the directions without effect that the graph of the model shows, before they are verified.
 
-    A model that cannot be traced has none that are known, and a note says so.
+    A model that cannot be traced has no known directions, and a note says so.
     """
     batch = objective.batches[0].call
-    given: Any = batch.kwargs if not batch.args else batch.args
+    arguments: Any = batch.kwargs if not batch.args else batch.args
     try:
-        graph = capture(objective.model, given, mode=objective.mode)
-        pairs = feeds(graph)
+        graph = capture(objective.model, arguments, mode=objective.mode)
+        feeding_layers = feeds(graph)
     except NormscopeError as error:
         return no_directions(
             objective, f"no symmetry direction is taken out, as the model is not traced: {said(error)}"
         )
-    known = no_directions(objective)
-    group, count = known.group.cpu(), 0
-    centred: list[Tensor] = []
-    dead: list[Tensor] = []
-    layers: list[Invariant] = []
-    notes: list[str] = []
-    seen: set[int] = set()
-    for feed in (pair for pair in pairs if pair.scale_invariant):
-        found = _entries(objective, feed)
-        if found is None:
-            notes.append(f"the weight of `{feed.weight.path}` is made from others: its scaling is not taken out")
-            continue
-        name, weight, bias = found
-        if int(weight[0, 0]) in seen:
-            continue
-        seen.add(int(weight[0, 0]))
-        sets = _sets(feed, len(weight))
+    collected = _CollectedDirections(group=torch.full((objective.size,), -1))
+    for feed in (layer for layer in feeding_layers if layer.scale_invariant):
+        entries = _entries(objective, feed)
+        if entries is None:
+            collected.notes.append(
+                f"the weight of `{feed.weight.path}` is made from others: its scaling is not taken out"
+            )
+        elif not collected.has(entries):
+            collected.add(feed, entries)
+    shown = collected.directions(objective).settled(objective.vector())
+    return replace(shown, shown=shown.dimensions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LayerEntries:
+    """Where the entries of a layer's parameters lie in the flat vector, by output channel.
+
+    Attributes:
+        name: the name of the weight.
+        weight: `[channels, entries]`.
+        bias: `[channels]`; None without a bias.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _CollectedDirections:
+    """The fields of `Directions`, collected layer by layer on the CPU."""
+
+    group: Tensor
+    count: int = 0
+    centred: list[Tensor] = field(default_factory=list)
+    dead: list[Tensor] = field(default_factory=list)
+    layers: list[Invariant] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    first_entries: set[int] = field(default_factory=set)
+
+    def has(self, entries: _LayerEntries) -> bool:
+        """Whether this weight was added before, for another layer that shares it."""
+        return int(entries.weight[0, 0]) in self.first_entries
+
+    def add(self, feed: FeedingLayer, entries: _LayerEntries) -> None:
+        """Add the shifts and the scalings of one layer."""
+        self.first_entries.add(int(entries.weight[0, 0]))
+        sets = _sets(feed, len(entries.weight))
+        scaled_bias = self._add_shifts(feed, entries, sets)
+        self._add_scalings(entries.weight, scaled_bias, sets)
+        self.layers.append(
+            Invariant(name=entries.name, unit=feed.unit, groups=len(sets), kept=len(sets), defect=0.0, verified=False)
+        )
+
+    def _add_shifts(self, feed: FeedingLayer, entries: _LayerEntries, sets: list[Tensor]) -> Tensor | None:
+        """Add what centring undoes; return the bias if it is scaled together with the weight."""
+        weight, bias = entries.weight, entries.bias
         if feed.bias_redundant == "whole" and bias is not None:
-            dead.append(bias)
-            bias = None
-        elif feed.bias_redundant == "common":
+            self.dead.append(bias)
+            return None
+        if feed.bias_redundant == "common":
             columns = [
                 *([weight] if _entries_in_set(feed) == len(sets[0]) else []),
                 *([] if bias is None else [bias[:, None]]),
             ]
-            centred += [torch.cat(columns, dim=1)[chosen] for chosen in sets if columns]
-        for chosen in sets:
-            group[weight[chosen].reshape(-1)] = count
+            self.centred += [torch.cat(columns, dim=1)[channels] for channels in sets if columns]
+        return bias
+
+    def _add_scalings(self, weight: Tensor, bias: Tensor | None, sets: list[Tensor]) -> None:
+        """Number the groups of entries that can be scaled on their own."""
+        for channels in sets:
+            self.group[weight[channels].reshape(-1)] = self.count
             if bias is not None:
-                group[bias[chosen]] = count
-            count += 1
-        layers.append(
-            Invariant(name=name, unit=feed.unit, groups=len(sets), kept=len(sets), defect=0.0, verified=False)
+                self.group[bias[channels]] = self.count
+            self.count += 1
+
+    def directions(self, objective: Objective) -> Directions:
+        """Return the collected directions on the device of the parameters."""
+        device, empty = objective.device, no_directions(objective)
+        return replace(
+            empty,
+            group=self.group.to(device),
+            count=self.count,
+            centred=tuple(index.to(device) for index in self.centred),
+            dead=(torch.cat(self.dead) if self.dead else empty.dead).to(device),
+            layers=tuple(self.layers),
+            notes=tuple(self.notes),
         )
-    device = objective.device
-    made = replace(
-        known,
-        group=group.to(device),
-        count=count,
-        centred=tuple(index.to(device) for index in centred),
-        dead=(torch.cat(dead) if dead else known.dead).to(device),
-        layers=tuple(layers),
-        notes=tuple(notes),
-    ).settled(objective.vector())
-    return replace(made, shown=made.dimensions)
 
 
-def _entries(objective: Objective, feed: FeedingLayer) -> tuple[str, Tensor, Tensor | None] | None:
-    """Return a parameter's name and where the entries of each output channel of a layer lie in the flat vector.
-
-    `[channels, entries]` for the weight, `[channels]` for the bias; None where they are no entries of parameters.
-    """
+def _entries(objective: Objective, feed: FeedingLayer) -> _LayerEntries | None:
+    """Return where a layer's weight and bias lie in the flat vector; None where they are no entries of parameters."""
     layer = weight_layer(feed.weight)
     names = parameter_names(objective.model, feed.weight)
     if layer is None or names.get("weight") not in objective.parameters:
         return None
-    weight = _positions(objective, names["weight"], layer.weight)
-    if weight is None:
-        return None
     channels = feed.weight.shape[layer.axis]
-    if feed.weight.is_transposed_convolution:
-        if weight.shape[1] != channels:  # in groups
-            return None
-        weight = weight.transpose(0, 1)
-    elif layer.columns:
-        weight = weight.transpose(0, 1)
-    if weight.shape[0] != channels:
+    weight = _by_output_channel(feed.weight, layer, _positions(objective, names["weight"], layer.weight))
+    if weight is None:
         return None
     bias = None
     if layer.bias is not None:
@@ -227,11 +259,25 @@ def _entries(objective: Objective, feed: FeedingLayer) -> tuple[str, Tensor, Ten
         if bias is None or bias.numel() != channels:
             return None
         bias = bias.reshape(-1)
-    return names["weight"], weight.reshape(channels, -1), bias
+    return _LayerEntries(name=names["weight"], weight=weight.reshape(channels, -1), bias=bias)
+
+
+def _by_output_channel(node: Node, layer: WeightLayer, positions: Tensor | None) -> Tensor | None:
+    """Return the positions of a weight with its output channels as rows; None where no axis counts these."""
+    channels = node.shape[layer.axis]
+    if positions is None:
+        return None
+    if node.is_transposed_convolution:
+        if positions.shape[1] != channels:  # A transposed convolution with groups has no such axis.
+            return None
+        positions = positions.transpose(0, 1)
+    elif layer.columns:
+        positions = positions.transpose(0, 1)
+    return positions if positions.shape[0] == channels else None
 
 
 def _positions(objective: Objective, name: str, tensor: Tensor) -> Tensor | None:
-    """Return where the entries of a tensor, a view of a parameter, lie in the flat vector."""
+    """Return where the entries of a view of a parameter lie in the flat vector; None if it is no such view."""
     parameter = objective.parameters[name].detach()
     if not overlap(tensor, parameter) or not parameter.is_contiguous():
         return None
@@ -244,12 +290,12 @@ def _positions(objective: Objective, name: str, tensor: Tensor) -> Tensor | None
     last = offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
     if offset < 0 or last >= parameter.numel():
         return None
-    places = torch.arange(start, start + parameter.numel())
-    return places.as_strided(tensor.shape, tensor.stride(), offset)
+    positions = torch.arange(start, start + parameter.numel())
+    return positions.as_strided(tensor.shape, tensor.stride(), offset)
 
 
 def _sets(feed: FeedingLayer, channels: int) -> list[Tensor]:
-    """Return which output channels can be scaled together, one index per set."""
+    """Return the sets of output channels that are scaled together, each as an index."""
     if feed.unit == "channel":
         return list(torch.arange(channels)[:, None])
     if feed.unit == "group":
@@ -259,7 +305,7 @@ def _sets(feed: FeedingLayer, channels: int) -> list[Tensor]:
 
 
 def _entries_in_set(feed: FeedingLayer) -> int:
-    """Return how many entries are normalized together."""
+    """Return how many entries the normalizer normalizes together."""
     node = feed.normalizer
     if feed.unit == "group":
         return math.prod(node.shape[1:]) // int(node.bound()["num_groups"])

@@ -9,25 +9,25 @@ from ..report.shown import Shown
 
 
 class FigureResult(Saved, Shown):
-    """A frozen result of figures, any of which may be NaN."""
+    """A frozen result made of figures, any of which may be NaN."""
 
     __slots__ = ()
 
     @classmethod
     def of_fields(cls, **given: Any) -> Self:
-        """Make the result from the fields that were read; what cannot be shown is damaged."""
-        made = cls(**given)
-        made.document()
-        return made
+        """Return the result that has the fields of a file; a result that cannot be shown counts as damaged."""
+        result = cls(**given)
+        result.document()
+        return result
 
 
 def figures_form(kind: str, function: str, left_out: tuple[str, ...] = ()) -> JsonForm:
-    """Return the form of the file of a result of figures.
+    """Return the form of a result's JSON file.
 
     Args:
-        kind: its `type`.
-        function: of `normscope`, that returns it.
-        left_out: fields that are not stored.
+        kind: the `type` in the file.
+        function: the function of `normscope` that returns the result.
+        left_out: the fields that are not stored.
     """
     noun, write = f"result of normscope.{function}", "write one with to_json(path)"
     return JsonForm(kind=kind, noun=noun, write=write, left_out=left_out, nan=True)

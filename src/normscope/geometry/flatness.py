@@ -1,4 +1,4 @@
-"""`flatness`: how much loss and accuracy suffer when the weights are moved, by noise and by ascent."""
+"""`flatness`: how much loss and accuracy suffer when the weights are moved, by noise and by gradient ascent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.budget import Budget
 from ..core.codec import JsonForm
 from ..core.errors import InputError
-from ..core.options import check_numbers
+from ..core.options import check_counts, check_numbers
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
@@ -23,10 +23,10 @@ from .directions import directions
 from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
-from .spectrum import Estimate
+from .spectrum import Estimate, Spectrum
 
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Sizes of the noise, relative to the weights."""
+"""The sizes of the noise, relative to the weights."""
 DEFINITIONS = {
     "scaled noise": "Gaussian, for every group of weights as long on average as the level times the group's norm; a "
     "group is what a normalizer lets be scaled on its own, else the weights of one output, else a whole parameter",
@@ -37,12 +37,12 @@ DEFINITIONS = {
     "ascent": "the increase of the loss after normalised gradient steps that go rho away from the weights: raw (SAM), "
     "and with every group in units of its norm (ASAM)",
 }
-"""What the figures are."""
+"""What each figure of the result means, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLevel:
-    """Loss and accuracy under noise of one level, as means over draws; accuracy is None without classes."""
+    """Loss and accuracy under noise of one level, as means over draws; the accuracies are None without classes."""
 
     level: float
     loss: Estimate
@@ -56,15 +56,15 @@ class Flatness(FigureResult):
     """How flat a loss is around the weights. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name, mode: of the model.
-        loss, accuracy: at the weights; the accuracy is None without classes.
+        name, mode: the model's class and the mode that was measured.
+        loss, accuracy: both at the weights as found; the accuracy is None without classes.
         noise: one entry per level.
-        draws: random vectors per level.
-        spherical_sharpness: largest eigenvalue on the quotient; None where it was not asked for.
-        spherical_converged: whether that is within its tolerance.
-        rho: how far ascent goes: as a length for the raw one, in norms of the groups for the other.
+        draws: how many random vectors each level has.
+        spherical_sharpness: the largest eigenvalue on the quotient; None where it was not asked for.
+        spherical_converged: whether that eigenvalue is within its tolerance.
+        rho: how far ascent goes: as a length for `raw_ascent`, in norms of the groups for `ascent`.
         ascent, raw_ascent: the increase of the loss.
-        definitions: what the figures are.
+        definitions: what the figures mean.
         notes: what the reader must know.
     """
 
@@ -104,28 +104,28 @@ def flatness(
 ) -> Flatness:
     """Measure how loss and accuracy change when the weights are moved, in figures that do not depend on their scale.
 
-    The weights are put back afterwards. Raw noise stands beside the scaled one, named as what it is: rescaling a weight
-    in front of a normalizer changes it, though not the network.
+    The weights are put back afterwards. The figures of raw noise are returned beside those of scaled noise: rescaling a
+    weight in front of a normalizer changes the former, though not the network.
 
     Args:
         model: any `torch.nn.Module`.
         loss_fn: as in `normscope.hessian`.
         loader: as in `normscope.hessian`.
-        levels: sizes of the noise, relative to the weights.
-        draws: random vectors per level, two forwards each.
+        levels: the sizes of the noise, relative to the weights.
+        draws: how many random vectors to take per level; each costs two forward passes.
         rho: how far ascent goes.
-        ascent_steps: gradients that it takes.
+        ascent_steps: how many gradient steps ascent takes.
         sharpness: whether to find the largest eigenvalue on the quotient too.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many of the loader; None for all.
+        batches: read at most this many batches of the loader; None for all.
         max_seconds: cuts short what takes longer, and `notes` say so.
-        seed: of the noise.
+        seed: the seed of the noise.
 
     Returns:
-        `.noise`, `.spherical_sharpness`, `.ascent`, `.raw_ascent`.
+        The figures: `.noise`, `.spherical_sharpness`, `.ascent`, `.raw_ascent`.
 
     Raises:
-        InputError: as `normscope.hessian`, or levels that are none.
+        InputError: as in `normscope.hessian`, or a level or a number of draws is not above 0.
 
     Example:
         >>> import torch, normscope as ns
@@ -137,84 +137,64 @@ def flatness(
     Reference: Foret et al. 2021 (SAM); Kwon et al. 2021 (ASAM).
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
-    numbers = isinstance(levels, Sequence) and not isinstance(levels, str)
-    if not numbers or not levels or not all(isinstance(v, int | float) and 0 < v < math.inf for v in levels):
-        raise InputError(f"levels are numbers above 0, not {levels!r}")
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise InputError(f"draws is a whole number from 1 on, not {draws!r}")
+    _check_levels(levels)
+    check_counts(least=1, draws=draws)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the noise")
-    generator = torch.Generator().manual_seed(seed)
-    found = directions(objective)
-    group = grouped(objective, found.group)
-    notes = list(found.notes)
+    without_effect = directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
-        start = objective.vector()
         loss, accuracy = _scores(objective)
-        units = _units(start, group)
-        rows = []
-        for level in sorted(float(value) for value in levels):
-            if budget.late:
-                break
-            rows.append(_level(objective, start, units, level, draws, generator, progress))
-        objective.place(start)
-        climbed, raw = (
-            _ascent(objective, start, loss, rho, ascent_steps, scale)
-            for scale in (units.lengths[units.group], torch.ones_like(start))
-        )
-    sharp = None
+        perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
+        noise = perturbation.noise(sorted(map(float, levels)), draws, budget)
+        ascent, raw_ascent = perturbation.ascents(loss, rho, ascent_steps)
+    spectrum: Spectrum | None = None
     if sharpness and not budget.late:
-        sharp = spectrum_of(objective, found, Wanted(k=1), metric="quotient", max_seconds=max_seconds, seed=seed)
+        spectrum = spectrum_of(
+            objective, without_effect, Wanted(k=1), metric="quotient", max_seconds=max_seconds, seed=seed
+        )
     return Flatness(
         name=type(objective.model).__name__,
         mode=objective.mode,
         loss=loss,
         accuracy=accuracy,
-        noise=tuple(rows),
+        noise=noise,
         draws=draws,
-        spherical_sharpness=None if sharp is None else sharp.sharpness,
-        spherical_converged=sharp is not None and sharp.converged,
+        spherical_sharpness=None if spectrum is None else spectrum.sharpness,
+        spherical_converged=spectrum is not None and spectrum.converged,
         rho=float(rho),
-        ascent=climbed,
-        raw_ascent=raw,
-        notes=(*notes, *budget.cuts),
+        ascent=ascent,
+        raw_ascent=raw_ascent,
+        notes=(*without_effect.notes, *budget.cuts),
     )
 
 
+def _check_levels(levels: Any) -> None:
+    """Refuse levels of noise that are not a sequence of numbers above 0."""
+    several = isinstance(levels, Sequence) and not isinstance(levels, str)
+    if not several or not levels or not all(isinstance(v, int | float) and 0 < v < math.inf for v in levels):
+        raise InputError(f"levels are numbers above 0, not {levels!r}")
+
+
 def grouped(objective: Objective, group: Tensor) -> Tensor:
-    """Return a group for every weight: those that can be scaled on their own, else rows of outputs, else parameters."""
+    """Return the number of a group for every weight.
+
+    A group is what a normalizer lets be scaled on its own, else the weights of one output, else a whole parameter.
+    """
     full = group.clone()
     number = int(group.max()) + 1 if len(group) else 0
     start = 0
     for parameter in objective.parameters.values():
         own = full[start : start + parameter.numel()]
         rows = parameter.shape[0] if parameter.ndim > 1 else 1
-        places = torch.arange(parameter.numel(), device=full.device) // max(parameter.numel() // max(rows, 1), 1)
-        own[own < 0] = (number + places)[own < 0]
+        row = torch.arange(parameter.numel(), device=full.device) // max(parameter.numel() // max(rows, 1), 1)
+        own[own < 0] = (number + row)[own < 0]
         number += rows
         start += parameter.numel()
     return full.unique(return_inverse=True)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Units:
-    """Groups of weights, with the norm and the number of entries of each."""
-
-    group: Tensor
-    lengths: Tensor
-    entries: Tensor
-
-
-def _units(weights: Tensor, group: Tensor) -> _Units:
-    count = int(group.max()) + 1
-    squares = torch.zeros(count, dtype=torch.float64, device=weights.device)
-    squares = squares.index_add(0, group, weights.double().square())
-    entries = torch.zeros_like(squares).index_add(0, group, torch.ones_like(weights, dtype=torch.float64))
-    return _Units(group, squares.sqrt().to(weights.dtype), entries.to(weights.dtype))
-
-
 def _scores(objective: Objective) -> tuple[float, float | None]:
-    """Return the mean loss and the accuracy, None where there are no classes."""
+    """Return the mean loss and the accuracy; the accuracy is None where there are no classes."""
     loss, right, counted = 0.0, 0, 0
     for output, batch in objective.outputs():
         loss += objective.share(batch) * float(loss_of(objective.function, output, batch).double())
@@ -227,58 +207,100 @@ def _scores(objective: Objective) -> tuple[float, float | None]:
     return loss, right / counted if counted else None
 
 
-def _level(
-    objective: Objective,
-    start: Tensor,
-    units: _Units,
-    level: float,
-    draws: int,
-    generator: torch.Generator,
-    progress: Progress,
-) -> NoiseLevel:
-    """Measure loss and accuracy under noise of one level, scaled by group and raw."""
-    by_group = (units.lengths / units.entries.sqrt())[units.group]
-    alike = float(start.double().norm()) / math.sqrt(len(start))
-    seen: dict[str, list[tuple[float, float | None]]] = {"scaled": [], "raw": []}
-    for _ in range(draws):
-        progress.step(f"noise {level:g}")
-        noise = torch.randn(len(start), generator=generator).to(start)
-        for kind, scale in (("scaled", by_group), ("raw", alike)):
-            objective.place(start + level * scale * noise)
-            seen[kind].append(_scores(objective))
-    losses = {kind: _estimate([loss for loss, _ in found]) for kind, found in seen.items()}
-    shares = {kind: [share for _, share in found if share is not None] for kind, found in seen.items()}
-    return NoiseLevel(
-        level=level,
-        loss=losses["scaled"],
-        accuracy=_estimate(shares["scaled"]) if shares["scaled"] else None,
-        raw_loss=losses["raw"],
-        raw_accuracy=_estimate(shares["raw"]) if shares["raw"] else None,
-    )
+class _Perturbation:
+    """Moves the weights away from where they were found, and measures loss and accuracy there.
+
+    Args:
+        objective: the loss, being measured.
+        group: the group of every weight.
+        seed: the seed of the noise.
+        progress: the progress bar.
+
+    Attributes:
+        start: the weights as found.
+        norms: for every weight, the norm of its group.
+        deviations: for every weight, the root mean square of its group.
+    """
+
+    def __init__(self, objective: Objective, group: Tensor, seed: int, progress: Progress) -> None:
+        self.objective, self.progress = objective, progress
+        self.generator = torch.Generator().manual_seed(seed)
+        self.start = start = objective.vector()
+        squares = torch.zeros(int(group.max()) + 1, dtype=torch.float64, device=start.device)
+        entries = torch.zeros_like(squares).index_add(0, group, torch.ones_like(start, dtype=torch.float64))
+        norms = squares.index_add(0, group, start.double().square()).sqrt().to(start.dtype)
+        self.norms = norms[group]
+        self.deviations = (norms / entries.to(start.dtype).sqrt())[group]
+
+    def noise(self, levels: list[float], draws: int, budget: Budget) -> tuple[NoiseLevel, ...]:
+        """Measure one level after the other until the time is up, and put the weights back."""
+        measured = []
+        for level in levels:
+            if budget.late:
+                break
+            measured.append(self._level(level, draws))
+        self.objective.place(self.start)
+        return tuple(measured)
+
+    def _level(self, level: float, draws: int) -> NoiseLevel:
+        """Measure loss and accuracy under noise of one level, scaled by group and raw."""
+        deviation_of_all = float(self.start.double().norm()) / math.sqrt(len(self.start))
+        scaled: list[tuple[float, float | None]] = []
+        raw: list[tuple[float, float | None]] = []
+        for _ in range(draws):
+            self.progress.step(f"noise {level:g}")
+            noise = torch.randn(len(self.start), generator=self.generator).to(self.start)
+            for scores, scale in ((scaled, self.deviations), (raw, deviation_of_all)):
+                self.objective.place(self.start + level * scale * noise)
+                scores.append(_scores(self.objective))
+        return NoiseLevel(
+            level=level,
+            loss=_mean_loss(scaled),
+            accuracy=_mean_accuracy(scaled),
+            raw_loss=_mean_loss(raw),
+            raw_accuracy=_mean_accuracy(raw),
+        )
+
+    def ascents(self, loss: float, rho: float, steps: int) -> tuple[float, float]:
+        """Return the increase of the loss by ascent with each group in units of its norm, and by raw ascent."""
+        return (
+            self._ascent(loss, rho, steps, self.norms),
+            self._ascent(loss, rho, steps, torch.ones_like(self.start)),
+        )
+
+    def _ascent(self, loss: float, rho: float, steps: int, scale: Tensor) -> float:
+        """Return the largest increase of the loss after steps of ascent that end rho away, in units of `scale`."""
+        objective, start = self.objective, self.start
+        moved, most = torch.zeros_like(start), 0.0
+        for _ in range(steps):
+            objective.place(start + moved)
+            if not math.isfinite(objective.loss()):
+                return math.inf
+            _, gradient = objective.gradient()
+            slope = scale * gradient
+            length = float(slope.double().norm())
+            if length == 0.0:
+                break
+            scaled_move = moved / scale.clamp(min=1e-30) + rho * slope / length
+            scaled_move = scaled_move * min(1.0, rho / max(float(scaled_move.double().norm()), 1e-300))
+            moved = scale * scaled_move
+            objective.place(start + moved)
+            value = objective.loss()
+            most = max(most, value - loss if math.isfinite(value) else math.inf)
+        return most
+
+
+def _mean_loss(scores: list[tuple[float, float | None]]) -> Estimate:
+    return _estimate([loss for loss, _ in scores])
+
+
+def _mean_accuracy(scores: list[tuple[float, float | None]]) -> Estimate | None:
+    accuracies = [accuracy for _, accuracy in scores if accuracy is not None]
+    return _estimate(accuracies) if accuracies else None
 
 
 def _estimate(values: list[float]) -> Estimate:
-    found = torch.tensor([math.inf if math.isnan(value) else value for value in values], dtype=torch.float64)
-    error = float(found.std() / math.sqrt(len(found))) if len(found) > 1 else math.inf
-    return Estimate(value=float(found.mean()), error=math.inf if math.isnan(error) else error)
-
-
-def _ascent(objective: Objective, start: Tensor, loss: float, rho: float, steps: int, scale: Tensor) -> float:
-    """Return the largest increase of the loss after steps of ascent that end rho away, in units of `scale`."""
-    moved, most = torch.zeros_like(start), 0.0
-    for _ in range(steps):
-        objective.place(start + moved)
-        if not math.isfinite(objective.loss()):
-            return math.inf
-        _, gradient = objective.gradient()
-        slope = scale * gradient
-        length = float(slope.double().norm())
-        if length == 0.0:
-            break
-        inner = moved / scale.clamp(min=1e-30) + rho * slope / length
-        inner = inner * min(1.0, rho / max(float(inner.double().norm()), 1e-300))
-        moved = scale * inner
-        objective.place(start + moved)
-        value = objective.loss()
-        most = max(most, value - loss if math.isfinite(value) else math.inf)
-    return most
+    """Return the mean and its standard error; NaN counts as infinite."""
+    numbers = torch.tensor([math.inf if math.isnan(value) else value for value in values], dtype=torch.float64)
+    error = float(numbers.std() / math.sqrt(len(numbers))) if len(numbers) > 1 else math.inf
+    return Estimate(value=float(numbers.mean()), error=math.inf if math.isnan(error) else error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.codec import JsonForm
-from ..core.errors import InputError
-from ..core.options import check_numbers
+from ..core.options import check_numbers, check_positive
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..theory.losses import Loss
@@ -24,9 +24,9 @@ from .runge_kutta import integrate
 from .verified_directions import verified
 
 SLICE = 21
-"""Points of a slice through the loss."""
+"""How many points a slice through the loss has."""
 DOUBLINGS = 2.0
-"""A slice along the scaling goes from a quarter to four times the weights."""
+"""A slice along the scaling goes from a quarter of the weights to four times the weights."""
 DEFINITIONS = {
     "gradient flow": "dw/dt = -grad L(w), integrated with adaptive steps of order 5 whose error is held below rtol",
     "gradient descent": "w - lr grad L(w), one step for every lr of time",
@@ -35,19 +35,20 @@ DEFINITIONS = {
     "trajectory on the circle": "one such group, that which turns fastest at the start: the angle between it and its "
     "first direction, and its norm over the first",
 }
-"""What the figures are."""
+"""What each figure of the result means, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPoint:
-    """One moment of a path.
+    """One moment of a path of the weights.
 
     Attributes:
-        time: learning rate times steps for descent.
-        loss: there.
-        drift: the largest change of a conserved squared norm, relative to the first; None without any.
-        angle: that the shown group has turned by, in radians; None without one.
-        radius: its norm over the first.
+        time: the time of the flow; for descent, the learning rate times the number of steps.
+        loss: the loss at that time.
+        drift: the largest change of a conserved squared norm, relative to its value at the start; None if no squared
+            norm is conserved.
+        angle: by how much the shown group of weights has turned, in radians; None if no group is shown.
+        radius: the norm of the shown group, relative to its norm at the start; None if no group is shown.
     """
 
     time: float
@@ -62,20 +63,20 @@ class Flow(FigureResult):
     """Gradient flow and gradient descent from the same weights. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name, mode: of the model.
-        learning_rate: of gradient descent.
-        rtol: of the flow.
+        name, mode: the model's class and the mode that was measured.
+        learning_rate: the learning rate of gradient descent.
+        rtol: the tolerance of a step of the flow.
         flow, descent: the two paths.
         conserved: how many squared norms gradient flow conserves.
         growth_defect: the largest difference between what a step of descent adds to such a norm and
-            lr^2 norm(grad)^2, relative to the squared norm; None without any.
-        group: the parameter that the trajectory on the circle is of; empty without one.
-        distance: norm of the difference of the two ends, relative to the way that the flow went.
-        slices: the loss along lines through the start: pairs (place, loss) by direction; `gradient` in multiples of
-            lr times the gradient, `scaling` in doublings of the scale-invariant weights.
+            lr^2 norm(grad)^2, relative to the squared norm; None if no squared norm is conserved.
+        group: the parameter whose group of weights the trajectory on the circle shows; empty if no group is shown.
+        distance: the distance between the ends of the two paths, relative to the distance that the flow covered.
+        slices: the loss along lines through the start: pairs (position, loss) by direction; the position counts
+            multiples of lr times the gradient (`gradient`), or doublings of the scale-invariant weights (`scaling`).
         finished: whether the flow reached the end time.
-        gradients: how many it took.
-        definitions: what the figures are.
+        gradients: how many gradients were computed.
+        definitions: what the figures mean.
         notes: what the reader must know.
     """
 
@@ -125,15 +126,15 @@ def flow(
         lr: the learning rate of gradient descent.
         rtol: the error of a step of the flow, relative to the norm of all weights.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many of the loader; None for all.
-        evaluations: gradients that the flow may take, about six a step.
+        batches: read at most this many batches of the loader; None for all.
+        evaluations: how many gradients the flow may compute; a step takes about six.
         max_seconds: cuts short what takes longer, and `notes` say so.
 
     Returns:
-        `.flow` and `.descent` as points, `.conserved`, `.slices`.
+        The figures: `.flow` and `.descent` as points, `.conserved`, `.slices`.
 
     Raises:
-        InputError: as `normscope.hessian`, or a time or learning rate that is none.
+        InputError: as in `normscope.hessian`, or `time`, `lr` or `rtol` is no number above 0.
 
     Example:
         >>> import math, torch, normscope as ns
@@ -145,78 +146,87 @@ def flow(
         True
     """
     check_numbers(rtol=rtol, max_seconds=max_seconds)
-    for name, value in (("time", time), ("lr", lr), ("rtol", rtol)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise InputError(f"{name} is a number above 0, not {value!r}")
+    check_positive(time=time, lr=lr, rtol=rtol)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(evaluations, max_seconds=max_seconds, what="the flow")
-    found = directions(objective)
+    without_effect = directions(objective)
     with objective.measuring(), Progress("gradient flow") as progress:
-        paths = _Paths(objective, found, budget, progress)
-        flowed, ended = paths.flow(time, lr, rtol)
-        descended, other = paths.descent(time, lr)
+        paths = _Paths(objective, without_effect, budget, progress)
+        flow_points, flow_end = paths.flow(time, lr, rtol)
+        descent_points, descent_end = paths.descent(time, lr)
         slices = paths.slices(lr)
-    way = float((ended - paths.start).double().norm())
-    done = flowed[-1].time >= time * (1 - 1e-9)
+    covered = float((flow_end - paths.start).double().norm())
+    finished = flow_points[-1].time >= time * (1 - 1e-9)
     notes = list(dict.fromkeys((*paths.directions.notes, *budget.cuts)))
-    if not done:
-        notes.append(f"the flow ended at time {flowed[-1].time:.3g} of {time:g}: raise evaluations, or rtol")
+    if not finished:
+        notes.append(f"the flow ended at time {flow_points[-1].time:.3g} of {time:g}: raise evaluations, or rtol")
     return Flow(
         name=type(objective.model).__name__,
         mode=objective.mode,
         learning_rate=float(lr),
         rtol=rtol,
-        flow=tuple(flowed),
-        descent=tuple(descended),
+        flow=tuple(flow_points),
+        descent=tuple(descent_points),
         conserved=paths.directions.count,
-        growth_defect=paths.defect,
-        group=paths.name,
-        distance=float((ended - other).double().norm()) / way if way else 0.0,
+        growth_defect=paths.growth_defect,
+        group=paths.shown_name,
+        distance=float((flow_end - descent_end).double().norm()) / covered if covered else 0.0,
         slices=slices,
-        finished=done,
+        finished=finished,
         gradients=objective.gradients,
         notes=tuple(notes),
     )
 
 
 class _Paths:
-    """Both paths from one start, and what is read off along them."""
+    """The flow and the descent from one start, and the figures that are read off along them.
 
-    def __init__(self, objective: Objective, found: Directions, budget: Budget, progress: Progress) -> None:
+    Attributes:
+        start: the weights as found.
+        loss, gradient: both at the start.
+        directions: the directions without effect that were verified.
+        squares: the squared norm of every scale-invariant group at the start.
+        growth_defect: see `Flow.growth_defect`; the descent fills it.
+        shown: the entries of the group whose trajectory is shown; None if there is no group.
+        shown_name: the parameter that the shown group belongs to.
+    """
+
+    def __init__(self, objective: Objective, without_effect: Directions, budget: Budget, progress: Progress) -> None:
         self.objective, self.budget, self.progress = objective, budget, progress
         self.start = objective.vector()
         self.loss, self.gradient = objective.gradient()
-        self.directions = verified(objective, found, self.gradient)
+        self.directions = verified(objective, without_effect, self.gradient)
         self.squares = self.directions.lengths(self.start).square()
-        self.defect: float | None = 0.0 if self.directions.count else None
-        self.member, self.name = self._shown()
+        self.growth_defect: float | None = 0.0 if self.directions.count else None
+        self.shown, self.shown_name = self._fastest_group()
 
-    def _shown(self) -> tuple[Tensor | None, str]:
+    def _fastest_group(self) -> tuple[Tensor | None, str]:
         """Return the entries of the group that turns fastest at the start, and the parameter it belongs to."""
         if not self.directions.count:
             return None, ""
         speed = self.directions.lengths(self.gradient) / self.squares.sqrt().clamp(min=1e-300)
-        member = (self.directions.group == int(speed.argmax())).nonzero()[:, 0]
-        place = int(member[0])
+        entries = (self.directions.group == int(speed.argmax())).nonzero()[:, 0]
+        position = int(entries[0])
         for name, parameter in self.objective.parameters.items():
-            if place < parameter.numel():
-                return member, name
-            place -= parameter.numel()
+            if position < parameter.numel():
+                return entries, name
+            position -= parameter.numel()
         raise AssertionError
 
     def _point(self, time: float, loss: float, vector: Tensor) -> PathPoint:
-        if self.member is None:
+        """Return the figures of the path at one vector of weights."""
+        if self.shown is None:
             return PathPoint(time=time, loss=loss)
-        moved = (self.directions.lengths(vector).square() / self.squares.clamp(min=1e-300) - 1).abs()
-        first, own = self.start[self.member].double(), vector[self.member].double()
-        one = first / first.norm()
-        across = own - (own @ one) * one
+        drifts = (self.directions.lengths(vector).square() / self.squares.clamp(min=1e-300) - 1).abs()
+        first, now = self.start[self.shown].double(), vector[self.shown].double()
+        unit = first / first.norm()
+        across = now - (now @ unit) * unit
         return PathPoint(
             time=time,
             loss=loss,
-            drift=float(moved.max()),
-            angle=math.atan2(float(across.norm()), float(own @ one)),
-            radius=float(own.norm() / first.norm()),
+            drift=float(drifts.max()),
+            angle=math.atan2(float(across.norm()), float(now @ unit)),
+            radius=float(now.norm() / first.norm()),
         )
 
     def flow(self, time: float, lr: float, rtol: float) -> tuple[list[PathPoint], Tensor]:
@@ -236,9 +246,9 @@ class _Paths:
             return -gradient
 
         value = self.start
-        for place in integrate(slope, self.start, end=time, first=lr / 10, rtol=rtol):
-            points.append(self._point(place.time, losses[-1], place.value))
-            value = place.value
+        for solution in integrate(slope, self.start, end=time, first=lr / 10, rtol=rtol):
+            points.append(self._point(solution.time, losses[-1], solution.value))
+            value = solution.value
             if self.budget.over:
                 break
         return points, value
@@ -249,12 +259,9 @@ class _Paths:
         self.objective.place(value)
         loss, gradient = self.objective.gradient()
         for step in range(1, round(time / lr) + 1):
-            moved = value - lr * gradient
-            if self.defect is not None:
-                lengths = self.directions.lengths
-                added = lengths(moved).square() - lengths(value).square() - lr**2 * lengths(gradient).square()
-                self.defect = max(self.defect, float((added.abs() / self.squares.clamp(min=1e-300)).max()))
-            value = moved
+            stepped = value - lr * gradient
+            self._check_growth(value, stepped, lr, gradient)
+            value = stepped
             self.objective.place(value)
             self.progress.step(f"step {step}")
             loss = self.objective.loss()
@@ -264,20 +271,29 @@ class _Paths:
             points.append(self._point(step * lr, loss, value))
         return points, value
 
+    def _check_growth(self, before: Tensor, after: Tensor, lr: float, gradient: Tensor) -> None:
+        """Compare what a step of descent adds to the conserved squared norms with lr^2 norm(grad)^2."""
+        if self.growth_defect is None:
+            return
+        lengths = self.directions.lengths
+        difference = lengths(after).square() - lengths(before).square() - lr**2 * lengths(gradient).square()
+        largest = float((difference.abs() / self.squares.clamp(min=1e-300)).max())
+        self.growth_defect = max(self.growth_defect, largest)
+
     def slices(self, lr: float) -> dict[str, tuple[tuple[float, float], ...]]:
         """Return the loss along the gradient and along the scaling."""
-        found: dict[str, tuple[tuple[float, float], ...]] = {}
-        places = torch.linspace(-DOUBLINGS, DOUBLINGS, SLICE, dtype=torch.float64).tolist()
+        slices: dict[str, tuple[tuple[float, float], ...]] = {}
+        positions = torch.linspace(-DOUBLINGS, DOUBLINGS, SLICE, dtype=torch.float64).tolist()
 
-        def along(moved: Any) -> tuple[tuple[float, float], ...]:
+        def along(line: Callable[[float], Tensor]) -> tuple[tuple[float, float], ...]:
             points = []
-            for place in places:
-                self.objective.place(moved(place))
-                points.append((place, self.objective.loss()))
+            for position in positions:
+                self.objective.place(line(position))
+                points.append((position, self.objective.loss()))
             return tuple(points)
 
-        found["gradient"] = along(lambda place: self.start - place * lr * self.gradient)
+        slices["gradient"] = along(lambda position: self.start - position * lr * self.gradient)
         if self.directions.count:
-            member = self.directions.group >= 0
-            found["scaling"] = along(lambda place: torch.where(member, 2.0**place * self.start, self.start))
-        return found
+            scaled = self.directions.group >= 0
+            slices["scaling"] = along(lambda position: torch.where(scaled, 2.0**position * self.start, self.start))
+        return slices

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.errors import InputError, NotFiniteError
-from ..core.options import check_numbers
+from ..core.options import check_counts, check_numbers
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
@@ -28,11 +28,11 @@ from .verified_directions import verified
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")
 MOST_WHOLE = 5000
-"""Parameters up to which all eigenvalues can be asked for."""
+"""The largest number of parameters for which all eigenvalues can be asked for."""
 MEMORY = 8e9
-"""Bytes that the vectors of a search may take, about."""
+"""About how many bytes the vectors of a search may take."""
 OTHERS = 0.05
-"""How much of other directions a warm start has."""
+"""The weight of the random vector and the gradient in a warm start, relative to the earlier eigenvectors."""
 DRAWN = (
     "the model draws random numbers in its forward, beside dropout, which is off: these are figures of the loss for "
     "one draw, the same in every pass"
@@ -66,43 +66,44 @@ def hessian(
 ) -> Spectrum:
     """Measure the curvature of a loss with respect to the parameters that need gradients.
 
-    The loss is the mean over the batches, each counted with its samples; in train mode every batch has its own
+    The loss is the mean over the batches, each weighted by its number of samples; in train mode every batch has its own
     statistics, and buffers stay as they are. Weights in front of a normalizer can be scaled (in train mode before a
-    BatchNorm, always before a LayerNorm or GroupNorm) and shifted without effect: these directions are read off the
-    graph, checked at outputs and gradient, and projected out, as what the Hessian does along them is known already (H w
-    is minus the gradient) and no step along them changes the function. Dropout is off in both modes, whether a module
-    or a function drops; other random numbers of a forward are the same in every pass. Products of float32 run in
-    float32, never in TF32.
+    BatchNorm, always before a LayerNorm or GroupNorm) and shifted without effect. These directions are read off the
+    graph, checked against the outputs and the gradient, and projected out: no step along them changes the function, and
+    what the Hessian does along them is known already (H w is minus the gradient). Dropout is off in both modes, in
+    modules and in functions; other random numbers of a forward pass are the same in every pass. Products of float32
+    tensors run in float32, never in TF32.
 
     Args:
         model: any `torch.nn.Module`.
         loss_fn: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss
             (`"cross_entropy"`, ...); or None for the loss that the model itself returns.
         loader: batches `(input, target)`, dicts with `labels`, or one batch.
-        k: how many of the largest eigenvalues.
+        k: how many of the largest eigenvalues to find.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
         deflate: whether to project out the directions without effect.
-        bottom: how many of the smallest (most negative) eigenvalues.
-        probes: random vectors for trace and density, 0 for neither; about 20 products each.
-        blocks: whether to take the largest eigenvalue of each parameter's diagonal block too.
-        whole: whether to find all eigenvalues, and so the condition number; for up to 5,000 parameters, a product each.
-        undeflated: whether to take the largest eigenvalues without the projection too.
+        bottom: how many of the smallest (most negative) eigenvalues to find.
+        probes: how many random vectors to take for trace and density, about 20 products each; 0 for neither figure.
+        blocks: whether to find the largest eigenvalue of each parameter's diagonal block too.
+        whole: whether to find all eigenvalues, and so the condition number. It takes one product per parameter, and
+            5,000 parameters at most.
+        undeflated: whether to find the largest eigenvalues without the projection too.
         matrix: `"hessian"`, or `"gauss-newton"`: the Hessian without the curvature of the network's outputs.
         metric: `"flat"`, or `"quotient"`: the Riemannian Hessian P (H - D) P on the spheres of scale-invariant groups,
             times the squared norms of their weights, which does not change when they are rescaled.
-        rtol: of each eigenvalue.
-        products: at most this many for the eigenvalues at the ends.
-        batches: read at most this many of the loader; None for all.
-        start: vectors `[m, parameters]` of an earlier spectrum, near this one, to begin from.
+        rtol: the relative tolerance of each eigenvalue.
+        products: how many products the search for the largest and smallest eigenvalues may take.
+        batches: read at most this many batches of the loader; None for all.
+        start: eigenvectors `[m, parameters]` of an earlier spectrum, near this one, from which the search starts.
         max_seconds: cuts short what takes longer, and `converged` and `advice` say so.
-        seed: of the random vectors.
+        seed: the seed of the random vectors.
 
     Returns:
         The spectrum: `.eigenvalues`, `.residuals`, `.converged`, `.num_products`, `.safe_learning_rate`, ...
 
     Raises:
-        InputError: no parameters that need gradients, no batch, a loss that is no scalar, or an operator that cannot be
-            differentiated twice.
+        InputError: no parameter needs gradients, the loader has no batch, the loss is no scalar, or an operator cannot
+            be differentiated twice.
 
     Example:
         >>> import torch, normscope as ns
@@ -114,7 +115,8 @@ def hessian(
 
     Reference: Pearlmutter 1994; Wu and Simon 2000 (thick restart); Ghorbani et al. 2019 (density).
     """
-    _check(k=k, bottom=bottom, probes=probes, products=products)
+    check_counts(least=1, k=k, products=products)
+    check_counts(bottom=bottom, probes=probes)
     check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
     if matrix not in MATRICES or metric not in METRICS:
         raise InputError(f"matrix is one of {', '.join(MATRICES)} and metric one of {', '.join(METRICS)}")
@@ -146,7 +148,7 @@ def hessian(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked of a curvature, as the arguments of `hessian` say."""
+    """The figures of a spectrum that the caller asks for; the fields are arguments of `hessian`."""
 
     k: int = 5
     bottom: int = 0
@@ -161,7 +163,7 @@ class Wanted:
 
 def spectrum_of(
     objective: Objective,
-    found: Directions,
+    without_effect: Directions,
     wanted: Wanted,
     *,
     matrix: str = "hessian",
@@ -169,26 +171,19 @@ def spectrum_of(
     max_seconds: float | None = None,
     seed: int = 0,
 ) -> Spectrum:
-    """Return the spectrum of an objective, with the directions of its graph projected out as far as they hold."""
+    """Return the spectrum of an objective, with those of the given directions projected out that are verified."""
     budget = Budget(max_seconds=max_seconds, what="the search for eigenvalues")
     with objective.measuring(), Progress("curvature") as progress:
-        return _SpectrumSearch(objective, found, matrix, metric, budget, progress, seed).spectrum(wanted)
-
-
-def _check(**numbers: Any) -> None:
-    for name, value in numbers.items():
-        least = 1 if name in ("k", "products") else 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{name} is a whole number from {least} on, not {value!r}")
+        return _SpectrumSearch(objective, without_effect, matrix, metric, budget, progress, seed).spectrum(wanted)
 
 
 class _SpectrumSearch:
-    """One measurement: the operator in the subspace, and what is asked of it."""
+    """One measurement: the curvature as an operator on a subspace, and the figures that are asked for."""
 
     def __init__(
         self,
         objective: Objective,
-        found: Directions,
+        without_effect: Directions,
         matrix: str,
         metric: str,
         budget: Budget,
@@ -203,10 +198,10 @@ class _SpectrumSearch:
         self.loss, self.gradient = objective.gradient()
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
-        self.directions = verified(objective, found, self.gradient)
+        self.directions = verified(objective, without_effect, self.gradient)
         if matrix == "hessian":
-            drawn = torch.randn(objective.size, generator=self.generator).to(self.gradient)
-            objective.check_custom(drawn / drawn.norm())
+            random = torch.randn(objective.size, generator=self.generator).to(self.gradient)
+            objective.check_custom(random / random.norm())
         self.product = objective.hessian if matrix == "hessian" else objective.gauss_newton
 
     def operator(self, vector: Tensor) -> Tensor:
@@ -214,82 +209,81 @@ class _SpectrumSearch:
         self.progress.step(f"product {self.objective.products + 1}")
         if self.metric == "flat":
             return self.product(vector)
-        found = self.directions
-        moved = found.scaled(vector)
-        image = self.product(moved)
-        slopes = found.along(self.gradient) / found.norms.to(vector)
+        groups = self.directions
+        scaled = groups.scaled(vector)
+        image = self.product(scaled)
+        slopes = groups.along(self.gradient) / groups.norms.to(vector)
         factors = torch.cat([vector.new_zeros(1), slopes])
-        return found.scaled(image - factors[found.group + 1] * moved)
+        return groups.scaled(image - factors[groups.group + 1] * scaled)
 
     def spectrum(self, wanted: Wanted) -> Spectrum:
         """Return everything that was asked for."""
-        objective, found = self.objective, self.directions
-        space = objective.size - found.dimensions
+        objective, removed = self.objective, self.directions
+        space = objective.size - removed.dimensions
         k, rtol, products = min(wanted.k, space), wanted.rtol, wanted.products
         bottom = min(wanted.bottom, max(space - k, 0))
-        ends = self._ends(self.operator, found.project, self._start(wanted.start), k, bottom, rtol, products)
+        ends = self._ends(self.operator, removed.project, self._start(wanted.start), k, bottom, rtol, products)
         trace, density = spread(
             self.operator,
-            found,
+            removed,
             ends,
             probes=wanted.probes,
             generator=self.generator,
             late=lambda: self.budget.late,
         )
-        raw: tuple[float, ...] = ()
-        if wanted.undeflated and found.dimensions:
-            raw = self._ends(
-                self.product, lambda v: v, ends.vectors.sum(0) + self._start(None), k, 0, rtol, products
-            ).top
-        values = self._all() if wanted.whole else None
-        settled = all(ends.converged) and len(ends.converged) == k + bottom
-        advice = None if settled else self.budget.advice(f"eigenvalues are not within {rtol:g}: raise products")
+        undeflated = self._undeflated(ends, k, rtol, products) if wanted.undeflated else ()
+        condition_number, zero_modes = self._condition() if wanted.whole else (None, None)
+        converged = all(ends.converged) and len(ends.converged) == k + bottom
         return Spectrum(
             name=type(objective.model).__name__,
             mode=objective.mode,
             matrix=self.matrix,
             metric=self.metric,
             parameters=objective.size,
-            directions=found.dimensions,
-            directions_found=found.shown,
-            invariants=found.layers,
+            directions=removed.dimensions,
+            directions_found=removed.shown,
+            invariants=removed.layers,
             loss=self.loss,
             gradient_norm=float(self.gradient.double().norm()),
             eigenvalues=ends.top,
             residuals=ends.residuals[: len(ends.top)],
             errors=ends.errors[: len(ends.top)],
-            converged=settled,
+            converged=converged,
             bottom_eigenvalues=ends.bottom,
             bottom_residuals=ends.residuals[len(ends.top) :],
             bottom_errors=ends.errors[len(ends.top) :],
-            undeflated=raw,
+            undeflated=undeflated,
             trace=trace,
             density=density,
             blocks=self._blocks(rtol, products) if wanted.blocks else (),
-            condition_number=None if values is None else _condition(values, found.dimensions)[0],
-            zero_modes=None if values is None else _condition(values, found.dimensions)[1],
-            norms=_norms(found),
+            condition_number=condition_number,
+            zero_modes=zero_modes,
+            norms=_norms(removed),
             rtol=rtol,
             num_products=objective.products,
             batches=len(objective.batches),
             samples=objective.samples,
-            advice=advice,
-            notes=(*found.notes, *([DRAWN] if objective.draws else [])),
+            advice=None if converged else self.budget.advice(f"eigenvalues are not within {rtol:g}: raise products"),
+            notes=(*removed.notes, *([DRAWN] if objective.draws else [])),
             provenance=provenance(objective.device),
             vectors=ends.vectors[: len(ends.top)],
         )
 
     def _start(self, warm: Tensor | None) -> Tensor:
-        """Return a start: random, with as much of the gradient, which lies mostly where the curvature is large."""
-        drawn = torch.randn(self.objective.size, generator=self.generator).to(self.gradient)
-        drawn = drawn / drawn.norm()
+        """Return the first vector of a search.
+
+        It is the sum of a random unit vector and the unit gradient, which lies mostly where the curvature is large. To
+        the eigenvectors of a warm start a little of both is added, as another direction may have become the sharpest.
+        """
+        random = torch.randn(self.objective.size, generator=self.generator).to(self.gradient)
+        random = random / random.norm()
         if warm is not None and (warm.ndim != 2 or warm.shape[1] != self.objective.size):
             raise InputError(f"start has shape {tuple(warm.shape)}: it takes vectors of {self.objective.size:,}")
         length = self.gradient.norm()
-        slope = self.gradient / length if float(length) > 0 else drawn
+        slope = self.gradient / length if float(length) > 0 else random
         if warm is None:
-            return drawn + slope
-        return warm.to(drawn).sum(0) + OTHERS * (drawn + slope)  # another direction may have become the sharpest
+            return random + slope
+        return warm.to(random).sum(0) + OTHERS * (random + slope)
 
     def _ends(
         self,
@@ -301,6 +295,7 @@ class _SpectrumSearch:
         rtol: float,
         products: int,
     ) -> Ends:
+        """Return the largest and the smallest eigenvalues of an operator, with their vectors."""
         return extreme_eigenpairs(
             operator,
             start,
@@ -313,14 +308,21 @@ class _SpectrumSearch:
             generator=self.generator,
         )
 
+    def _undeflated(self, ends: Ends, k: int, rtol: float, products: int) -> tuple[float, ...]:
+        """Return the largest eigenvalues with no direction projected out; nothing where none was."""
+        if not self.directions.dimensions:
+            return ()
+        start = ends.vectors.sum(0) + self._start(None)
+        return self._ends(self.product, lambda v: v, start, k, 0, rtol, products).top
+
     def _blocks(self, rtol: float, products: int) -> tuple[ParameterBlock, ...]:
-        """Return the largest eigenvalue of every parameter's own block."""
-        rows = []
+        """Return the largest eigenvalue of every parameter's diagonal block."""
+        blocks = []
         for name, parameter in self.objective.parameters.items():
-            drawn = torch.randn(parameter.numel(), generator=self.generator).to(self.gradient)
-            ends = self._ends(self.objective.block(name), lambda v: v, drawn, 1, 0, rtol, products)
+            start = torch.randn(parameter.numel(), generator=self.generator).to(self.gradient)
+            ends = self._ends(self.objective.block(name), lambda v: v, start, 1, 0, rtol, products)
             known = bool(ends.top)
-            rows.append(
+            blocks.append(
                 ParameterBlock(
                     name=name,
                     size=parameter.numel(),
@@ -329,35 +331,40 @@ class _SpectrumSearch:
                     converged=known and ends.converged[0],
                 )
             )
-        return tuple(rows)
+        return tuple(blocks)
 
-    def _all(self) -> Tensor | None:
-        """Return all eigenvalues in float64, those of projected directions being zero."""
+    def _condition(self) -> tuple[float, int] | tuple[None, None]:
+        """Return the condition number without zeros, and how many zeros there are besides the projected directions.
+
+        Return None for both where the time ran out before all eigenvalues were known.
+        """
+        values = self._all_eigenvalues()
+        if values is None:
+            return None, None
+        sizes = values.abs().sort(descending=True).values[: len(values) - self.directions.dimensions]
+        if not len(sizes) or float(sizes[0]) == 0.0:
+            return math.inf, len(sizes)
+        kept = sizes[sizes > ZERO * sizes[0]]
+        return float(sizes[0] / kept[-1]), len(sizes) - len(kept)
+
+    def _all_eigenvalues(self) -> Tensor | None:
+        """Return all eigenvalues in float64, zeros for the projected directions; None where the time ran out."""
         columns = []
-        for place in range(self.objective.size):
+        for index in range(self.objective.size):
             if self.budget.late:
                 return None
             unit = torch.zeros_like(self.gradient)
-            unit[place] = 1.0
+            unit[index] = 1.0
             columns.append(self.directions.project(self.operator(self.directions.project(unit))))
         dense = torch.stack(columns).double()
         return torch.linalg.eigvalsh((dense + dense.T) / 2)
 
 
-def _condition(values: Tensor, taken: int) -> tuple[float, int]:
-    """Return the condition number without zeros, and how many zeros there are beside those that were projected out."""
-    sizes = values.abs().sort(descending=True).values[: len(values) - taken]
-    if not len(sizes) or float(sizes[0]) == 0.0:
-        return math.inf, len(sizes)
-    kept = sizes[sizes > ZERO * sizes[0]]
-    return float(sizes[0] / kept[-1]), len(sizes) - len(kept)
-
-
-def _norms(found: Directions) -> dict[str, float]:
-    """Return the root mean square norm of the groups of each layer that were verified."""
+def _norms(groups: Directions) -> dict[str, float]:
+    """Return the root mean square norm of the groups of each layer that was verified."""
     norms, start = {}, 0
-    for layer in found.layers:
+    for layer in groups.layers:
         if layer.verified:
-            norms[layer.name] = float(found.norms[start : start + layer.kept].square().mean().sqrt())
+            norms[layer.name] = float(groups.norms[start : start + layer.kept].square().mean().sqrt())
         start += layer.kept
     return norms

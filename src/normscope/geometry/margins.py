@@ -1,4 +1,4 @@
-"""`margins`: how clearly a classifier decides, by itself and over how much its outputs can move."""
+"""`margins`: how clearly a classifier decides, alone and relative to how far its outputs can move."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core.progress import Progress
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
 from ..theory.losses import margins as logit_margins
-from .batches import kept_batches
+from .batches import Batch, kept_batches
 from .figure_result import FigureResult, figures_form
 
 DEFINITIONS = {
@@ -30,7 +30,7 @@ DEFINITIONS = {
     "margin over DOMAIN": "the margin over sqrt(2) times the constant over a domain: the same for changes that "
     "stay in it",
 }
-"""What the figures are."""
+"""What each figure of the result means, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,12 @@ class Margins(FigureResult):
     """Margins of samples. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name, mode: of the model.
+        name, mode: the model's class and the mode that was measured.
         labelled: whether labels were given.
-        classes: how many outputs.
-        margin: one per sample.
-        log10_constants: the Lipschitz constants that margins are divided by, by scope (`global`, `domain`).
-        definitions: what the figures are.
+        classes: how many outputs the classifier has.
+        margin: one margin per sample.
+        log10_constants: log10 of the Lipschitz constants that margins are divided by, by scope (`global`, `domain`).
+        definitions: what the figures mean.
         notes: what the reader must know.
     """
 
@@ -84,7 +84,7 @@ class Margins(FigureResult):
         )
 
     def quantile(self, share: float) -> float:
-        """Return the margin that a share of the samples lies below or at."""
+        """Return the smallest margin that a share of the samples does not exceed."""
         ordered = sorted(self.margin)
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share > 0 else 0)]
 
@@ -101,7 +101,7 @@ def margins(
     batches: int | None = None,
     max_seconds: float | None = None,
 ) -> Margins:
-    """Measure the margins of a classifier's outputs, alone and over how far its outputs can move.
+    """Measure the margins of a classifier's outputs, alone and relative to how far its outputs can move.
 
     Args:
         model: a classifier: one row of K >= 2 outputs per sample.
@@ -110,14 +110,14 @@ def margins(
         domain: what `normscope.domain` recorded.
         mode: `"eval"`, `"train"`, or None for the mode the model is in.
         output: which output to take, for models with several.
-        batches: read at most this many of the loader; None for all.
-        max_seconds: of each bound.
+        batches: read at most this many batches of the loader; None for all.
+        max_seconds: how long each bound may take.
 
     Returns:
-        `.margin`, `.normalised("global")`, `.normalised("domain")`, `.quantile(share)`.
+        The figures: `.margin`, `.normalised("global")`, `.normalised("domain")`, `.quantile(share)`.
 
     Raises:
-        InputError: no classifier, no batch, or labels that are no classes.
+        InputError: the model is no classifier, the loader has no batch, or the labels are no classes.
 
     Example:
         >>> import torch, normscope as ns
@@ -130,51 +130,64 @@ def margins(
     check_numbers(max_seconds=max_seconds)
     mode = mode_of(model, mode)
     model = unwrapped(model)
-    found: list[Tensor] = []
-    labelled, classes = True, 0
     kept = kept_batches(model, loader, batches, own_loss=False)
-    with untouched(model, mode), torch.no_grad(), Progress("margins", len(kept)) as progress:
-        for batch in kept:
-            logits = run(model, replace(batch.call, output=output)).double()
-            if logits.ndim != 2 or logits.shape[1] < 2:
-                raise InputError(f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more")
-            classes = logits.shape[1]
-            found.append(logit_margins(logits, _classes(batch.targets, logits)))
-            labelled = labelled and batch.targets is not None
-            progress.step()
+    values, classes = _measured(model, kept, mode, output)
+    exponents: dict[str, float] = {}
     notes: list[str] = []
-    exponents = {}
-    scopes: dict[str, dict[str, Any]] = {"global": {}} if constants else {}
-    if domain is not None and constants:
-        scopes["domain"] = {"domain": domain}
-    call = kept[0].call
-    for scope, more in scopes.items():
-        try:
-            bracket = lipschitz(
-                model, call.args or call.kwargs, scope=scope, mode=mode, output=output, max_seconds=max_seconds, **more
-            )
-        except NormscopeError as error:
-            notes.append(f"no constant of scope {scope}: {said(error)}")
-            continue
-        exponents[scope] = bracket.log10_upper
-        if bracket.reason:
-            notes.append(f"the constant of scope {scope} is infinite: {bracket.reason}")
+    for scope, options in _scopes(constants, domain).items():
+        options = {**options, "mode": mode, "output": output, "max_seconds": max_seconds}
+        exponent, note = _log10_constant(model, kept[0], scope, options)
+        exponents |= {} if exponent is None else {scope: exponent}
+        notes += [note] if note else []
     return Margins(
         name=type(model).__name__,
         mode=mode,
-        labelled=labelled,
+        labelled=all(batch.targets is not None for batch in kept),
         classes=classes,
-        margin=tuple(torch.cat(found).tolist()),
+        margin=tuple(values.tolist()),
         log10_constants=exponents,
         notes=tuple(notes),
     )
 
 
+def _measured(model: nn.Module, batches: list[Batch], mode: str, output: str | int | None) -> tuple[Tensor, int]:
+    """Return the margin of every sample, and how many classes there are."""
+    margins_of_batches, classes = [], 0
+    with untouched(model, mode), torch.no_grad(), Progress("margins", len(batches)) as progress:
+        for batch in batches:
+            logits = run(model, replace(batch.call, output=output)).double()
+            if logits.ndim != 2 or logits.shape[1] < 2:
+                raise InputError(f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more")
+            classes = logits.shape[1]
+            margins_of_batches.append(logit_margins(logits, _classes(batch.targets, logits)))
+            progress.step()
+    return torch.cat(margins_of_batches), classes
+
+
+def _scopes(constants: bool, domain: Domain | None) -> dict[str, dict[str, Any]]:
+    """Return the scopes whose constants are bounded, each with the options that `lipschitz` needs for it."""
+    if not constants:
+        return {}
+    return {"global": {}} if domain is None else {"global": {}, "domain": {"domain": domain}}
+
+
+def _log10_constant(
+    model: nn.Module, batch: Batch, scope: str, options: dict[str, Any]
+) -> tuple[float | None, str | None]:
+    """Return log10 of an upper bound on the Lipschitz constant, and a note where it is missing or infinite."""
+    try:
+        bracket = lipschitz(model, batch.call.args or batch.call.kwargs, scope=scope, **options)
+    except NormscopeError as error:
+        return None, f"no constant of scope {scope}: {said(error)}"
+    note = f"the constant of scope {scope} is infinite: {bracket.reason}" if bracket.reason else None
+    return bracket.log10_upper, note
+
+
 def _classes(targets: Any, logits: Tensor) -> Tensor:
-    """Return the class of every row; refuse labels that are none."""
+    """Return the class of every row, the predicted one without labels; refuse labels that are no classes."""
     if targets is None:
         return logits.argmax(1)
-    whole = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.shape == logits.shape[:1]
-    if not whole or bool(((targets < 0) | (targets >= logits.shape[1])).any()):
+    integers = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.shape == logits.shape[:1]
+    if not integers or bool(((targets < 0) | (targets >= logits.shape[1])).any()):
         raise InputError(f"labels are one class from 0 to {logits.shape[1] - 1} per sample")
     return targets.long()

@@ -1,7 +1,7 @@
-"""How far the outputs move along scalings and shifts that should have no effect, beside a change by chance.
+"""How far the outputs move along scalings and shifts that should have no effect, relative to a random change.
 
-At the gradient alone a false direction is not told from a true one: among thousands of weights most directions are
-nearly orthogonal to it. Moving the weights and running the model tells them apart.
+The gradient alone cannot tell a false direction from a true one: among thousands of weights most directions are nearly
+orthogonal to it. Moving the weights and running the model tells them apart.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from .directions import Directions
 from .objective import Objective
 
 TOGETHER = 1e-2
-"""Where all scalings at once move the outputs by at most this, none is looked at alone."""
+"""Layers are tried one by one only if all scalings together move the outputs by more than this."""
 RAISED = 4.0
-"""What weights are multiplied by before their scale is changed."""
+"""The factor on the weights before their scale is changed."""
 ROUNDING = 16.0
-"""Units of rounding of the outputs that count as no move."""
+"""A move of at most this many units of rounding of the outputs counts as none."""
 
 
 def with_moves(objective: Objective, found: Directions) -> Directions:
     """Return the directions with how far each layer's scalings, and all shifts, move the outputs of the first batch.
 
-    It takes seven forwards, and four more for every layer where all layers together do move them.
+    It takes seven forward passes, and four more per layer if the scalings of all layers together move the outputs.
 
     Args:
         objective: the model and its batches, being measured.
-        found: directions, whose layers have as many groups as they say are kept.
+        found: the directions; each layer has as many groups in them as its `kept` says.
     """
     mover, layers, start = _Mover(objective), [], 0
-    together, chance = mover.scalings(found, found.group >= 0)
-    shifts = _ratio(mover.change(mover.start, mover.shifted(found)), chance, mover.rounding)
+    together, random = mover.scalings(found, found.group >= 0)
+    shifts = _ratio(mover.change(mover.start, mover.shifted(found)), random, mover.rounding)
     for layer in found.layers:
         moves = together
         if not together <= TOGETHER:
@@ -45,7 +45,7 @@ def with_moves(objective: Objective, found: Directions) -> Directions:
 
 
 class _Mover:
-    """Moves the weights and looks at the outputs."""
+    """Moves the weights and compares the outputs."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective, self.start = objective, objective.vector()
@@ -53,15 +53,15 @@ class _Mover:
         self.rounding = ROUNDING * max((torch.finfo(out.dtype).eps for out in self._outputs(self.start)), default=0.0)
 
     def scalings(self, found: Directions, chosen: Tensor) -> tuple[float, float]:
-        """Return how far scaling the chosen groups moves the outputs beside a change by chance, and the latter alone.
+        """Return how far scaling the chosen groups moves the outputs, relative to a random change, and the latter.
 
-        Both begin from raised weights, where eps counts for less: it is the gradient that judges eps.
+        Both start from larger weights, where eps matters less; whether eps matters is checked with the gradient.
         """
         raised = torch.where(chosen, RAISED * self.start, self.start)
-        groups, entries = (self._factors(number) for number in (found.count + 1, len(raised)))
-        chance = self.change(raised, torch.where(chosen, raised * entries, raised))
-        scaled = self.change(raised, torch.where(chosen, raised * groups[found.group + 1], raised))
-        return _ratio(scaled, chance, self.rounding), chance
+        by_group, by_entry = (self._factors(number) for number in (found.count + 1, len(raised)))
+        random = self.change(raised, torch.where(chosen, raised * by_entry, raised))
+        scaled = self.change(raised, torch.where(chosen, raised * by_group[found.group + 1], raised))
+        return _ratio(scaled, random, self.rounding), random
 
     def shifted(self, found: Directions) -> Tensor:
         """Return the weights moved along all shifts, by about their size."""
@@ -72,7 +72,7 @@ class _Mover:
         return moved
 
     def change(self, before: Tensor, after: Tensor) -> float:
-        """Return by how much the outputs change between two states of the weights, over their largest entry."""
+        """Return by how much the outputs differ between two states of the weights, relative to their largest entry."""
         pairs = zip(self._outputs(after), self._outputs(before), strict=True)
         shares = [_ratio(float((a - b).abs().amax()), float(b.abs().amax()), 0.0) for a, b in pairs if b.numel()]
         self.objective.place(self.start)
@@ -91,7 +91,7 @@ class _Mover:
 
 
 def _ratio(change: float, base: float, rounding: float) -> float:
-    """Return a change beside another; 0 where it is rounding."""
+    """Return a change relative to another; 0 if it is rounding."""
     if change <= rounding:
         return 0.0
     return change / base if base else float("inf")

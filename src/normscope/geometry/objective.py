@@ -22,9 +22,9 @@ from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
 
 MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
-"""How torch says that an operator has no derivative."""
+"""The error message by which torch says that an operator has no derivative."""
 DISAGREEMENT = 0.1
-"""What a product and differences of gradients may differ by, relative to the larger: bends may lie between."""
+"""How far a product may be from differences of gradients, relative to the larger: kinks may lie between the points."""
 TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
@@ -49,13 +49,13 @@ class Objective:
         loss_fn: a function of outputs and targets, the name of a loss, or None for the loss the model returns.
         loader: batches, or one of them.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: at most this many; None for all.
+        batches: read at most this many batches; None for all.
 
     Attributes:
-        parameters: those that need gradients, by name.
-        products: how many products with a curvature matrix were made; one is a pass over all batches.
-        gradients: how many gradients were taken.
-        draws: whether a forward drew random numbers with dropout off: every one draws the same.
+        parameters: the parameters that need gradients, by name.
+        products: how many products with a curvature matrix were computed; each is a pass over all batches.
+        gradients: how many gradients were computed.
+        draws: whether a forward pass drew random numbers although dropout is off; all passes draw the same ones.
 
     Raises:
         InputError: there is no parameter, no batch, or no loss.
@@ -89,7 +89,7 @@ class Objective:
         self.size = sum(p.numel() for p in self.parameters.values())
         self._kept: _Traced | None = None
         self._moved = False
-        self._custom: str | None = None  # the functions of the user's own that the loss is made by
+        self._custom: str | None = None  # The names of the user's own autograd functions in the loss; None: not read.
         self._weights = ProtectedParameters(model)
 
     @contextmanager
@@ -101,22 +101,22 @@ class Objective:
             stack.enter_context(dropping_nothing(self.model))
             stack.enter_context(full_precision())
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others have no second derivative
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # The other backends have no second derivative.
             if recurrent:
                 stack.enter_context(_without_cudnn())
-            found = self.vector()
+            as_found = self.vector()
             self._moved = False
             try:
                 yield self
             finally:
                 if self._moved:
-                    self.place(found)
+                    self.place(as_found)
                 self._kept = None
                 with torch.no_grad():
                     self._weights.restore()
 
     def vector(self) -> Tensor:
-        """Return a copy of the parameters."""
+        """Return a copy of the parameters as one vector."""
         return self.flat([p.detach() for p in self.parameters.values()])
 
     def place(self, vector: Tensor) -> None:
@@ -127,7 +127,7 @@ class Objective:
                 parameter.copy_(part)
 
     def flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return one vector of tensors that are shaped as the parameters; None stands for zeros."""
+        """Return tensors that have the shapes of the parameters as one vector; None stands for zeros."""
         return torch.cat(
             [
                 torch.zeros(p.numel(), dtype=self.dtype, device=self.device)
@@ -138,13 +138,13 @@ class Objective:
         )
 
     def parts(self, vector: Tensor) -> list[Tensor]:
-        """Return a vector as tensors that are shaped as the parameters, in their dtypes."""
+        """Return a vector as tensors that have the shapes and the dtypes of the parameters."""
         sizes = [p.numel() for p in self.parameters.values()]
         pieces = vector.split(sizes)
         return [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, self.parameters.values(), strict=True)]
 
     def share(self, batch: Batch) -> float:
-        """Return how much a batch counts."""
+        """Return the weight of a batch in the mean loss: its share of all samples."""
         return batch.samples / self.samples
 
     def outputs(self) -> Iterator[tuple[Any, Batch]]:
@@ -154,24 +154,24 @@ class Objective:
                 yield self._output(batch), batch
 
     def loss(self) -> float:
-        """Return the mean loss at the parameters as they stand: one forward, infinite or NaN where it is so."""
+        """Return the mean loss at the present parameters, also if it is infinite or NaN: one forward pass."""
         total = sum(self.share(batch) * loss_of(self.function, out, batch).double() for out, batch in self.outputs())
         return float(total)
 
     def gradient(self) -> tuple[float, Tensor]:
-        """Return the mean loss and its gradient at the parameters as they stand."""
+        """Return the mean loss and its gradient at the present parameters."""
         self.gradients += 1
         loss, total = 0.0, torch.zeros(self.size, dtype=self.dtype, device=self.device)
         parameters = list(self.parameters.values())
         for batch in self.batches:
             if self._kept is not None:
-                value, found = self._kept.loss, self._kept.gradients
+                value, gradients = self._kept.loss, self._kept.gradients
             else:
                 value = loss_of(self.function, self._output(batch), batch)
                 count("backwards", batch.samples)
-                found = torch.autograd.grad(self._differentiable(value), parameters, allow_unused=True)
+                gradients = torch.autograd.grad(self._differentiable(value), parameters, allow_unused=True)
             loss += self.share(batch) * float(value.detach().double())
-            total += self.share(batch) * self.flat(found)
+            total += self.share(batch) * self.flat(gradients)
         return loss, total
 
     def trace(self) -> None:
@@ -180,15 +180,15 @@ class Objective:
             self._traced(self.batches[0])
 
     def check_custom(self, direction: Tensor) -> None:
-        """Compare a product with differences of gradients where functions of the user's own take part in the loss.
+        """Compare a product with differences of gradients if the loss uses the user's own autograd functions.
 
-        Autograd believes what such a function says of its derivative, and of the derivative of that.
+        Autograd takes the backward of such a function for its derivative without a check.
 
         Args:
-            direction: along which to compare.
+            direction: the direction along which to compare.
 
         Raises:
-            InputError: they disagree; the functions are named.
+            InputError: the two disagree; the message names the functions.
         """
         if self._custom is None:
             self._traced(self.batches[0])
@@ -229,14 +229,17 @@ class Objective:
         for batch in self.batches:
             with self._twice():
                 output = self._output(batch)
-                found = self._curved(output, batch, parameters, parts)
-            total += self.share(batch) * self.flat(found)
+                product = self._curved(output, batch, parameters, parts)
+            total += self.share(batch) * self.flat(product)
         return total
 
     def _curved(
         self, output: Any, batch: Batch, parameters: list[nn.Parameter], parts: list[Tensor]
     ) -> Sequence[Tensor | None]:
-        """Return J^T H J times a vector for one batch: forward, backward and forward again through a backward."""
+        """Return J^T H J times a vector for one batch.
+
+        The product J v is the derivative of the backward pass, v -> J^T v, with respect to a vector of zeros.
+        """
         ends = outputs_of(output)
         if not ends:
             raise InputError("the outputs of the model do not depend on its parameters")
@@ -245,10 +248,10 @@ class Objective:
         linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
         moved = torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
         leaves, shape = tree_flatten(output)
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        for place, end in zip(places, ends, strict=True):
-            leaves[place] = end.detach().requires_grad_()
-        free = [leaves[place] for place in places]
+        indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        for index, end in zip(indices, ends, strict=True):
+            leaves[index] = end.detach().requires_grad_()
+        free = [leaves[index] for index in indices]
         loss = loss_of(self.function, tree_unflatten(leaves, shape), batch)
         slopes = torch.autograd.grad(loss, free, create_graph=True, allow_unused=True)
         known = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
@@ -264,19 +267,20 @@ class Objective:
         return torch.autograd.grad(ends, parameters, bent, allow_unused=True)
 
     def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
+        """Return the block of the Hessian that belongs to some parameters times a vector."""
         self.products += 1
         pieces = vector.split([p.numel() for p in chosen])
         parts = [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, chosen, strict=True)]
-        wanted = [self._place(p) for p in chosen]
+        indices = [self._index(p) for p in chosen]
         total = torch.zeros_like(vector)
         for batch in self.batches:
             with self._twice():
                 traced = self._traced(batch)
-                known = [(traced.gradients[place], part) for place, part in zip(wanted, parts, strict=True)]
+                known = [(traced.gradients[index], part) for index, part in zip(indices, parts, strict=True)]
                 bent = [(g, part) for g, part in known if g is not None and g.requires_grad]
-                if not bent:  # the loss is linear in these parameters
+                if not bent:  # The loss is linear in these parameters.
                     continue
-                found = torch.autograd.grad(
+                products = torch.autograd.grad(
                     [g for g, _ in bent], chosen, [part for _, part in bent], retain_graph=True, allow_unused=True
                 )
             count("backwards", 2 * batch.samples)
@@ -285,16 +289,17 @@ class Objective:
                     torch.zeros(p.numel(), dtype=vector.dtype, device=vector.device)
                     if f is None
                     else f.to(vector.dtype).reshape(-1)
-                    for f, p in zip(found, chosen, strict=True)
+                    for f, p in zip(products, chosen, strict=True)
                 ]
             )
         return total
 
-    def _place(self, parameter: nn.Parameter) -> int:
+    def _index(self, parameter: nn.Parameter) -> int:
+        """Return the number of a parameter among those that need gradients."""
         return next(i for i, p in enumerate(self.parameters.values()) if p is parameter)
 
     def _traced(self, batch: Batch) -> _Traced:
-        """Return a batch's loss with differentiable gradients; that of a single batch is kept for further products."""
+        """Return a batch's loss with differentiable gradients; those of a single batch are kept for later products."""
         if self._kept is not None:
             return self._kept
         output = self._output(batch)
@@ -303,7 +308,7 @@ class Objective:
         if self._custom is None:
             own = (getattr(type(node), "_forward_cls", None) for node in _nodes([loss]))
             self._custom = ", ".join(dict.fromkeys(cls.__name__ for cls in own if cls is not None))
-            if any(type(node).__name__ == "Error" for node in _nodes(gradients)):  # autograd would give zeros there
+            if any(type(node).__name__ == "Error" for node in _nodes(gradients)):  # Autograd would return zeros here.
                 raise InputError(TWICE.format(self._custom or "one of its operators"))
         traced = _Traced(loss, gradients, output)
         if len(self.batches) == 1:
@@ -332,6 +337,7 @@ class Objective:
             return output
 
     def _differentiable(self, loss: Tensor) -> Tensor:
+        """Return the loss; refuse one without a gradient."""
         if not loss.requires_grad:
             raise InputError("the loss does not depend on the parameters that need gradients: there is no gradient")
         if not bool(torch.isfinite(loss.detach())):
@@ -340,7 +346,7 @@ class Objective:
 
     @contextmanager
     def _twice(self) -> Iterator[None]:
-        """Say which operator cannot be differentiated twice, where one cannot."""
+        """Name the operator in the error where one cannot be differentiated twice."""
         try:
             yield
         except (RuntimeError, NotImplementedError) as error:
@@ -353,16 +359,16 @@ class Objective:
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
     """Run a block without cuDNN, whose recurrent layers have no second derivative."""
-    held = torch.backends.cudnn.enabled
+    before = torch.backends.cudnn.enabled
     try:
         torch.backends.cudnn.enabled = False
         yield
     finally:
-        torch.backends.cudnn.enabled = held
+        torch.backends.cudnn.enabled = before
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:
-    """Yield the nodes of autograd that tensors are made by."""
+    """Yield the nodes of the autograd graph that lead to some tensors."""
     waiting: list[Any] = [t.grad_fn for t in tensors if t is not None and t.grad_fn is not None]
     seen: set[Any] = set()
     while waiting:

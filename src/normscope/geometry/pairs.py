@@ -1,4 +1,4 @@
-"""Pairs of layers that trade a factor per channel: through a ReLU (a W_i, a b_i, W_{i+1}/a), or directly."""
+"""Pairs of layers that trade a factor a per channel, through a ReLU or directly: (a W_i, a b_i) and W_{i+1}/a."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ NORMALIZERS = {
 
 
 def pairs(layers: Layers) -> list[Candidate]:
-    """Return the pairs of a graph: what makes channels, and all that reads them."""
-    found = []
-    for node in layers.graph:
-        made = _maker(layers, node)
-        if made is None:
-            continue
-        terms, numbers = made
-        stream = follow(layers.graph, node, numbers)
-        if stream.escapes or not stream.ends or any(end.turned is not None for end in stream.ends):
-            continue
-        readers = [_reader(layers, end) for end in stream.ends]
-        if any(reader is None for reader in readers):
-            continue
-        count = int(numbers.amax()) + 1
-        weights = [term.piece for term in (terms[0], *(reader for reader in readers if reader is not None))]
-        bent = any(end.bent for end in stream.ends)
-        after = " and ".join(dict.fromkeys(end.node.path for end in stream.ends))
-        own = "w, b" if len(terms) > 1 else "w"
-        found.append(
-            Candidate(
-                kind="relu pair" if bent else "linear pair",
-                path=f"{node.path} -> {after}",
-                form=f"{own} -> {own.replace('w', 'a w').replace('b', 'a b')}, W -> W/a for each channel",
-                action=Scaling(terms=(*terms, *(reader for reader in readers if reader is not None)), units=count),
-                weights=tuple(weights),
-            )
-        )
-    return found
+    """Return the pairs of a graph: an operator that computes channels, and all operators that read them."""
+    return [pair for node in layers.graph if (pair := _pair(layers, node)) is not None]
+
+
+def _pair(layers: Layers, node: Node) -> Candidate | None:
+    """Return the pair whose channels a node computes; None if a reader of them cannot be divided by a factor."""
+    maker = _maker(layers, node)
+    if maker is None:
+        return None
+    terms, numbers = maker
+    stream = follow(layers.graph, node, numbers)
+    if stream.escapes or not stream.ends or any(end.turned is not None for end in stream.ends):
+        return None
+    found = [_reader(layers, end) for end in stream.ends]
+    readers = [reader for reader in found if reader is not None]
+    if len(readers) < len(found):
+        return None
+    bent = any(end.bent for end in stream.ends)
+    after = " and ".join(dict.fromkeys(end.node.path for end in stream.ends))
+    own = "w, b" if len(terms) > 1 else "w"
+    return Candidate(
+        kind="relu pair" if bent else "linear pair",
+        path=f"{node.path} -> {after}",
+        form=f"{own} -> {own.replace('w', 'a w').replace('b', 'a b')}, W -> W/a for each channel",
+        action=Scaling(terms=(*terms, *readers), units=int(numbers.amax()) + 1),
+        weights=tuple(term.piece for term in (terms[0], *readers)),
+    )
 
 
 def _maker(layers: Layers, node: Node) -> tuple[list[UnitEntries], Tensor] | None:
-    """Return the parameters that scale the channels of a node's output, and the channel of each entry of it."""
+    """Return the parameters that scale the channels of a node's output, and the channel of each entry of the output.
+
+    Return None for a node that has no such parameters, or shares them with another.
+    """
     layer = layers.by_name.get(node.name)
     if layer is not None:
         if not layers.only_here(layer):
@@ -73,13 +75,16 @@ def _maker(layers: Layers, node: Node) -> tuple[list[UnitEntries], Tensor] | Non
 
 
 def _affine(node: Node) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return gamma and beta of a normalizer, or a factor per channel, and the channel of each entry of the output."""
+    """Return gamma and beta of a normalizer, or a factor per channel, and the channel of each entry of the output.
+
+    Return None three times for any other node.
+    """
     if node.operator in NORMALIZERS and node.index in (None, 0):
-        given = node.bound()
-        scale, shift = given.get("weight"), given.get("bias")
+        arguments = node.bound()
+        scale, shift = arguments.get("weight"), arguments.get("bias")
         if not isinstance(scale, Tensor) or not (shift is None or isinstance(shift, Tensor)):
             return None, None, None
-        if "normalized_shape" in given:
+        if "normalized_shape" in arguments:
             numbers = torch.arange(scale.numel(), dtype=torch.float64).reshape(scale.shape).expand(node.shape)
             return scale, shift, numbers
         return scale, shift, along(node.shape, 1)
@@ -93,7 +98,7 @@ def _affine(node: Node) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 
 def _reader(layers: Layers, end: End) -> UnitEntries | None:
-    """Return the weights that read channels, which must be divided; None if the reader is no layer of one input."""
+    """Return the weights that read channels, which must be divided by the factors; None if the reader has none."""
     node = end.node
     layer, own = layers.by_name.get(node.name), weight_layer(node)
     if layer is not None and own is not None and layers.only_here(layer):
@@ -109,7 +114,7 @@ def _reader(layers: Layers, end: End) -> UnitEntries | None:
 
 
 def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> UnitEntries | None:
-    """Return a factor per channel as a reader: every entry of it meets one channel."""
+    """Return a factor per channel as the weights of a reader; None if one of its entries reads several channels."""
     piece: ParameterPart | None = layers.piece(scale)
     if piece is None or not layers.alone(node, scale) or tuple(numbers.shape) != node.shape:
         return None

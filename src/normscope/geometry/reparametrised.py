@@ -1,4 +1,4 @@
-"""Symmetries of weights that are made from others: `weight_norm` (v -> a v, g fixed) and `spectral_norm` (W -> a W)."""
+"""Symmetries of reparametrised weights: `weight_norm` (v -> a v with g fixed) and `spectral_norm` (W -> a W)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .candidate import Candidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Normed:
-    """A weight g v/norm(v), or W/sigma(W), with the names of what it is made from; `g` is None for the latter."""
+    """A weight g v/norm(v), or W/sigma(W): `direction` is v or W, and `g` is None for the latter."""
 
     path: str
     argument: str
@@ -26,7 +26,7 @@ class _Normed:
 
 def reparametrised(model: nn.Module) -> list[Candidate]:
     """Return the symmetries of the reparametrised weights of a model."""
-    found = []
+    candidates = []
     for normed in _weights(model):
         piece = piece_of(model, normed.direction)
         if piece is None:
@@ -34,7 +34,7 @@ def reparametrised(model: nn.Module) -> list[Candidate]:
         shape = (1,) * normed.direction.ndim if normed.g is None else tuple(normed.g.shape)
         shape = shape if len(shape) == normed.direction.ndim else (1,) * normed.direction.ndim
         units = torch.arange(torch.Size(shape).numel()).reshape(shape)
-        found.append(
+        candidates.append(
             Candidate(
                 kind="spectral norm" if normed.g is None else "weight norm",
                 path=normed.path,
@@ -43,11 +43,13 @@ def reparametrised(model: nn.Module) -> list[Candidate]:
                 weights=(piece,),
             )
         )
-    return found
+    return candidates
 
 
 def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[UnitEntries], tuple[ParameterPart, ...]] | None:
-    """Return how the output channels of a layer with `weight_norm` are scaled: by g, and the bias along.
+    """Return the parameters that scale the output channels of a layer with `weight_norm`: g and the bias.
+
+    The second value is the part of the model that is changed at random for comparison. Return None for other layers.
 
     Args:
         model: the user's model.
@@ -63,14 +65,15 @@ def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[UnitEntries
     terms = [UnitEntries(piece=piece, units=parts.reshape(normed.g.shape))]
     bias = getattr(model.get_submodule(node.path), "bias", None)
     if bias is not None:
-        held = piece_of(model, bias)
-        if held is None:
+        bias_piece = piece_of(model, bias)
+        if bias_piece is None:
             return None
-        terms.append(UnitEntries(piece=held, units=parts))
+        terms.append(UnitEntries(piece=bias_piece, units=parts))
     return terms, (direction,)
 
 
 def _weights(model: nn.Module) -> Iterator[_Normed]:
+    """Yield the reparametrised weights of a model, in the newer and the older form of torch."""
     for path, module in model.named_modules():
         if parametrize.is_parametrized(module):
             for argument, chain in module.parametrizations.items():
@@ -80,7 +83,7 @@ def _weights(model: nn.Module) -> Iterator[_Normed]:
                     yield _Normed(path=path, argument=argument, direction=chain.original1, g=chain.original0)
                 elif isinstance(chain[0], parametrizations._SpectralNorm):
                     yield _Normed(path=path, argument=argument, direction=chain.original, g=None)
-        for hook in module._forward_pre_hooks.values():  # the older form of both
+        for hook in module._forward_pre_hooks.values():  # The older form of both.
             argument, kind = getattr(hook, "name", None), type(hook).__name__
             if kind == "WeightNorm":
                 g, v = getattr(module, f"{argument}_g"), getattr(module, f"{argument}_v")

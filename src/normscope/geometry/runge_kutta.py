@@ -1,4 +1,4 @@
-"""An ordinary differential equation integrated with steps that adapt to an error estimate (Dormand and Prince 1980)."""
+"""Integrate an ordinary differential equation with steps that adapt to an error estimate (Dormand and Prince 1980)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ STAGES = (
     (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
-"""Of the pair of orders 5 and 4; the last stage is the step itself."""
+"""The coefficients of the stages of the pair of orders 5 and 4; the last stage is the step itself."""
 ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
-"""The difference of the two orders."""
+"""The coefficients of the difference of the two orders, which estimates the error of a step."""
 SAFETY, LEAST, MOST = 0.9, 0.2, 5.0
-"""How a step follows from the error of the one before, and by how much it may change."""
+"""The safety factor on the next step's length, and the least and largest factor by which the length may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionPoint:
-    """Where the solution is: the time, the values, and the slope there."""
+    """A point of the solution: the time, the values, and the slope there."""
 
     time: float
     value: Tensor
@@ -38,11 +38,11 @@ def integrate(
     """Yield the solution of dw/dt = slope(w) after each accepted step, the start first, until the end time.
 
     Args:
-        slope: of an equation that does not depend on time.
+        slope: the right side of the equation, which does not depend on time.
         start: the values at time 0.
         end: the last time.
         first: the length of the first step that is tried.
-        rtol: the error of a step, relative to the norm of the values.
+        rtol: the largest error of a step, relative to the norm of the values.
     """
     time, value, step = 0.0, start, min(first, end)
     known = slope(value)
@@ -56,10 +56,10 @@ def integrate(
                 if weight:
                     moved = moved + step * weight * stage
             stages.append(slope(moved))
-        off = sum(weight * stage for weight, stage in zip(ERROR, stages) if weight)
-        assert isinstance(off, Tensor)
-        size = rtol * float(value.double().norm())
-        error = step * float(off.double().norm()) / max(size, 1e-300)
+        difference = sum(weight * stage for weight, stage in zip(ERROR, stages) if weight)
+        assert isinstance(difference, Tensor)
+        tolerance = rtol * float(value.double().norm())
+        error = step * float(difference.double().norm()) / max(tolerance, 1e-300)
         if not error < float("inf"):
             step *= LEAST
         elif error <= 1.0:

@@ -1,8 +1,9 @@
-"""`smoothness`: how far a step can be trusted: the largest stable learning rate, and the loss along gradient steps."""
+"""`smoothness`: the largest learning rate at which gradient descent is stable, and the loss along gradient steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.codec import JsonForm
-from ..core.errors import InputError
-from ..core.options import check_numbers
+from ..core.options import check_counts, check_numbers, check_positive
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..theory.losses import Loss
@@ -21,9 +21,9 @@ from .figure_result import FigureResult, figures_form
 from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)
-"""Multiples of the learning rate at which the loss is looked at along a step (Santurkar et al. take 1/2 to 4)."""
+"""Multiples of the learning rate at which the loss is measured along a step (Santurkar et al. take 1/2 to 4)."""
 RATIO = 1.1
-"""The largest stable learning rate is known to this factor."""
+"""The search ends when the unstable learning rate is at most this many times the stable one."""
 DOUBLINGS = 40
 """Learning rates are tried within this many doublings of the first."""
 
@@ -36,12 +36,12 @@ DEFINITIONS = {
     "effective beta": "the largest norm(grad(w - t g) - grad(w)) / norm(t g) over the same t: the curvature that the "
     "step meets",
 }
-"""What the figures are; papers vary."""
+"""What each figure of the result means, by its name; papers define some of them differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmoothStep:
-    """One step of gradient descent: the loss at it, and what lies along it."""
+    """One step of gradient descent: the loss where it starts, and the figures along the line that it follows."""
 
     step: int
     loss: float
@@ -57,15 +57,15 @@ class Smoothness(FigureResult):
     """How smooth a loss is along gradient descent. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name, mode: of the model.
-        learning_rate: of the run along which the steps were looked at.
+        name, mode: the model's class and the mode that was measured.
+        learning_rate: the learning rate of the steps in `steps`.
         steps: one entry per step.
-        stable: the largest learning rate that was seen to be stable.
-        unstable: the smallest above it that was seen not to be; `inf` where none was found.
+        stable: the largest learning rate whose trial was stable.
+        unstable: the smallest learning rate above it whose trial was unstable; `inf` where none was found.
         trial_steps: how many steps a trial had.
-        trials: learning rates that were tried, each with the last loss, in order.
-        gradients: how many gradients it took.
-        definitions: what the figures are.
+        trials: the learning rates that were tried, each with the last loss, in the order of the trials.
+        gradients: how many gradients were computed.
+        definitions: what the figures mean.
         notes: what the reader must know.
     """
 
@@ -86,7 +86,7 @@ class Smoothness(FigureResult):
 
     @property
     def effective_beta(self) -> float:
-        """The largest over all steps."""
+        """The largest effective beta of all steps."""
         return max((step.effective_beta for step in self.steps), default=math.nan)
 
 
@@ -112,18 +112,18 @@ def smoothness(
         model: any `torch.nn.Module`.
         loss_fn: as in `normscope.hessian`.
         loader: as in `normscope.hessian`.
-        lr: the learning rate of the steps that are looked at, and of the first trial.
-        steps: how many steps to look along, five gradients each; 0 for none.
+        lr: the learning rate of the measured steps, and of the first trial.
+        steps: how many steps to measure; each takes five gradients; 0 for none.
         trial_steps: how many steps each trial of a learning rate has; 0 for no trial.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many of the loader; None for all.
+        batches: read at most this many batches of the loader; None for all.
         max_seconds: cuts short what takes longer, and `notes` say so.
 
     Returns:
-        `.stable`, `.unstable`, `.steps` with the loss range, gradient predictiveness and effective beta of each.
+        `.stable`, `.unstable`, and `.steps` with the loss range, gradient predictiveness and effective beta of each.
 
     Raises:
-        InputError: as `normscope.hessian`, or a learning rate that is none.
+        InputError: as in `normscope.hessian`, or the learning rate is no number above 0.
 
     Example:
         >>> import torch, normscope as ns
@@ -135,16 +135,13 @@ def smoothness(
     Reference: Santurkar et al. 2018, section 3.2.
     """
     check_numbers(max_seconds=max_seconds)
-    if not isinstance(lr, int | float) or not 0 < lr < math.inf:
-        raise InputError(f"lr is a number above 0, not {lr!r}")
-    for name, value in (("steps", steps), ("trial_steps", trial_steps)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{name} is a whole number from 0 on, not {value!r}")
+    check_positive(lr=lr)
+    check_counts(steps=steps, trial_steps=trial_steps)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the trials of learning rates")
     with objective.measuring(), Progress("smoothness") as progress:
         start = objective.vector()
-        rows = _rows(objective, start, lr, steps, progress)
+        measured_steps = _measured_steps(objective, start, lr, steps, progress)
         trials: list[tuple[float, float]] = []
 
         def stable(rate: float) -> bool:
@@ -158,7 +155,7 @@ def smoothness(
         name=type(objective.model).__name__,
         mode=objective.mode,
         learning_rate=float(lr),
-        steps=tuple(rows),
+        steps=tuple(measured_steps),
         stable=low,
         unstable=high,
         trial_steps=trial_steps,
@@ -168,45 +165,47 @@ def smoothness(
     )
 
 
-def _rows(objective: Objective, start: Tensor, lr: float, steps: int, progress: Progress) -> list[SmoothStep]:
-    """Walk along gradient descent and look ahead at every step."""
-    rows, here = [], start
+def _measured_steps(objective: Objective, start: Tensor, lr: float, steps: int, progress: Progress) -> list[SmoothStep]:
+    """Follow gradient descent and measure the loss along each of its steps, while the loss is finite."""
+    measured, here = [], start
     for step in range(steps):
         objective.place(here)
         loss, gradient = objective.gradient()
-        norm = float(gradient.double().norm())
-        losses, moved, betas = [loss], [0.0], [0.0]
-        ahead = None
-        for reach in REACH:
-            objective.place(here - reach * lr * gradient)
-            progress.step(f"step {step}")
-            value, other = _finite_gradient(objective)
-            losses.append(value)
-            change = float((other - gradient).double().norm()) if other is not None else math.inf
-            moved.append(change)
-            betas.append(change / (reach * lr * norm) if norm > 0 else 0.0)
-            ahead = here - lr * gradient if reach == 1.0 else ahead
-        rows.append(
-            SmoothStep(
-                step=step,
-                loss=loss,
-                gradient_norm=norm,
-                least_loss=min(losses),
-                most_loss=max(losses),
-                predictiveness=max(moved),
-                effective_beta=max(betas),
-            )
-        )
-        assert ahead is not None
-        here = ahead
+        measured.append(_measured_step(objective, here, lr, step, loss, gradient, progress))
+        here = here - lr * gradient
         objective.place(here)
         if not math.isfinite(objective.loss()):
             break
-    return rows
+    return measured
+
+
+def _measured_step(
+    objective: Objective, here: Tensor, lr: float, step: int, loss: float, gradient: Tensor, progress: Progress
+) -> SmoothStep:
+    """Measure the loss and its gradient along the line that one step follows."""
+    norm = float(gradient.double().norm())
+    losses, changes, betas = [loss], [0.0], [0.0]
+    for reach in REACH:
+        objective.place(here - reach * lr * gradient)
+        progress.step(f"step {step}")
+        loss_there, gradient_there = _finite_gradient(objective)
+        losses.append(loss_there)
+        change = math.inf if gradient_there is None else float((gradient_there - gradient).double().norm())
+        changes.append(change)
+        betas.append(change / (reach * lr * norm) if norm > 0 else 0.0)
+    return SmoothStep(
+        step=step,
+        loss=loss,
+        gradient_norm=norm,
+        least_loss=min(losses),
+        most_loss=max(losses),
+        predictiveness=max(changes),
+        effective_beta=max(betas),
+    )
 
 
 def _finite_gradient(objective: Objective) -> tuple[float, Tensor | None]:
-    """Return loss and gradient; infinity and None where the loss is not finite."""
+    """Return the loss and its gradient; infinity and None where the loss is not finite."""
     value = objective.loss()
     if not math.isfinite(value):
         return math.inf, None
@@ -215,7 +214,7 @@ def _finite_gradient(objective: Objective) -> tuple[float, Tensor | None]:
 
 
 def _trial(objective: Objective, start: Tensor, rate: float, steps: int) -> tuple[float, float]:
-    """Return the first and the last loss of a short run; infinite if one was not finite on the way."""
+    """Return the first and the last loss of a short run; the last is infinite if a loss on the way was not finite."""
     here, first = start, math.nan
     for step in range(steps):
         objective.place(here)
@@ -229,8 +228,8 @@ def _trial(objective: Objective, start: Tensor, rate: float, steps: int) -> tupl
     return first, last if math.isfinite(last) else math.inf
 
 
-def _bracket(stable: Any, lr: float, budget: Budget) -> tuple[float, float]:
-    """Return the largest rate that was stable and the smallest above it that was not, within a factor of RATIO."""
+def _bracket(stable: Callable[[float], bool], lr: float, budget: Budget) -> tuple[float, float]:
+    """Return the largest stable learning rate and the smallest unstable one above it, within a factor of RATIO."""
     low, high = (lr, math.inf) if stable(lr) else (0.0, lr)
     for _ in range(DOUBLINGS):
         if budget.late or (low > 0 and high < math.inf):

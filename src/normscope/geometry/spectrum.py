@@ -1,4 +1,4 @@
-"""`Spectrum`: what was found of the eigenvalues of a loss's curvature."""
+"""`Spectrum`: the eigenvalues of a loss's curvature, as far as they were computed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density:
-    """How the eigenvalues are spread: the share of all per unit of the axis, smoothed, with its standard error.
+    """The smoothed density of the eigenvalues, with its standard error.
 
     Attributes:
-        places: eigenvalues at which it is given, rising.
-        values: the density there; over the whole axis it sums up to 1.
+        places: the points of the axis at which the density is given, rising.
+        values: the density at these points; its integral over the whole axis is 1.
         errors: standard errors over the random vectors.
-        width: of the Gaussian that every eigenvalue is drawn as.
-        near_zero: the share of eigenvalues within a thousandth of the largest of zero; the error is the standard error
-            and what the nodes of the quadrature leave open: the share may be larger by it.
+        width: the standard deviation of the Gaussian that stands for an eigenvalue.
+        near_zero: the share of eigenvalues whose size is at most a thousandth of the largest. Its error is the standard
+            error plus what the nodes of the quadrature leave open: the share may be larger by that.
     """
 
     places: tuple[float, ...]
@@ -58,37 +58,37 @@ class Spectrum(FigureResult):
     """The curvature of a loss at a model's parameters. Prints as a table; in a notebook as HTML.
 
     Attributes:
-        name: of the model.
+        name: the model's class.
         mode: `"train"` or `"eval"`: two different losses.
         matrix: `"hessian"` or `"gauss-newton"`.
-        metric: `"flat"`: of the parameters as they are; `"quotient"`: of directions alone, for groups whose scale has
-            no effect; the figures then do not change when such a group is rescaled.
-        parameters: how many.
+        metric: `"flat"`: the metric of the parameters as they are; `"quotient"`: for groups whose scale has no effect,
+            the metric of their directions alone; the figures then do not change when such a group is rescaled.
+        parameters: how many parameters the loss depends on.
         directions: how many dimensions of directions without effect were projected out.
-        directions_found: how many the graph shows; `notes` say why the others were refused. None where it was not
-            asked, or the model could not be traced.
-        invariants: the layers these come from, each with how well it was verified.
-        loss, gradient_norm: at the parameters.
-        eigenvalues: the largest, falling.
+        directions_found: how many such dimensions the graph shows; `notes` say why others were refused. None where the
+            graph was not asked for, or the model could not be traced.
+        invariants: the layers that these directions belong to, each with how well it was verified.
+        loss, gradient_norm: both at the parameters as found.
+        eigenvalues: the largest eigenvalues, falling.
         residuals: norm(H v - value v) of their unit vectors.
-        errors: how far each is off, estimated from the residuals.
-        converged: whether every eigenvalue of the list has an estimated error within `rtol`. It does not say that none
-            is missing: of two that lie within about 1e-4 of each other, or of equal ones, Lanczos from one vector may
-            find one alone, list the next smaller ones in its place, and count as converged. A smaller `rtol`, or
-            another `seed`, shows the other.
-        bottom_eigenvalues, bottom_residuals, bottom_errors: the same at the other end, as many as were asked for.
-        undeflated: the largest eigenvalues with the symmetry directions left in; empty where that was not asked for.
-        trace: with its standard error; None where it was not asked for.
-        density: None where it was not asked for.
+        errors: the error of each eigenvalue, estimated from the residuals.
+        converged: whether every eigenvalue of the list has an estimated error within `rtol`. An eigenvalue may still be
+            missing: of two that are equal, or within about 1e-4 of each other, Lanczos from one vector may find only
+            one, list the next smaller ones in its place, and count as converged. A smaller `rtol`, or another `seed`,
+            shows the other.
+        bottom_eigenvalues, bottom_residuals, bottom_errors: the same figures of the smallest eigenvalues.
+        undeflated: the largest eigenvalues with no direction projected out; empty where that was not asked for.
+        trace: the trace with its standard error; None where it was not asked for.
+        density: the density of the eigenvalues; None where it was not asked for.
         blocks: the largest eigenvalue of each parameter's diagonal block, where asked for.
-        condition_number: the largest size of an eigenvalue over the smallest that is no zero; None where not all
+        condition_number: the largest size of an eigenvalue over the smallest that is not zero; None where not all
             eigenvalues are known.
-        zero_modes: how many eigenvalues, beside the projected directions, are zero to rounding; None likewise.
+        zero_modes: how many eigenvalues, besides the projected directions, are zero up to rounding; None likewise.
         norms: the root mean square norm of the scale-invariant groups of each layer.
-        rtol: what each eigenvalue was asked to.
-        num_products: products with the matrix, each a pass over all batches.
-        batches, samples: how many there are.
-        advice: what to raise where it did not converge.
+        rtol: the relative tolerance of each eigenvalue.
+        num_products: how many products with the matrix were computed, each a pass over all batches.
+        batches, samples: how many batches and samples the loss is a mean over.
+        advice: what to raise where the search did not converge.
         notes: what the reader must know.
         provenance: versions and device.
         vectors: unit eigenvectors of `eigenvalues`, `[k, parameters]`; not stored in JSON.
@@ -137,16 +137,16 @@ class Spectrum(FigureResult):
 
     @property
     def safe_learning_rate(self) -> float:
-        """2/lambda_max: plain gradient descent with a larger one leaves a quadratic with this curvature.
+        """2/lambda_max: plain gradient descent with a larger learning rate diverges on a quadratic of this curvature.
 
-        In the metric of the quotient it speaks of the effective learning rate of scale-invariant groups, the learning
-        rate over the squared norm of the weight.
+        In the metric of the quotient it bounds the effective learning rate of scale-invariant groups: the learning rate
+        over the squared norm of the weight.
         """
         return 2.0 / self.sharpness if self.sharpness > 0 else math.inf
 
     @property
     def safe_effective_rates(self) -> dict[str, float]:
-        """What the safe learning rate means for layers whose scale has no effect: over the squared norm, by layer."""
+        """The safe learning rate over the squared norm of the weight, for each layer whose scale has no effect."""
         if self.metric == "quotient":
             return {}
         return {name: self.safe_learning_rate / norm**2 for name, norm in self.norms.items() if norm > 0}

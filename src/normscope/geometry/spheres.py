@@ -11,14 +11,14 @@ from .candidate import Candidate
 
 
 def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[str, Any]]:
-    """Return one group per kind of sphere and one of everything else; parameters that are frozen are left out."""
+    """Return one parameter group per kind of sphere and one for all other parameters; frozen ones are left out."""
     named = dict(model.named_parameters())
     spheres: dict[tuple[int | str, int], list[Tensor]] = {}
     on_spheres: set[int] = set()
-    for one in scales:
-        term = one.action.terms[0]  # type: ignore[union-attr]
+    for scale in scales:
+        term = scale.action.terms[0]  # type: ignore[union-attr]
         weight = named[term.piece.name]
-        layout = blocks(term.units, tuple(weight.shape), term.piece.size, one.action.units)
+        layout = blocks(term.units, tuple(weight.shape), term.piece.size, scale.action.units)
         if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
             spheres.setdefault(layout, []).append(weight)
             on_spheres.add(id(weight))
@@ -31,9 +31,9 @@ def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[
 
 
 def blocks(units: Tensor, shape: tuple[int, ...], part: tuple[int, ...], count: int) -> tuple[int | str, int] | None:
-    """Return how a weight's entries lie on spheres: `"channel"` or a number of blocks, and along which axis.
+    """Return how a weight's entries lie on spheres: `"channel"` or a number of blocks, and the axis that counts them.
 
-    None where the layer uses a part of the parameter alone, or its units are no equal blocks along one axis.
+    Return None where the layer uses only a part of the parameter, or its units are no equal blocks along one axis.
     """
     if part != shape:
         return None

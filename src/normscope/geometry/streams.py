@@ -1,4 +1,4 @@
-"""Where the channels of a layer's output go: followed over operators that commute with scaling a channel."""
+"""Which operators read the channels of a layer's output, behind operators that commute with scaling a channel."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ NONE = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class End:
-    """An operator that reads channels and does more than scaling commutes with.
+    """An operator that reads channels and does not commute with scaling one of them.
 
     Attributes:
         node: the operator.
         operand: which of its operands holds the channels.
         numbers: the channel of each entry of that operand, in its shape.
         bent: whether a ReLU or a maximum lies on the way, so that only positive factors pass.
-        turned: a rotary embedding on the way.
+        turned: the rotary embedding on the way; None without one.
     """
 
     node: Node
@@ -57,18 +57,18 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """All the ends of a layer's channels, and whether the output of the graph is one."""
+    """All operators at which a layer's channels end, and whether the channels reach the output of the graph."""
 
     ends: tuple[End, ...]
     escapes: bool
 
 
 def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
-    """Follow the channels of a node's output to every operator that does more than scaling commutes with.
+    """Follow the channels of a node's output to every operator that does not commute with scaling one of them.
 
     Args:
         graph: the whole graph.
-        node: whose output.
+        node: the node whose output is followed.
         numbers: the channel of each entry, in the output's shape, as floats.
     """
     readers: dict[str, list[Node]] = {}
@@ -78,17 +78,17 @@ def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
     reader, ends, escapes = Reader(graph), [], False
     waiting: list[tuple[Node, Tensor, bool, Node | None]] = [(node, numbers, False, None)]
     while waiting:
-        at, held, bent, turned = waiting.pop()
-        escapes |= at.name == graph.output
-        for other in readers.get(at.name, []):
-            step = _through(reader, other, held)
-            if step is not None:
-                waiting.append((other, step, bent or other.op in HOMOGENEOUS | LARGEST, turned))
+        current, channels, bent, turned = waiting.pop()
+        escapes |= current.name == graph.output
+        for other in readers.get(current.name, []):
+            passed = _through(reader, other, channels)
+            if passed is not None:
+                waiting.append((other, passed, bent or other.op in HOMOGENEOUS | LARGEST, turned))
             elif isinstance(other.op, Unit) and other.op.name == "rotary" and turned is None:
-                waiting.append((other, held, bent, other))
+                waiting.append((other, channels, bent, other))
             else:
-                places = [place for place, name in enumerate(other.refs) if name == at.name]
-                ends += [End(node=other, operand=place, numbers=held, bent=bent, turned=turned) for place in places]
+                operands = [operand for operand, name in enumerate(other.refs) if name == current.name]
+                ends += [End(node=other, operand=i, numbers=channels, bent=bent, turned=turned) for i in operands]
     return Stream(ends=tuple(ends), escapes=escapes)
 
 
@@ -108,7 +108,7 @@ def by_axis(numbers: Tensor, axis: int) -> Tensor | None:
 
 
 def _through(reader: Reader, node: Node, numbers: Tensor) -> Tensor | None:
-    """Return the channel of each entry of a node's output; None if the node does more than scaling commutes with."""
+    """Return the channel of each entry of a node's output; None if the node does not commute with scaling a channel."""
     if len(node.refs) != 1:
         return None
     if reader.same(node) or node.op in HOMOGENEOUS:
@@ -127,7 +127,7 @@ def _through(reader: Reader, node: Node, numbers: Tensor) -> Tensor | None:
 
 
 def _averaged(node: Node, numbers: Tensor) -> Tensor | None:
-    """Return the channels behind a linear operator that takes no two of them together."""
+    """Return the channels behind a linear operator that never adds two of them; None if it does."""
     if node.op is aten.constant_pad_nd.default and node.bound().get("value", 0):
         return None
     shares, first, second = (node.evaluate([value]) for value in (torch.ones_like(numbers), numbers, numbers**2))

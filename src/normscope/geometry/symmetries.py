@@ -1,4 +1,4 @@
-"""`symmetries`: which changes of its parameters leave a model's function as it is, each put to the numbers."""
+"""`symmetries`: which changes of its parameters leave a model's function as it is, each verified numerically."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..core.errors import InputError
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
+from ..graph.ir import Graph
 from .attention_symmetries import attention
 from .candidate import KINDS, SPHERICAL, Candidate, Layers
 from .canonical import canonical_copy
@@ -29,22 +30,24 @@ def symmetries(
 ) -> Symmetries:
     """Find the symmetries of a model in its parameters, and verify each numerically.
 
-    By the structure of the graph: scales of channels (BatchNorm, InstanceNorm), groups (GroupNorm) and layers
-    (LayerNorm, RMSNorm), shifts W + 1 u^T of all rows in front of a LayerNorm, redundant biases, `weight_norm` and
-    `spectral_norm`, pairs of layers that trade a factor per channel through a ReLU or directly, and pairs of queries
-    and keys, of values and outputs. Each is then checked in float64 at random group elements: the output stays; the
-    gradient has no part along it; H X w = -X^T grad; the Fisher information along it is zero. Where it holds up to
-    eps, all of this is checked where eps plays no part, and the defect at the weights as found against the formula
-    <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat. What fails is shown as failed and claimed nowhere.
+    The structure of the graph suggests them: scales of channels (BatchNorm, InstanceNorm), groups (GroupNorm) and
+    layers (LayerNorm, RMSNorm), shifts W + 1 u^T of all rows in front of a LayerNorm, redundant biases, `weight_norm`
+    and `spectral_norm`, pairs of layers that trade a factor per channel through a ReLU or directly, pairs of queries
+    and keys, and pairs of values and outputs. Each is then checked in float64 at random group elements: the output
+    stays; the gradient has no component along it; H X w = -X^T grad; the Fisher information along it is zero. A
+    symmetry that holds up to eps is checked at weights so large that eps plays no part; its defect at the weights as
+    found is compared with the formula <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat. A symmetry that fails is shown
+    as failed, and no figure counts on it.
 
-    It takes about six passes and two double backward passes of the batch per row, in float64: a few samples are enough.
+    The check takes about six forward and two double backward passes of the batch per symmetry, in float64: a few
+    samples are enough.
 
     Args:
         model: any `torch.nn.Module` that can be traced; left exactly as found.
         batch: a tensor, a tuple of arguments or a dict of them.
         mode: `"train"`, `"eval"`, or None for the mode the model is in; a BatchNorm is scale invariant in train mode.
-        output: which output to look at, for models with several.
-        seed: of random group elements and directions.
+        output: which output to take, for models with several.
+        seed: the seed of the random group elements and directions.
 
     Returns:
         One row per symmetry; prints as a table, and has `.canonicalize()`, `.param_groups()`, `.to_json()`.
@@ -63,29 +66,25 @@ def symmetries(
 
     Reference: Akbar, section 4 and table 1, with the corrections of this project's documentation.
     """
-    chosen = mode_of(model, mode)
+    measured_mode = mode_of(model, mode)
     model = unwrapped(model)
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise InputError("the model has no parameters: there is nothing that a symmetry could move")
     graph = capture_batch(model, batch, mode=mode, output=output)
-    layers = Layers(model, graph)
-    found, withheld = normalized(layers)
-    candidates = [*found, *reparametrised(model), *pairs(layers), *attention(layers)]
-    candidates.sort(key=lambda one: KINDS.index(one.kind))
+    candidates, withheld = _candidates(model, graph)
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, mode), dropping_nothing(model):
         function = Function(model, prepare(model, batch, output))
-        evidence = verify(function, graph, candidates, generator)
-        rows = tuple(map(_row, candidates, evidence))
-        scales = tuple(one for row, one in zip(rows, candidates) if row.status == "verified" and one.kind in SPHERICAL)
-        change = _canonical_change(function, scales) if scales else None
+        rows = tuple(map(_row, candidates, verify(function, graph, candidates, generator)))
+        scales = tuple(c for row, c in zip(rows, candidates) if row.status == "verified" and c.kind in SPHERICAL)
+        change = _canonical_change(function, scales)
     with untouched(model, "eval"), dropping_nothing(model):
-        eval_change = _canonical_change(function, scales) if scales and chosen == "train" else change
+        eval_change = _canonical_change(function, scales) if measured_mode == "train" else change
     return Symmetries(
         rows=rows,
-        mode=chosen,
+        mode=measured_mode,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        withheld=tuple(withheld),
+        withheld=withheld,
         canonical_change=change,
         canonical_change_eval=eval_change,
         notes=graph.notes,
@@ -94,17 +93,25 @@ def symmetries(
     )
 
 
-def _row(one: Candidate, evidence: SymmetryEvidence) -> Symmetry:
+def _candidates(model: nn.Module, graph: Graph) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
+    """Return the symmetries that the graph suggests, by kind, and the layers whose scale matters, with the reason."""
+    layers = Layers(model, graph)
+    before_normalizers, withheld = normalized(layers)
+    candidates = [*before_normalizers, *reparametrised(model), *pairs(layers), *attention(layers)]
+    return sorted(candidates, key=lambda candidate: KINDS.index(candidate.kind)), tuple(withheld)
+
+
+def _row(candidate: Candidate, evidence: SymmetryEvidence) -> Symmetry:
     fault = evidence.fault() or ""
     return Symmetry(
-        kind=one.kind,
-        path=one.path,
-        normalizer=one.normalizer,
-        parameters=one.action.names,
-        form=one.form,
-        units=one.action.units,
-        dof=one.action.dof,
-        exact=one.exact,
+        kind=candidate.kind,
+        path=candidate.path,
+        normalizer=candidate.normalizer,
+        parameters=candidate.action.names,
+        form=candidate.form,
+        units=candidate.action.units,
+        dof=candidate.action.dof,
+        exact=candidate.exact,
         status="unseen" if fault.startswith("unseen") else "failed" if fault else "verified",
         fault=fault.removeprefix("unseen: "),
         evidence=evidence,
@@ -112,7 +119,12 @@ def _row(one: Candidate, evidence: SymmetryEvidence) -> Symmetry:
 
 
 def _canonical_change(function: Function, scales: tuple[Candidate, ...]) -> float | None:
-    """Return by how much the output of the canonical copy differs at the batch, over its largest entry."""
+    """Return by how much the output of the canonical copy differs at the batch, relative to its largest entry.
+
+    Return None where there is nothing to make canonical, or the model cannot be copied.
+    """
+    if not scales:
+        return None
     try:
         copied = canonical_copy(function.model, scales)
     except InputError:

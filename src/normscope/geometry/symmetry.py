@@ -26,7 +26,7 @@ ELSEWHERE = "these symmetries were read from a file and know no model: measure t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symmetry:
-    """One group action on some parameters, and what the numbers say of it.
+    """One group action on some parameters, and the numerical evidence for it.
 
     Attributes:
         kind: one of `channel scale`, `group scale`, `layer scale`, `row shift`, `redundant bias`, `weight norm`,
@@ -37,9 +37,9 @@ class Symmetry:
         form: the action as a formula.
         units: how many independent factors, shifts or matrices there are (channels, groups, heads).
         dof: the degrees of freedom that the symmetry removes.
-        exact: whether it holds at any eps; scales in front of normalizers hold up to eps.
+        exact: whether it holds for every eps; scales in front of normalizers hold up to eps.
         status: `verified`; `failed`: the numbers contradict it, so that it is not claimed; `unseen`: the output does
-            not depend on these weights at this batch, so that nothing is shown either way.
+            not depend on these weights at this batch, so that the check shows nothing.
         fault: why it is not verified; empty if it is.
         evidence: what was measured.
     """
@@ -63,12 +63,12 @@ class Symmetries(Saved, Shown):
 
     Attributes:
         rows: one per layer, or pair of layers, and kind, in the order of `normscope.geometry.candidate.KINDS`.
-        mode: `"train"` or `"eval"`: which of the model's two functions was looked at.
-        num_parameters: of the model.
-        withheld: layers in front of normalizers whose scale matters nevertheless, and why.
-        canonical_change, canonical_change_eval: by how much the output of the canonical copy differs at the batch, over
-            its largest entry, in the mode that was looked at and in eval mode: what eps leaves, and the rounding of the
-            weights; None where nothing can be made canonical.
+        mode: `"train"` or `"eval"`: which of the model's two functions was measured.
+        num_parameters: how many parameters the model has.
+        withheld: layers in front of normalizers whose scale has an effect nevertheless, and why.
+        canonical_change, canonical_change_eval: by how much the output of the canonical copy differs at the batch,
+            relative to its largest entry, in the measured mode and in eval mode. The difference comes from eps and from
+            the rounding of the weights; None where nothing can be made canonical.
         notes: what the reader must know.
     """
 
@@ -110,20 +110,20 @@ class Symmetries(Saved, Shown):
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return by kind how many verified symmetries there are and how many degrees of freedom they remove."""
-        made: dict[str, tuple[int, int]] = {}
+        counts: dict[str, tuple[int, int]] = {}
         for row in self.verified:
-            number, dof = made.get(row.kind, (0, 0))
-            made[row.kind] = (number + 1, dof + row.dof)
-        return made
+            number, dof = counts.get(row.kind, (0, 0))
+            counts[row.kind] = (number + 1, dof + row.dof)
+        return counts
 
     def canonicalize(self, model: nn.Module | None = None) -> nn.Module:
         """Return a copy of the model with the same function whose scale-invariant weights have norm 1.
 
-        Every channel (group, layer) that a normalizer divides by its size is divided by the norm of its weight, its
-        bias along. Running statistics are rescaled such that eval mode stays as it is: the mean over the norm, the
-        variance such that var + eps shrinks by the norm squared. Where a normalizer serves one such unit its eps is
-        divided by the norm squared, so that nothing changes at all. Otherwise eps stays, and train mode changes by
-        what eps weighs beside the variance: `canonical_change` says by how much at the batch.
+        The weight and the bias of every channel (group, layer) in front of a normalizer are divided by the norm of the
+        weight. Running statistics are rescaled such that eval mode stays as it is: the mean is divided by the norm, and
+        the variance is changed such that var + eps shrinks by the norm squared. Where a normalizer serves one such unit
+        its eps is divided by the norm squared, so that nothing changes at all. Otherwise eps stays, and train mode
+        changes by as much as eps matters relative to the variance: `canonical_change` says by how much at the batch.
 
         Args:
             model: the model that was measured, or another with the same parameters; left as it is.
@@ -141,8 +141,8 @@ class Symmetries(Saved, Shown):
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
         """Return parameter groups for `normscope.optim`: spheres for scale-invariant weights, the rest plain.
 
-        A group of spheres has `units` (`"channel"`, or how many equal blocks of channels) and `axis` (of the tensor,
-        that counts channels), and a weight decay of zero: on a sphere there is nothing to decay.
+        A group of spheres has `units` (`"channel"`, or how many equal blocks of channels), `axis` (the axis of the
+        tensor that counts channels), and a weight decay of zero: on a sphere there is nothing to decay.
 
         Args:
             model: the model that was measured, or another with the same parameters.
@@ -171,6 +171,7 @@ class Symmetries(Saved, Shown):
         return pandas.DataFrame([{k: v for k, v in line.items() if k != "evidence"} for line in lines])
 
     def _owner(self, model: nn.Module | None) -> nn.Module:
+        """Return the given model, or else the measured one; refuse a model with other parameters."""
         owner = self._model if model is None else unwrapped(model) if isinstance(model, nn.Module) else model
         if owner is None or self._model is None:
             raise InputError(ELSEWHERE)

@@ -1,7 +1,7 @@
-"""Every symmetry put to the numbers, in float64: the output, the gradient, the Hessian, the Fisher information.
+"""The numerical check of every symmetry, in float64: the output, the gradient, the Hessian, the Fisher information.
 
-At a point where all scales in front of normalizers are so large that eps plays no part, a symmetry must hold to
-rounding. At the weights as found the defect that eps leaves must be the one of the formula.
+At weights so large in front of normalizers that eps plays no part, a symmetry must hold up to rounding. At the weights
+as found, the defect that eps leaves must be the one that the formula gives.
 """
 
 from __future__ import annotations
@@ -22,29 +22,32 @@ from .defect import defects
 from .wide import Function
 
 RAISED = 1e6
-"""Factor on all scale-invariant weights at the point where eps plays no part."""
+"""The factor on all scale-invariant weights at the point where eps plays no part."""
 HOLDS = 1e-6
-"""Share of the effect of a change by chance that a symmetry may have: rounding of float64 through deep networks."""
+"""How large the effect of a symmetry may be, relative to a random change: float64 rounds so much in deep networks."""
 CURVED = 1e-4
-"""The same for H X w + X^T grad: a second derivative loses twice as many digits."""
+"""The same limit for H X w + X^T grad: a second derivative loses twice as many digits."""
 SEEN = 1e-9
-"""Relative change of the output below which a change by chance counts as not seen."""
+"""If a random change moves the output by less than this share of its size, the check shows nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymmetryEvidence:
-    """What the numbers say of one symmetry; every figure is relative, `None` was not measured.
+    """What was measured of one symmetry; every figure is relative, and `None` was not measured.
 
     Attributes:
-        output_change: of the output under a random group element, at the weights as found, over its largest entry.
+        output_change: how far a random group element moves the output at the weights as found, relative to its largest
+            entry.
         output_change_no_eps: the same where eps plays no part.
-        output_change_chance: the same for a change of the weights by chance, of about the same size.
-        radial: largest derivative of a random linear loss along the symmetry, over norm(w) norm(grad); eps as found.
-        radial_no_eps: where eps plays no part.
-        radial_error: how far `radial` is from the formula of eps, in the same unit; None for exact symmetries.
-        hessian: norm of H X w + X^T grad, over that for a direction by chance.
-        fisher: Fisher information along the symmetry, over that along a direction by chance, eps as found.
-        fisher_no_eps: where eps plays no part.
+        output_change_chance: the same for a random change of the weights, of about the same size.
+        radial: the largest derivative of a random linear loss along the symmetry, relative to norm(w) norm(grad), at
+            the weights as found.
+        radial_no_eps: the same where eps plays no part.
+        radial_error: how far `radial` is from what the formula with eps gives, in the same unit; None for exact
+            symmetries.
+        hessian: the norm of H X w + X^T grad, relative to that of a random direction.
+        fisher: the Fisher information along the symmetry, relative to a random direction, at the weights as found.
+        fisher_no_eps: the same where eps plays no part.
     """
 
     output_change: float
@@ -58,7 +61,7 @@ class SymmetryEvidence:
     fisher_no_eps: float | None
 
     def fault(self) -> str | None:
-        """Return why the symmetry does not stand; None if it does."""
+        """Return why the symmetry is not confirmed; None if it is."""
         if not math.isfinite(self.output_change_no_eps) or self.output_change_no_eps > HOLDS * max(
             self.output_change_chance, SEEN
         ):
@@ -77,101 +80,105 @@ class SymmetryEvidence:
 def verify(
     function: Function, graph: Graph, candidates: list[Candidate], generator: torch.Generator
 ) -> list[SymmetryEvidence]:
-    """Measure what the numbers say of every candidate.
+    """Measure the evidence for every candidate.
 
     Args:
-        function: the model's output by its parameters.
-        graph: of the same batch.
-        candidates: what the graph suggests.
-        generator: of random group elements, losses and directions.
+        function: the model's output as a function of its parameters.
+        graph: the graph of the same batch.
+        candidates: the symmetries that the graph suggests.
+        generator: draws the random group elements, losses and directions.
     """
     if not candidates:
         return []
-    found = _Point(function, function.start, generator)
-    weights = found.loss
-    expected = defects(graph.double(), candidates, weights, found.output)
+    as_found = _Point(function, function.start, generator)
+    expected = defects(graph.double(), candidates, as_found.loss, as_found.output)
     raised = dict(function.start)
-    for one in candidates:
-        if one.feeds:
-            lift = torch.full((one.action.units,), 2.0 * math.log(RAISED), dtype=torch.float64)
-            raised = one.action.apply(raised, lift.to(weights.device))
-    free = _Point(function, raised, generator)
-    made = []
+    for candidate in candidates:
+        if candidate.feeds:
+            factors = torch.full((candidate.action.units,), 2.0 * math.log(RAISED), dtype=torch.float64)
+            raised = candidate.action.apply(raised, factors.to(as_found.loss.device))
+    without_eps = _Point(function, raised, generator)
+    evidence = []
     with Progress("checking symmetries", total=len(candidates)) as progress:
-        for place, one in enumerate(candidates):
-            progress.step(one.path)
-            made.append(_evidence(one, expected.get(place), found, free, generator))
-    return made
+        for index, candidate in enumerate(candidates):
+            progress.step(candidate.path)
+            evidence.append(_evidence(candidate, expected.get(index), as_found, without_eps, generator))
+    return evidence
 
 
 def _evidence(
-    one: Candidate, expected: Tensor | None, found: _Point, free: _Point, generator: torch.Generator
+    candidate: Candidate,
+    expected: Tensor | None,
+    as_found: _Point,
+    without_eps: _Point,
+    generator: torch.Generator,
 ) -> SymmetryEvidence:
-    action = one.action
-    element = action.draw(found.state, generator)
-    chance = _by_chance(one, free.state, generator)
-    radial = action.inner(found.state, found.gradient)
-    scale, scale_free = (_size(one, point.state, point.gradient) for point in (found, free))
-    tangent = action.direction(free.state, element)
-    curved, moved = free.products(tangent)
-    other, drifted = free.products(chance)
-    residual = {name: value + action.adjoint(free.gradient, element).get(name, 0.0) for name, value in curved.items()}
-    base = _weighted(free.state, other) + _weighted(free.state, action.adjoint(free.gradient, element))
-    as_found, by_chance = found.moved(action.direction(found.state, element)), found.moved(chance, relative_to=free)
+    """Measure the evidence for one candidate at the weights as found, and at the point where eps plays no part."""
+    action, state, gradient = candidate.action, without_eps.state, without_eps.gradient
+    element = action.draw(as_found.state, generator)
+    random = _random_direction(candidate, state, generator)
+    radial = action.inner(as_found.state, as_found.gradient)
+    size, size_without_eps = (_size(candidate, point.state, point.gradient) for point in (as_found, without_eps))
+    hessian_along, jacobian_along = without_eps.products(action.direction(state, element))
+    hessian_random, jacobian_random = without_eps.products(random)
+    adjoint = action.adjoint(gradient, element)
+    residual = {name: value + adjoint.get(name, 0.0) for name, value in hessian_along.items()}
+    as_found_along = as_found.moved(action.direction(as_found.state, element))
+    as_found_random = as_found.moved(random, relative_to=without_eps)
     return SymmetryEvidence(
-        output_change=found.change(action.apply(found.state, element)),
-        output_change_no_eps=free.change(action.apply(free.state, element)),
-        output_change_chance=free.change({name: value + chance.get(name, 0.0) for name, value in free.state.items()}),
-        radial=_ratio(radial.abs().amax(), scale),
-        radial_no_eps=_ratio(action.inner(free.state, free.gradient).abs().amax(), scale_free),
-        radial_error=None if expected is None else _ratio((radial.cpu() - expected).abs().amax(), scale),
-        hessian=_ratio(_weighted(free.state, residual), base),
-        fisher=_ratio(found.information(as_found), found.information(by_chance)),
-        fisher_no_eps=_ratio(free.information(moved), free.information(drifted)),
+        output_change=as_found.change(action.apply(as_found.state, element)),
+        output_change_no_eps=without_eps.change(action.apply(state, element)),
+        output_change_chance=without_eps.change({name: v + random.get(name, 0.0) for name, v in state.items()}),
+        radial=_ratio(radial.abs().amax(), size),
+        radial_no_eps=_ratio(action.inner(state, gradient).abs().amax(), size_without_eps),
+        radial_error=None if expected is None else _ratio((radial.cpu() - expected).abs().amax(), size),
+        hessian=_ratio(_weighted(state, residual), _weighted(state, hessian_random) + _weighted(state, adjoint)),
+        fisher=_ratio(as_found.information(as_found_along), as_found.information(as_found_random)),
+        fisher_no_eps=_ratio(without_eps.information(jacobian_along), without_eps.information(jacobian_random)),
     )
 
 
 class _Point:
-    """A state of the parameters, with the output, a random linear loss, its gradient, and what differentiates them."""
+    """A state of the parameters, with the output there, a random linear loss of it, and the gradient of that loss."""
 
     def __init__(self, function: Function, state: State, generator: torch.Generator) -> None:
         self.function, self.state = function, state
         leaves = {name: value.detach().clone().requires_grad_() for name, value in state.items()}
         output = function(leaves)
-        drawn = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.device)
-        self.loss = drawn.requires_grad_()
+        random = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.device)
+        self.loss = random.requires_grad_()
         self._leaves = leaves
-        made = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             (output * self.loss).sum(), list(leaves.values()), create_graph=True, allow_unused=True
         )
-        self._made = dict(zip(leaves, made, strict=True))
+        self._gradients = dict(zip(leaves, gradients, strict=True))
         self.output = output.detach()
         self.gradient: dict[str, Tensor] = {
             name: torch.zeros_like(state[name])
             if value is None
             else torch.zeros_like(state[name]).copy_(value.detach())
-            for name, value in self._made.items()
+            for name, value in self._gradients.items()
         }
 
     def products(self, direction: State) -> tuple[dict[str, Tensor], Tensor]:
         """Return the Hessian of the loss and the Jacobian of the output times a direction."""
-        along = [(self._made[name] * value).sum() for name, value in direction.items() if self._made[name] is not None]
+        gradients = self._gradients
+        along = [(gradients[name] * value).sum() for name, value in direction.items() if gradients[name] is not None]
         zero = {name: torch.zeros_like(value) for name, value in self.state.items()}, torch.zeros_like(self.output)
         if not along:
             return zero
         total = torch.stack(along).sum()
-        names = list(self._leaves)
         if not total.requires_grad:
             return zero
-        wanted = [self.loss, *self._leaves.values()]
+        variables = [self.loss, *self._leaves.values()]
         try:
-            made = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
+            found = torch.autograd.grad(total, variables, retain_graph=True, allow_unused=True, materialize_grads=True)
         except RuntimeError as error:
             raise InputError(
                 f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
                 "that operator out in others, or measure the part of the model without it"
             ) from error
-        return dict(zip(names, made[1:], strict=True)), made[0]
+        return dict(zip(self._leaves, found[1:], strict=True)), found[0]
 
     def moved(self, direction: State, relative_to: _Point | None = None) -> Tensor:
         """Return the Jacobian of the output times a direction, which may be given at another point."""
@@ -180,7 +187,7 @@ class _Point:
         return self.products(direction)[1]
 
     def change(self, state: State) -> float:
-        """Return by how much the output changes, over its largest entry."""
+        """Return by how much the output differs at another state, relative to its largest entry."""
         with torch.no_grad():
             other = self.function(state)
         return _ratio((other - self.output).abs().amax(), self.output.abs().amax())
@@ -192,30 +199,30 @@ class _Point:
         return (chances * (moved - centre).square()).sum(-1).mean()
 
 
-def _by_chance(one: Candidate, state: State, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a direction by chance in the weights of a candidate, half as large as they are."""
-    made = blank(state, dict.fromkeys(piece.name for piece in one.weights))
-    for piece in one.weights:
+def _random_direction(candidate: Candidate, state: State, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a random direction in the weights of a candidate, half as large as they are."""
+    direction = blank(state, dict.fromkeys(piece.name for piece in candidate.weights))
+    for piece in candidate.weights:
         part = piece.of(state)
-        drawn = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
-        piece.of(made).copy_(0.5 * drawn * part)
-    return made
+        random = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
+        piece.of(direction).copy_(0.5 * random * part)
+    return direction
 
 
 def _rescaled(direction: Tensor, there: Tensor, here: Tensor) -> Tensor:
-    """Return a direction that is as large beside one tensor as it was beside another."""
+    """Return a direction at `here` that has the same size, relative to the tensor, as the given one has at `there`."""
     factor = torch.where(there != 0, here / there, 0.0)
     return direction * factor
 
 
-def _size(one: Candidate, state: State, gradient: State) -> Tensor:
-    """Return norm(w) norm(grad) of the parameters that a candidate speaks of."""
-    names = dict.fromkeys((*one.action.names, *(piece.name for piece in one.weights)))
+def _size(candidate: Candidate, state: State, gradient: State) -> Tensor:
+    """Return the sum of norm(w) norm(grad) over the parameters of a candidate."""
+    names = dict.fromkeys((*candidate.action.names, *(piece.name for piece in candidate.weights)))
     return torch.stack([state[name].norm() * gradient[name].norm() for name in names]).sum()
 
 
 def _weighted(state: State, values: Mapping[str, Tensor]) -> Tensor:
-    """Return the sum of norms, each times that of its parameter: a size that does not depend on their scales."""
+    """Return the sum of norms, each times the norm of its parameter: a size that does not depend on their scales."""
     sizes = [state[name].norm() * value.norm() for name, value in values.items()]
     return torch.stack(sizes).sum() if sizes else torch.zeros((), dtype=torch.float64)
 

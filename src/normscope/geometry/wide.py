@@ -21,13 +21,13 @@ NARROW = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 
 class Wide(TorchFunctionMode):
-    """Runs everything in float64: what is cast to a narrower float, or made in one, is widened.
+    """Runs everything in float64: tensors that would be cast to a narrower float, or made in one, are widened.
 
-    Two functions are put right on the way: `_weight_norm`, whose second derivative torch 2.13 gets wrong, is written
-    out; an RMSNorm without an eps of its own takes that of the model's float, as it does when it is not widened.
+    Two functions are corrected: `_weight_norm`, whose second derivative torch 2.13 gets wrong, is written out; an
+    RMSNorm without an eps of its own takes the default of the model's dtype, as it would without widening.
 
     Args:
-        dtype: the float of the model as found.
+        dtype: the floating-point dtype of the model as found.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -43,7 +43,7 @@ class Wide(TorchFunctionMode):
             kwargs = {**kwargs, "eps": torch.finfo(self.dtype).eps}
         elif func is F.rms_norm and len(args) == 4 and args[3] is None:
             args = (*args[:3], torch.finfo(self.dtype).eps)
-        if not func.__name__.endswith("_"):  # what writes into a tensor must write into that one
+        if not func.__name__.endswith("_"):  # An in-place function must write into the given tensor, not a wide copy.
             args, kwargs = tree_map(_widened, (args, kwargs))
         else:
             args, kwargs = tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else _widened(leaf), (args, kwargs))
@@ -67,7 +67,7 @@ class Function:
 
     Args:
         model: the user's model, in the mode that is measured; the caller keeps it untouched.
-        call: how it is called.
+        call: how the model is called.
 
     Attributes:
         start: the parameters as found, in float64.
@@ -81,7 +81,7 @@ class Function:
         self._buffers = {name: _widened(buffer) for name, buffer in model.named_buffers()}
 
     def __call__(self, state: State) -> Tensor:
-        """Return the output; it can be differentiated twice.
+        """Return the output, which can be differentiated twice.
 
         Raises:
             InputError: the model does not run in float64.
@@ -92,7 +92,7 @@ class Function:
             (self.call.args, self.call.kwargs),
         )
         count("passes", self.call.count)
-        torch.set_rng_state(self._random)  # what the model draws is the same in every run
+        torch.set_rng_state(self._random)  # The model draws the same random numbers in every run.
         try:
             with sdpa_kernel(SDPBackend.MATH), Wide(self._dtype):
                 result = functional_call(self.model, {**state, **buffers}, args, kwargs)

@@ -1,4 +1,4 @@
-"""Eval-mode BatchNorms taken into the layers before them: the same function with fewer layers."""
+"""Fold BatchNorms in eval mode into the layers before them: the same function with fewer layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .normalizer_modules import ChannelAffine, place_of
 
 
 def coefficients(norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the scale and shift per channel, in float64, that an eval-mode BatchNorm applies.
+    """Return the scale and shift per channel, in float64, that a BatchNorm applies in eval mode.
 
     Raises:
-        InputError: it is no BatchNorm, or has no running statistics.
+        InputError: the module is no BatchNorm, or has no running statistics.
     """
     if not isinstance(norm, _BatchNorm):
         kind = getattr(place_of(norm), "kind", None)
@@ -35,15 +35,15 @@ def coefficients(norm: nn.Module) -> tuple[Tensor, Tensor]:
         return scale, shift if norm.bias is None else shift + norm.bias.double()
 
 
-def takers(graph: Graph, model: nn.Module) -> dict[str, str]:
-    """Return for every BatchNorm that a layer can take in, by its path, the path of that layer.
+def foldable(graph: Graph, model: nn.Module) -> dict[str, str]:
+    """Return the path of every BatchNorm that can be folded, with the path of the layer into which it can be.
 
-    The layer must feed it and nothing else, run once, and share its tensors with no other.
+    The layer must feed the BatchNorm and nothing else, run once, and share its tensors with no other layer.
     """
     modules = dict(model.named_modules())
     uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
     runs = Counter((node.path, node.op) for node in graph)
-    found = {}
+    into = {}
     for feed in feeds(graph):
         weight, norm = feed.weight, feed.normalizer
         layer = modules.get(weight.path)
@@ -51,18 +51,18 @@ def takers(graph: Graph, model: nn.Module) -> dict[str, str]:
             continue
         single = runs[weight.path, weight.op] == 1 == runs[norm.path, norm.op]
         if single and all(uses[id(tensor)] == 1 for tensor in layer.parameters()):
-            found[norm.path] = weight.path
-    return found
+            into[norm.path] = weight.path
+    return into
 
 
 def folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
-    """Return a copy of a layer that gives what the layer and the eval-mode BatchNorm behind it gave."""
+    """Return a copy of a layer that computes what the layer and the BatchNorm behind it compute in eval mode."""
     assert isinstance(layer, nn.Linear | _ConvNd)
     scale, shift = coefficients(norm)
     new: Any = copy.deepcopy(layer)
     with torch.no_grad():
         weight = layer.weight.double()
-        if isinstance(layer, _ConvTransposeNd):  # [inputs, outputs of a group, ...]
+        if isinstance(layer, _ConvTransposeNd):  # Its weight is [inputs, outputs of a group, ...].
             parts = weight.reshape(layer.groups, -1, *weight.shape[1:])
             factors = scale.reshape(layer.groups, 1, -1, *(1,) * (weight.ndim - 2))
             weight = (parts * factors).reshape(weight.shape)
@@ -75,7 +75,7 @@ def folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
 
 
 def affine(norm: nn.Module) -> ChannelAffine:
-    """Return the affine map that an eval-mode BatchNorm is."""
+    """Return a BatchNorm in eval mode as the affine map that it is."""
     scale, shift = coefficients(norm)
     like = next((value for value in (norm.weight, norm.running_mean) if isinstance(value, Tensor)), scale)
     return ChannelAffine(scale.to(like), shift.to(like))

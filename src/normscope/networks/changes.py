@@ -1,4 +1,4 @@
-"""`Twin`: a model's twin, and what was changed to make it."""
+"""`Twin`: a model's twin, and the changes that made it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..report.shown import Shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One place of a model that its twin has otherwise.
+    """One module of a model that differs in its twin.
 
     Attributes:
-        path: the module.
-        was, now: what stood and what stands there.
+        path: the path of the module.
+        was, now: the module in the model, and the one in the twin.
         note: what was done to weights, scales, shifts or statistics.
     """
 
@@ -33,9 +33,9 @@ class Twin(Shown):
 
     Attributes:
         model: the twin, a `torch.nn.Module` of its own.
-        normalizer: what it was asked to have.
-        changes: one per place, in the order of the model.
-        checked: whether it was run on a batch.
+        normalizer: the kind of normalizer that was asked for; None for none.
+        changes: one per changed module, in the order of the model.
+        checked: whether the twin was run on a batch.
         notes: what the reader must know.
     """
 
@@ -49,5 +49,5 @@ class Twin(Shown):
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: what was changed, without the weights."""
+        """Return the changes as plain data, without the weights."""
         return dict(encoded(self))

@@ -1,4 +1,4 @@
-"""Runs of a twin: what its normalizers are given, the statistics of new BatchNorms, and whether it works."""
+"""Run a twin: to see the shapes at its normalizers, to set the statistics of new BatchNorms, and to check it."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ from ..core.untouched import untouched
 from ..graph.call import Call
 
 FUNCTIONS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
+"""The functions of torch that normalize."""
 
 
-def seen_shapes(
+def module_shapes(
     model: nn.Module, call: Call, modules: Sequence[nn.Module], *, outputs: bool = False
 ) -> tuple[dict[int, tuple[int, ...]], tuple[str, ...]]:
-    """Run a model once; return the shape of what each module is given, by its id, and the normalizers that it calls.
+    """Run a model once; return the shape of each module's input, and the normalizing functions that are called.
 
     Args:
-        model: left as found.
+        model: the model, which is left as found.
         call: its arguments.
-        modules: whose inputs (or outputs) are looked at.
-        outputs: look at what they return.
+        modules: the modules whose shapes are returned.
+        outputs: whether to return the shapes of their outputs instead of their inputs.
 
     Returns:
-        The shapes, and the names of normalizing functions that are called outside of the modules.
+        The shapes by the id of the module, and the names of normalizing functions that are called outside of the
+        modules.
 
     Raises:
         InputError: the model does not accept the batch.
     """
     shapes: dict[int, tuple[int, ...]] = {}
-    watcher = _Functions()
+    functions = _NormalizingCalls()
 
-    def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
-        watcher.depth += 1
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        functions.depth += 1
         values = [*args, *kwargs.values()]
         if not outputs and values and isinstance(values[0], Tensor):
             shapes[id(module)] = tuple(values[0].shape)
 
-    def left(module: nn.Module, args: Any, made: Any) -> None:
-        watcher.depth -= 1
-        if outputs and isinstance(made, Tensor):
-            shapes[id(module)] = tuple(made.shape)
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        functions.depth -= 1
+        if outputs and isinstance(output, Tensor):
+            shapes[id(module)] = tuple(output.shape)
 
     hooks: list[Any] = []
     try:
-        with untouched(model), torch.no_grad(), watcher:
-            hooks += [module.register_forward_pre_hook(entered, with_kwargs=True) for module in dict.fromkeys(modules)]
-            hooks += [module.register_forward_hook(left) for module in dict.fromkeys(modules)]
+        with untouched(model), torch.no_grad(), functions:
+            hooks += [module.register_forward_pre_hook(before, with_kwargs=True) for module in dict.fromkeys(modules)]
+            hooks += [module.register_forward_hook(after) for module in dict.fromkeys(modules)]
             run(model, call)
     finally:
         for hook in hooks:
             hook.remove()
-    return shapes, tuple(sorted(watcher.called))
+    return shapes, tuple(sorted(functions.called))
 
 
-class _Functions(TorchFunctionMode):
-    """Notes which normalizing functions are called outside of the modules that are known."""
+class _NormalizingCalls(TorchFunctionMode):
+    """Notes which normalizing functions are called outside of some modules; `depth` counts the modules that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,11 +80,11 @@ class _Functions(TorchFunctionMode):
 
 
 def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> list[str]:
-    """Set the running statistics of new BatchNorms to those of the batch; return what the reader must know."""
+    """Set the running statistics of new BatchNorms to those of the batch; return notes for the reader."""
     norms = [norm for norm in norms if norm.track_running_stats]
     if not norms:
         return []
-    held = [(norm, norm.momentum) for norm in norms]
+    momenta = [(norm, norm.momentum) for norm in norms]
     statistics: list[tuple[Tensor, Tensor]] = []
     try:
         with untouched(model, "eval"), torch.no_grad():
@@ -94,7 +96,7 @@ def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> lis
     except InputError as error:
         return [f"the new BatchNorms could not take their running statistics from the batch: {error}"]
     finally:
-        for norm, momentum in held:
+        for norm, momentum in momenta:
             norm.momentum = momentum
     with torch.no_grad():
         for buffer, value in statistics:
@@ -103,35 +105,36 @@ def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> lis
 
 
 def check_run(model: nn.Module, call: Call, used: Iterable[nn.Module]) -> list[str]:
-    """Run a twin in eval mode without gradients, as users do; return what the reader must know.
+    """Run a twin in eval mode without gradients, as users do; return notes for the reader.
 
     Raises:
-        InputError: it raises, or a new normalizer never runs: a fused kernel, or code that reads the weights of a
-            module without running it, passes it by.
+        InputError: the twin raises, or a new normalizer never runs: the model uses a fused kernel, or reads the weights
+            of a module without running it.
     """
-    new = {id(module) for module in used if not isinstance(module, nn.Identity)}
-    hook = register_module_forward_hook(lambda module, args, made: new.discard(id(module)))  # one that kernels ignore
+    not_run = {id(module) for module in used if not isinstance(module, nn.Identity)}
+    # A global hook: a hook on a module would keep torch from its fused kernels.
+    hook = register_module_forward_hook(lambda module, args, output: not_run.discard(id(module)))
     try:
         with untouched(model, "eval"), torch.no_grad():
-            made = run(model, call)
+            outputs = run(model, call)
     finally:
         hook.remove()
-    if new:
-        raise InputError(f"{len(new)} of the new normalizers never run: the model passes its modules by")
-    finite = bool(torch.isfinite(made).all())
+    if not_run:
+        raise InputError(f"{len(not_run)} of the new normalizers never run: the model passes its modules by")
+    finite = bool(torch.isfinite(outputs).all())
     return [] if finite else ["the twin gives infinite values or NaN on the batch in eval mode"]
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
-    """Return every float that a model gives on copies of its inputs, in one row.
+    """Run a model on copies of its inputs; return all floats of its outputs in one row.
 
     Raises:
         InputError: the model raises.
     """
     args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     try:
-        made = tree_leaves(model(*args, **kwargs))
+        outputs = tree_leaves(model(*args, **kwargs))
     except Exception as error:
         raise InputError(f"it raises {said(error)} on the batch") from error
-    floats = [leaf.reshape(-1) for leaf in made if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    floats = [leaf.reshape(-1) for leaf in outputs if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return torch.cat([leaf.to(floats[0].dtype) for leaf in floats]) if floats else torch.zeros(0)

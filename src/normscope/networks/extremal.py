@@ -1,9 +1,9 @@
-"""Networks whose constants are known: those of Than's Theorems 6, 13 and 15, and the measured equality of each.
+"""Networks whose Lipschitz constants are known (Than's Theorems 6, 13 and 15), and measurements of each equality.
 
-All are ReLU networks without biases, `h_k = relu(W_k h_{k-1})`, in float64. A matrix `a_k I_k` keeps or pads
-coordinates and scales them by `a_k` (Than, equation 35), so that products of the `a_k` come out exactly: exploding and
-vanishing constants and gradients on demand. Measurements go layer by layer through autograd with the exponent kept
-apart, so that products beyond the range of floats are measured too.
+All are ReLU networks without biases, `h_k = relu(W_k h_{k-1})`, in float64. A matrix `a_k I_k` cuts or pads the
+coordinates and scales them by `a_k` (Than, equation 35), so that the constants are exactly products of the `a_k`: they
+explode or vanish as the scales are chosen. Measurements go through autograd layer by layer and keep the exponent apart,
+so that products beyond the range of floats are measured too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..core.errors import InputError
 from ..core.log10 import log10
 
 GIVEN_SCALE = 1.0
-"""Of the layers that a theorem leaves free: Gaussian weights with this gain."""
+"""The gain of the Gaussian weights of layers that a theorem leaves free."""
 
 
 class ExtremalNetwork(nn.Sequential):
-    """A bias-free ReLU network with the widths and scales it was built from.
+    """A ReLU network without biases, with the widths and scales that it was built from.
 
     Attributes:
-        widths: of the input and of every layer, `n_0, ..., n_K`.
+        widths: the widths of the input and of every layer, `n_0, ..., n_K`.
         scales: `a_1, ..., a_K`; None for a layer that the theorem leaves free.
     """
 
@@ -57,7 +57,7 @@ class ExtremalScalar(nn.Module):
         body: the network `h_K`.
         head: the row `c 1^T`.
         activation: `g`, differentiable.
-        layer: the number `i` of the layer whose gradient the theorem speaks of.
+        layer: the number `i` of the layer whose gradient the theorem is about.
         factor: `c`.
     """
 
@@ -74,15 +74,15 @@ class ExtremalScalar(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equality:
-    """A claimed equality and what was measured.
+    """A claimed equality, and the measured value.
 
     Attributes:
-        claim: which statement.
+        claim: the statement.
         log10_claimed: log10 of the claimed value.
-        log10_lower: log10 of what a witness attains.
-        log10_upper: log10 of an upper bound on the same constant, for constants; the same as the lower side for
-            gradients, which are compared entry by entry.
-        log10_as_printed: log10 of what the paper prints, where that is another value.
+        log10_lower: log10 of the value that a witness attains.
+        log10_upper: log10 of an upper bound on the same constant; for gradients, which are compared entry by entry, the
+            same as the lower side.
+        log10_as_printed: log10 of the value that the paper prints, where that is another one.
         error: the relative distance of the claimed value from the farther side.
     """
 
@@ -95,7 +95,7 @@ class Equality:
 
     @property
     def printed_error(self) -> float:
-        """The relative distance of the printed value from the measured one; `error` if it prints no other."""
+        """The relative distance of the printed value from the measured one; `error` if the paper prints no other."""
         if self.log10_as_printed is None:
             return self.error
         return _apart(self.log10_as_printed, self.log10_lower)
@@ -104,19 +104,18 @@ class Equality:
 def theorem6(widths: Sequence[int], scales: Sequence[float]) -> ExtremalNetwork:
     """Return the network of Theorem 6, whose Lipschitz constant is the product of its scales.
 
-    `W_k = a_k I_k` for every layer, so `h(x) = a_1 ... a_K relu(x cut to the least width)`.
-
-    Assumes: every width is at least 1 (with a width of 0 the network is constant).
+    `W_k = a_k I_k` for every layer, so that `h(x) = a_1 ... a_K relu(x cut to the least width)`. Every width must be at
+    least 1: with a width of 0 the network is constant.
 
     Args:
-        widths: `n_0, ..., n_K`, the input's first.
-        scales: `a_1, ..., a_K`, finite and not negative; above 1 the constant explodes with depth, below it vanishes.
+        widths: `n_0, ..., n_K`, that of the input first.
+        scales: `a_1, ..., a_K`, finite and not negative; above 1 the constant explodes with depth, below 1 it vanishes.
 
     Returns:
         A module in float64.
 
     Raises:
-        InputError: widths or scales are none.
+        InputError: the widths are no whole numbers from 1 on, or the scales no finite numbers from 0 on.
 
     Example:
         >>> network = theorem6([3, 5, 2, 4], [10.0, 20.0, 30.0])
@@ -139,10 +138,10 @@ def theorem13(widths: Sequence[int], scales: Sequence[float], *, layer: int, see
         widths: `n_0, ..., n_K`.
         scales: `a_{i+1}, ..., a_K`, one for each layer behind layer `i`.
         layer: `i`, from 1 to K - 1.
-        seed: of the weights up to layer `i`, which the theorem leaves free.
+        seed: the seed of the weights up to layer `i`, which the theorem leaves free.
 
     Raises:
-        InputError: widths, scales or the layer are none.
+        InputError: widths, scales or the layer have no valid values.
 
     Example:
         >>> network = theorem13([3, 4, 2, 5], [3.0, 7.0], layer=1)
@@ -173,10 +172,10 @@ def theorem15(
         layer: `i`, from 1 to K - 1.
         factor: `c`, above 0.
         activation: `g`, differentiable; None for the identity.
-        seed: of the weights up to layer `i`, which the theorem leaves free.
+        seed: the seed of the weights up to layer `i`, which the theorem leaves free.
 
     Raises:
-        InputError: widths, scales, the layer or the factor are none.
+        InputError: widths, scales, the layer or the factor have no valid values.
 
     Example:
         >>> network = theorem15([3, 4, 2], [1e6], layer=1, activation=torch.nn.Tanh())
@@ -196,8 +195,8 @@ def theorem15(
 def equality6(network: ExtremalNetwork) -> Equality:
     """Measure the Lipschitz constant of a network of Theorem 6 from both sides and compare it with the product.
 
-    Below: the norm of the Jacobian at a positive input, where every unit that gets anything is on. Above: the product
-    of the norms of the weights (Lemma 5).
+    The lower side is the norm of the Jacobian at a positive input, where every unit with a non-zero input is on. The
+    upper side is the product of the norms of the weights (Lemma 5).
     """
     claimed = _product(network.scales)
     ones = torch.ones(network.widths[0], dtype=torch.float64)
@@ -209,15 +208,15 @@ def equality13(network: ExtremalNetwork, x: Tensor) -> tuple[Equality, Equality]
     """Measure both equalities of Theorem 13: the constants in `y_i` (equation 9) and in `W_i` at x (equation 8).
 
     The constant in `W_i` is the supremum over all `W_i` at a fixed x, with the Frobenius norm on `W_i`; it is attained
-    where the first unit of layer `i` is on, and the witness has it so. The printed equation 8 cuts `h_{i-1}` to the
-    later widths; the cut acts on the rows of `W_i`, so that the norm of the whole `h_{i-1}(x)` belongs there.
+    where the first unit of layer `i` is on, as it is at the witness. The printed equation 8 cuts `h_{i-1}` to the later
+    widths; but the cut acts on the rows of `W_i`, so that the norm of the whole `h_{i-1}(x)` is the right factor.
 
     Args:
-        network: made by `theorem13`.
+        network: a network of `theorem13`.
         x: one input.
 
     Returns:
-        The equality in `y_i`, and that in `W_i` with the printed value beside it.
+        The equality in `y_i`, and the one in `W_i` with the printed value beside it.
 
     Raises:
         InputError: x is no vector of the input's width.
@@ -253,16 +252,16 @@ def equality13(network: ExtremalNetwork, x: Tensor) -> tuple[Equality, Equality]
 def equality15(network: ExtremalScalar, loss: Callable[[Tensor], Tensor], x: Tensor) -> Equality:
     """Compare the gradient of a mean loss in `W_i` with equation 12 of Theorem 15, entry by entry.
 
-    At exactly zero total input autograd takes the slope 0 of the ReLU where the paper takes 1.
+    Where the input of a ReLU is exactly zero, autograd takes the slope 0 and the paper takes 1.
 
     Args:
-        network: made by `theorem15`.
-        loss: from the network's output, one number per sample, to one loss per sample; differentiable.
+        network: a network of `theorem15`.
+        loss: a differentiable function from the network's output, one number per sample, to one loss per sample.
         x: inputs, one per row.
 
     Returns:
-        `log10_claimed` and `log10_lower` are those of the norms of both gradients; `error` is the norm of their
-        difference over that of the gradient.
+        `log10_claimed` and `log10_lower` belong to the norms of both gradients; `error` is the norm of their difference
+        relative to that of the gradient.
 
     Raises:
         InputError: x is no matrix of inputs.
@@ -298,12 +297,13 @@ def claimed_gradient(network: ExtremalScalar, loss: Callable[[Tensor], Tensor], 
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(loss(network.activation(u)).sum(), u)
     size = network.factor * math.prod(scale or 0.0 for scale in body.scales[layer:]) / len(x)
-    found = size * (active * slope[:, None]).T @ before
-    found[min(body.widths[layer + 1 :]) :] = 0.0
-    return found
+    gradient = size * (active * slope[:, None]).T @ before
+    gradient[min(body.widths[layer + 1 :]) :] = 0.0
+    return gradient
 
 
 def _check(widths: Sequence[int], scales: Sequence[float], layer: int | None) -> None:
+    """Refuse widths, scales and layers from which no network can be built."""
     whole = all(isinstance(width, int) and not isinstance(width, bool) and width >= 1 for width in widths)
     if len(widths) < 2 or not whole:
         raise InputError(f"widths are whole numbers from 1 on, the input's first, at least two, not {list(widths)!r}")
@@ -342,16 +342,16 @@ def _apart(one: float, other: float) -> float:
 
 
 def _norms(layers: Sequence[nn.Module]) -> float:
-    """Return log10 of the product of the norms of the layers' weights; a ReLU has 1."""
+    """Return log10 of the product of the norms of the layers' weights; the constant of a ReLU is 1."""
     weights = [weight.detach() for layer in layers for weight in layer.parameters()]
     return math.fsum(log10(float(torch.linalg.matrix_norm(weight, ord=2))) for weight in weights)
 
 
 def _jacobian_norm(layers: Sequence[nn.Module], x: Tensor) -> float:
-    """Return log10 of the norm of the Jacobian of bias-free ReLU layers at x, by autograd layer by layer.
+    """Return log10 of the norm of the Jacobian of ReLU layers without biases at x, by autograd layer by layer.
 
-    The values are scaled back after every layer, which changes no sign and so no slope, and the product of the
-    Jacobians is scaled with its exponent kept: nothing overflows.
+    The values are rescaled after every layer, which changes no sign and so no slope, and the product of the Jacobians
+    is rescaled with its exponent kept apart, so that nothing overflows.
     """
     product, exponent = torch.eye(len(x), dtype=torch.float64), 0.0
     for layer in layers:
@@ -366,7 +366,7 @@ def _jacobian_norm(layers: Sequence[nn.Module], x: Tensor) -> float:
 
 
 def _value_and_jacobian(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a layer's value at x and its Jacobian, one row per copy of x, with one backward."""
+    """Return a layer's value at x and its Jacobian, with one backward pass through one copy of x per output."""
     with torch.no_grad():
         value: Tensor = layer(x)
     copies = x.repeat(len(value), 1).requires_grad_(True)
@@ -376,9 +376,9 @@ def _value_and_jacobian(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weight_jacobian_norm(before: Tensor, width: int, tail: Sequence[nn.Module]) -> float:
-    """Return log10 of the norm of the Jacobian in a weight of `width` rows that reads `before`, ahead of a tail.
+    """Return log10 of the norm of the Jacobian, in the weight of a layer with input `before`, of that layer and a tail.
 
-    It is taken where every row of the weight is `before` itself, so that every unit is on.
+    It is taken where each of the weight's `width` rows is `before` itself, so that every unit is on.
     """
     size = float(before.norm())
     if size == 0.0:
@@ -396,5 +396,5 @@ class _Reads(nn.Module):
         self.values = values
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return `W h` for the rows of `W` one after the other."""
+        """Return `W h` for a flat vector of the rows of `W`."""
         return weight.reshape(*weight.shape[:-1], -1, len(self.values)) @ self.values

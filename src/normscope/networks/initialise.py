@@ -1,4 +1,4 @@
-"""`initialise`: scale every weight layer so that what it hands on has a deviation of one, at a batch."""
+"""`initialise`: rescale every weight layer so that its output has a standard deviation of one, at a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .checked_run import run
 from .twin import Where, call_of, chosen, copied
 
 CLOSE = 0.01
-"""A deviation this near to one is left as it is."""
+"""A layer whose output has a standard deviation this close to one is not rescaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class Scaled:
     """What was done to one weight layer.
 
     Attributes:
-        path: the module.
-        before, after: the deviation of what it hands on, over all values, before and after the rescaling.
-        factor: by which its weight and bias were multiplied; 1 where it was left alone.
-        log10_gradient_before, log10_gradient_after: of the gradient that comes back to it, as a multiple of that at the
-            output; None where there is none.
-        reason: why it was left alone.
+        path: the path of the module.
+        before, after: the standard deviation of its output, over all values, before and after the rescaling.
+        factor: the factor on its weight and bias; 1 where it was not rescaled.
+        log10_gradient_before, log10_gradient_after: log10 of the norm of the gradient at its output, relative to that
+            at the output of the model; None where there is none.
+        reason: why it was not rescaled.
     """
 
     path: str
@@ -55,7 +55,7 @@ class Initialisation(Shown):
     Attributes:
         model: the rescaled model: a copy, or the one that was given with `inplace=True`.
         layers: one entry per weight layer that ran, in the order they run.
-        mode: of the model, in which it was measured.
+        mode: the mode in which the model was measured.
         notes: what the reader must know.
     """
 
@@ -68,7 +68,7 @@ class Initialisation(Shown):
 
     @property
     def factors(self) -> dict[str, float]:
-        """By which weight and bias of each layer were multiplied, those that changed."""
+        """The factors on weight and bias by layer, for the layers that were rescaled."""
         return {layer.path: layer.factor for layer in self.layers if layer.factor != 1.0}
 
 
@@ -76,25 +76,25 @@ class Initialisation(Shown):
 def initialise(
     model: nn.Module, batch: Any, *, where: Where = None, mode: str | None = None, inplace: bool = False
 ) -> Initialisation:
-    """Rescale a fresh model so that every weight layer hands on values with a deviation of one, at a batch.
+    """Rescale a fresh model so that the output of every weight layer has a standard deviation of one, at a batch.
 
-    In the order in which the layers run, each weight and its bias are divided by the deviation of the layer's output,
-    which divides the output by it exactly: one forward pass, no iteration. So the signal neither fades nor grows with
-    depth, and neither does the gradient in layers of even width. Layers that feed a normalizer are left alone: it takes
-    the scale back. What was changed is said layer by layer, with values and gradients before and after.
+    In the order in which the layers run, each weight and its bias are divided by the standard deviation of the layer's
+    output, which divides the output by it exactly: one forward pass is enough. So the signal neither fades nor grows
+    with depth, and neither does the gradient in layers of equal width. Layers that feed a normalizer are not rescaled,
+    as the normalizer would undo it. The result lists every layer, with values and gradients before and after.
 
     Args:
         model: any `torch.nn.Module`; it is left as it is, unless `inplace` says otherwise.
-        batch: what it takes, as it will be in training: a tensor, a tuple of arguments, a dict of them.
-        where: which layers: patterns of module paths, or a function of path and module; None for all.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in. With BatchNorm `"train"` is what counts.
+        batch: an input of the model as it will be in training: a tensor, a tuple of arguments, a dict of them.
+        where: which layers to rescale: patterns of module paths, or a function of path and module; None for all.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in. A model with BatchNorm should be in `"train"`.
         inplace: change the model itself and not a copy, so that an optimizer that knows its parameters stays valid.
 
     Returns:
-        `.model`, `.layers` with each factor, `.factors`; prints as a table.
+        `.model`, `.layers` with each factor, and `.factors`; prints as a table.
 
     Raises:
-        InputError: the model does not accept the batch, or gives values that are not finite.
+        InputError: the model does not accept the batch, or its outputs are not finite.
 
     Example:
         >>> import torch, normscope as ns
@@ -110,12 +110,12 @@ def initialise(
     call = call_of(inner, batch)
     target = inner if inplace else copied(inner)
     notes: list[str] = []
-    before = _listened(target, call, mode)
+    before = _deviations_and_gradients(target, call, mode)
     if not before:
         raise InputError("no linear layer or convolution of the model runs as a module: there is nothing to rescale")
-    left = _left_alone(target, batch, mode, where, notes)
-    factors = _rescale(target, call, mode, left)
-    after = _listened(target, call, mode)
+    left_alone = _left_alone(target, batch, mode, where, notes)
+    factors = _rescale(target, call, mode, left_alone)
+    after = _deviations_and_gradients(target, call, mode)
     rows = tuple(
         Scaled(
             path=path,
@@ -124,7 +124,7 @@ def initialise(
             factor=factors.get(path, 1.0),
             log10_gradient_before=gradient,
             log10_gradient_after=after[path][1],
-            reason=left.get(path, ""),
+            reason=left_alone.get(path, ""),
         )
         for path, (deviation, gradient) in before.items()
     )
@@ -138,11 +138,11 @@ def _weight_layers(model: nn.Module) -> dict[nn.Module, str]:
 
 
 @contextmanager
-def _hooked(model: nn.Module, hear: Callable[[str, Any, Tensor], Tensor | None]) -> Iterator[None]:
-    """Hand what every weight layer makes to a function, which may give something else in its place."""
+def _on_outputs(model: nn.Module, function: Callable[[str, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call a function with the path and the output of every weight layer; it may return another output."""
 
     def hook(path: str) -> Callable[..., Any]:
-        return lambda module, args, made: hear(path, module, made)
+        return lambda module, args, output: function(path, output)
 
     hooks = [module.register_forward_hook(hook(path)) for module, path in _weight_layers(model).items()]
     try:
@@ -152,30 +152,35 @@ def _hooked(model: nn.Module, hear: Callable[[str, Any, Tensor], Tensor | None])
             handle.remove()
 
 
-def _listened(model: nn.Module, call: Call, mode: str) -> dict[str, tuple[float, float | None]]:
-    """Return by layer, in the order they first run, the deviation of its output and log10 of the gradient there."""
-    made: dict[str, Tensor] = {}
+def _deviations_and_gradients(model: nn.Module, call: Call, mode: str) -> dict[str, tuple[float, float | None]]:
+    """Return the standard deviation of every layer's output, and log10 of the gradient there, in the order of running.
 
-    def hear(path: str, module: Any, output: Tensor) -> None:
-        made.setdefault(path, output)
+    The loss is the sum of the model's outputs with random signs. A layer that runs several times counts with its first
+    run.
+    """
+    by_layer: dict[str, Tensor] = {}
+
+    def keep(path: str, output: Tensor) -> None:
+        by_layer.setdefault(path, output)
 
     with untouched(model, mode), torch.enable_grad():
-        with _hooked(model, hear):
+        with _on_outputs(model, keep):
             outputs = run(model, call)
         if not bool(torch.isfinite(outputs).all()):
             raise InputError("the model gives NaN or infinite values on this batch")
         generator = torch.Generator(outputs.device).manual_seed(0)
         signs = 2.0 * torch.empty(outputs.shape, device=outputs.device).bernoulli_(0.5, generator=generator) - 1.0
-        heard = [value for value in made.values() if value.requires_grad]
+        differentiable = [value for value in by_layer.values() if value.requires_grad]
         gradients: dict[int, Tensor | None] = {}
-        if outputs.requires_grad and heard:
-            found = torch.autograd.grad((outputs * signs.to(outputs)).sum(), heard, allow_unused=True)
-            gradients = {id(value): gradient for value, gradient in zip(heard, found)}
+        if outputs.requires_grad and differentiable:
+            found = torch.autograd.grad((outputs * signs.to(outputs)).sum(), differentiable, allow_unused=True)
+            gradients = {id(value): gradient for value, gradient in zip(differentiable, found)}
     size = math.sqrt(outputs.numel())
-    return {path: (_deviation(value), _relative(gradients.get(id(value)), size)) for path, value in made.items()}
+    return {path: (_deviation(value), _relative(gradients.get(id(value)), size)) for path, value in by_layer.items()}
 
 
 def _relative(gradient: Tensor | None, size: float) -> float | None:
+    """Return log10 of the norm of a gradient relative to a size."""
     if gradient is None:
         return None
     norm = float(gradient.detach().double().norm())
@@ -188,7 +193,7 @@ def _deviation(values: Tensor) -> float:
 
 def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: list[str]) -> dict[str, str]:
     """Return the layers that are not rescaled, each with the reason."""
-    left: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     try:
         fed = {feed.weight.path: feed for feed in feeds(capture(model, batch, mode=mode)) if feed.scale_invariant}
     except (CaptureError, InputError) as error:
@@ -197,33 +202,36 @@ def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: li
     uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
     for module, path in _weight_layers(model).items():
         if not chosen(where, path, module):
-            left[path] = "not asked for"
+            reasons[path] = "not asked for"
         elif path in fed:
-            left[path] = f"feeds `{fed[path].normalizer.path}`, which takes the scale back"
+            reasons[path] = f"feeds `{fed[path].normalizer.path}`, which takes the scale back"
         elif hasattr(module, "parametrizations"):
-            left[path] = "its weight is made by a parametrization"
+            reasons[path] = "its weight is made by a parametrization"
         elif any(uses[id(parameter)] > 1 for parameter in module.parameters(recurse=False)):
-            left[path] = "shares its weight with another layer"
-    return left
+            reasons[path] = "shares its weight with another layer"
+    return reasons
 
 
-def _rescale(model: nn.Module, call: Call, mode: str, left: dict[str, str]) -> dict[str, float]:
-    """Run the model once and divide each layer, and what it hands on, by the deviation; return the factors."""
+def _rescale(model: nn.Module, call: Call, mode: str, left_alone: dict[str, str]) -> dict[str, float]:
+    """Run the model once; divide each layer and its output by the output's standard deviation; return the factors.
+
+    Layers whose output has no such deviation are added to those that are left alone.
+    """
     factors: dict[str, float] = {}
 
-    def hear(path: str, module: Any, output: Tensor) -> Tensor | None:
-        if path in left:
+    def rescaled(path: str, output: Tensor) -> Tensor | None:
+        if path in left_alone:
             return None
-        if path in factors:  # it runs again
+        if path in factors:  # The layer runs again.
             return output * factors[path]
         deviation = _deviation(output)
         if deviation == 0.0 or not math.isfinite(deviation):
-            left[path] = "its output is constant" if deviation == 0.0 else "its output is not finite"
+            left_alone[path] = "its output is constant" if deviation == 0.0 else "its output is not finite"
             return None
         factors[path] = 1.0 if abs(deviation - 1.0) <= CLOSE else 1.0 / deviation
         return output * factors[path]
 
-    with untouched(model, mode), torch.no_grad(), _hooked(model, hear):
+    with untouched(model, mode), torch.no_grad(), _on_outputs(model, rescaled):
         run(model, call)
     modules = dict(model.named_modules())
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Where a model without normalizers would have them: behind the weight layers that feed an activation."""
+"""Find where to insert normalizers into a model without any: behind the weight layers that feed an activation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
     """Return the paths of linear layers and convolutions whose output an activation reads, in order.
 
     Raises:
-        InputError: there are none.
+        InputError: there is no such layer.
     """
     readers: dict[str, list[str]] = {}
     for node in graph:

@@ -1,4 +1,4 @@
-"""Normalizers as modules of a model: what each one is, and a module of another kind for the same place."""
+"""Normalizers as modules of a model: what each one normalizes, and how to build one of another kind for its place."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..core.errors import InputError
 Kind = Literal["batch", "layer", "group", "instance", "rms"]
 KINDS: tuple[str, ...] = get_args(Kind)
 CHANNELS_A_GROUP = 16
-"""Of a GroupNorm whose number of groups nobody gave (Wu and He 2018, table 3)."""
+"""The channels per group of a GroupNorm whose number of groups is not given (Wu and He 2018, table 3)."""
 LEAST_SET = 3
-"""Entries: LayerNorm turns 2 into their signs and 1 into zero (`normscope.theory.normalizers`)."""
+"""The fewest entries that may be normalized together: two become their signs and one becomes zero."""
 EPS = 1e-5
 RESET = "its scale or shift differs between positions and is reset"
 UNKNOWN = (2, 3, 4, 5)
-"""Numbers of axes that a tensor may have."""
+"""The numbers of axes that a tensor may have where its shape is not known."""
 BATCH_NORMS: dict[int, type[nn.Module]] = {
     2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d,
 }  # fmt: skip
@@ -38,15 +38,15 @@ RANKS: dict[type[nn.Module], tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NormalizerPlace:
-    """A place for a normalizer: how many features there are, and on which axis.
+    """A place for a normalizer in a model: how many features there are, and on which axis.
 
     Attributes:
-        kind: what stands there; None for nothing.
+        kind: the kind of normalizer at that place; None where it was taken out.
         features: how many channels or features there are.
         last: whether they are on the last axis (as behind a Linear) or on the second (as behind a convolution).
-        eps: of what stands there.
-        scale, shift: one per feature; None where it has none.
-        ranks: how many axes the tensor that is normalized may have.
+        eps: the eps of that normalizer.
+        scale, shift: its scale and shift, one per feature; None where it has none.
+        ranks: how many axes the normalized tensor may have.
         note: what a replacement does not keep.
     """
 
@@ -65,8 +65,8 @@ class FeaturesLast(nn.Module):
 
     Attributes:
         norm: the normalizer.
-        tokens: every position is a sample of its own (GroupNorm); otherwise positions count as those of an image
-            (BatchNorm, InstanceNorm).
+        tokens: whether every position is a sample of its own (GroupNorm); otherwise positions are normalized together
+            like those of an image (BatchNorm, InstanceNorm).
     """
 
     norm: nn.Module
@@ -78,15 +78,14 @@ class FeaturesLast(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize a tensor `[samples, ..., features]`."""
         if self.tokens:
-            found: Tensor = self.norm(x.reshape(-1, x.shape[-1]))
-            return found.reshape(x.shape)
-        rows = x.reshape(x.shape[0], -1, x.shape[-1]).transpose(1, 2)
-        found = self.norm(rows)
-        return found.transpose(1, 2).reshape(x.shape).contiguous()  # some models view it
+            tokens: Tensor = self.norm(x.reshape(-1, x.shape[-1]))
+            return tokens.reshape(x.shape)
+        channels: Tensor = self.norm(x.reshape(x.shape[0], -1, x.shape[-1]).transpose(1, 2))
+        return channels.transpose(1, 2).reshape(x.shape).contiguous()  # Some models take a view of the result.
 
 
 class SampleRMSNorm(nn.Module):
-    """RMSNorm over all channels and positions of a sample, with one scale per channel: `GroupNorm(1, C)` uncentred."""
+    """RMSNorm over all channels and positions of a sample, with one scale per channel (uncentred `GroupNorm(1, C)`)."""
 
     def __init__(self, channels: int, *, eps: float, affine: bool) -> None:
         super().__init__()
@@ -101,7 +100,7 @@ class SampleRMSNorm(nn.Module):
 
 
 class ChannelAffine(nn.Module):
-    """`scale * x + shift` on the second axis: what an eval-mode BatchNorm is that no layer can take in."""
+    """`scale * x + shift` on the second axis: a BatchNorm in eval mode that cannot be folded into a layer."""
 
     def __init__(self, scale: Tensor, shift: Tensor) -> None:
         super().__init__()
@@ -114,11 +113,11 @@ class ChannelAffine(nn.Module):
 
 
 class Absent(nn.Identity):
-    """Stands where a normalizer was taken out, so that names stay and it can be put back."""
+    """Replaces a normalizer that was taken out, so that the names of modules stay and it can be put back."""
 
 
 class Normalized(nn.Module):
-    """A weight layer and the normalizer that was put behind it."""
+    """A weight layer and the normalizer that was inserted behind it."""
 
     def __init__(self, layer: nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -126,69 +125,67 @@ class Normalized(nn.Module):
 
     @property
     def weight(self) -> Any:
-        """That of the layer, for code that reads it."""
+        """The weight of the layer, for code that reads it."""
         return self.layer.weight
 
     @property
     def bias(self) -> Any:
-        """That of the layer, for code that reads it."""
+        """The bias of the layer, for code that reads it."""
         return self.layer.bias
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the layer and normalize what it gives."""
-        made: Tensor = self.norm(self.layer(*args, **kwargs))
-        return made
+        """Run the layer and normalize its output."""
+        output: Tensor = self.norm(self.layer(*args, **kwargs))
+        return output
 
 
 def remember(new: nn.Module, original: nn.Module) -> nn.Module:
-    """Let a module remember which normalizer it stands for; that one's tensors do not become its own."""
-    new.normscope_original = (original,)  # type: ignore[assignment]  # a tuple, so that it is no submodule
+    """Let a module remember which normalizer it replaces; the tensors of that normalizer do not become its own."""
+    new.normscope_original = (original,)  # type: ignore[assignment]  # A tuple keeps it from becoming a submodule.
     return new
 
 
 def original_of(module: nn.Module) -> nn.Module | None:
-    """Return the normalizer that a module stands for, if it stands for one."""
-    held = module.__dict__.get("normscope_original")
-    return held[0] if held else None
+    """Return the normalizer that a module replaces, if it replaces one."""
+    original = module.__dict__.get("normscope_original")
+    return original[0] if original else None
 
 
 def place_of(module: nn.Module) -> NormalizerPlace | None:
     """Return what a module normalizes; None if it is no normalizer.
 
     Raises:
-        InputError: it looks like a normalizer and is none that is known.
+        InputError: the module looks like a normalizer, but is none that is known.
     """
     if isinstance(module, Absent):
-        held = original_of(module)
-        place = None if held is None else place_of(held)
+        original = original_of(module)
+        place = None if original is None else place_of(original)
         return None if place is None else dataclasses.replace(place, kind=None)
     if isinstance(module, FeaturesLast):
-        inner = place_of(module.norm)
-        return None if inner is None else dataclasses.replace(inner, last=True, ranks=UNKNOWN)
-    if isinstance(module, SampleRMSNorm):
-        return _place(module, "rms", module.num_channels, last=False)
-    if isinstance(module, _BatchNorm) and (_forward_of(module, _BatchNorm) or type(module) is nn.SyncBatchNorm):
-        return _place(module, "batch", module.num_features, last=False)
-    if isinstance(module, _InstanceNorm) and _forward_of(module, _InstanceNorm):
-        return _place(module, "instance", module.num_features, last=False)
-    if isinstance(module, nn.GroupNorm) and _forward_of(module, nn.GroupNorm):
-        return _place(module, "layer" if module.num_groups == 1 else "group", module.num_channels, last=False)
-    if isinstance(module, nn.LayerNorm) and _forward_of(module, nn.LayerNorm):
-        return _trailing(module, "layer")
-    if isinstance(module, nn.RMSNorm) and _forward_of(module, nn.RMSNorm):
-        return _trailing(module, "rms")
+        place = place_of(module.norm)
+        return None if place is None else dataclasses.replace(place, last=True, ranks=UNKNOWN)
+    for base, known_place in KNOWN_PLACES.items():
+        if isinstance(module, base) and _keeps_forward(module, base):
+            return known_place(module)
+    return _written(module) if _is_called_norm(module) else None
+
+
+def _keeps_forward(module: nn.Module, base: type[nn.Module]) -> bool:
+    """Whether a module runs the forward of a known class: a subclass may do more, such as an activation.
+
+    A SyncBatchNorm has a forward of its own and computes what a BatchNorm computes.
+    """
+    return type(module).forward is base.forward or type(module) is nn.SyncBatchNorm
+
+
+def _is_called_norm(module: nn.Module) -> bool:
+    """Whether the class of a single module with parameters is named like a normalizer."""
     named = "norm" in type(module).__name__.lower() and not type(module).__module__.startswith("torch.nn.utils")
-    if named and not any(module.children()) and next(module.parameters(), None) is not None:
-        return _written(module)
-    return None
-
-
-def _forward_of(module: nn.Module, base: type[nn.Module]) -> bool:
-    """Whether a class has the forward of its base: a subclass may do more, such as an activation."""
-    return type(module).forward is base.forward
+    return named and not any(module.children()) and next(module.parameters(), None) is not None
 
 
 def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | None = None) -> NormalizerPlace:
+    """Return the place of a normalizer, with its own eps, scale and shift."""
     return NormalizerPlace(
         kind=kind,
         features=features,
@@ -201,7 +198,7 @@ def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | N
 
 
 def _trailing(module: Any, kind: Kind) -> NormalizerPlace:
-    """Return the place of a normalizer over the last axes: over several, the first of them counts the channels."""
+    """Return the place of a normalizer over the last axes; if there are several, the first one counts channels."""
     shape = module.normalized_shape
     if len(shape) == 1:
         return _place(module, kind, shape[0], last=True)
@@ -215,15 +212,28 @@ def _trailing(module: Any, kind: Kind) -> NormalizerPlace:
 
 
 def _per_channel(value: Tensor | None, plain: float) -> Tensor | None:
-    """Return one value per channel, where they are the same at every position, else a plain one."""
+    """Return one value per channel: the given one where it is the same at every position, else `plain`."""
     if value is None:
         return None
     rows = value.detach().flatten(1)
     return rows[:, 0].clone() if bool((rows == rows[:, :1]).all()) else torch.full_like(rows[:, 0], plain)
 
 
+KNOWN_PLACES: dict[type[nn.Module], Callable[[Any], NormalizerPlace]] = {
+    SampleRMSNorm: lambda module: _place(module, "rms", module.num_channels, last=False),
+    _BatchNorm: lambda module: _place(module, "batch", module.num_features, last=False),
+    _InstanceNorm: lambda module: _place(module, "instance", module.num_features, last=False),
+    nn.GroupNorm: lambda module: _place(
+        module, "layer" if module.num_groups == 1 else "group", module.num_channels, last=False
+    ),
+    nn.LayerNorm: lambda module: _trailing(module, "layer"),
+    nn.RMSNorm: lambda module: _trailing(module, "rms"),
+}
+"""The known classes of normalizers, each with a function that returns the place of such a module."""
+
+
 def _written(module: nn.Module) -> NormalizerPlace:
-    """Return the place of a normalizer with a forward of its own, if that gives what a known one gives.
+    """Return the place of a normalizer with a forward of its own, if it computes what a known one computes.
 
     Raises:
         InputError: it does not.
@@ -232,7 +242,7 @@ def _written(module: nn.Module) -> NormalizerPlace:
     eps = next((float(value) for name in ("eps", "variance_epsilon") if (value := getattr(module, name, None))), EPS)
     if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) > 1:
         bias = getattr(module, "bias", None)
-        size, raised = (len(weight),), 1.0 + weight.detach()  # Gemma's scale is 1 + weight
+        size, raised = (len(weight),), 1.0 + weight.detach()  # In Gemma the scale is 1 + weight.
         forms: list[tuple[Kind, bool, Tensor, Callable[[Tensor], Tensor]]] = [
             ("rms", True, weight, lambda x: F.rms_norm(x, size, weight, eps)),
             ("rms", True, raised, lambda x: F.rms_norm(x, size, raised, eps)),
@@ -240,30 +250,31 @@ def _written(module: nn.Module) -> NormalizerPlace:
             ("layer", False, weight, lambda x: F.layer_norm(x.movedim(1, -1), size, weight, bias, eps).movedim(-1, 1)),
         ]
         for kind, last, scale, form in forms:
-            if _alike(module, form, (2, 3, len(weight)) if last else (2, len(weight), 3, 3), weight):
+            if _agrees(module, form, (2, 3, len(weight)) if last else (2, len(weight), 3, 3), weight):
                 place = _place(module, kind, len(weight), last=last, eps=eps)
                 return dataclasses.replace(place, scale=scale)
     raise InputError(f"a {type(module).__name__} has a forward of its own and gives what no known normalizer gives")
 
 
 @torch.no_grad()
-def _alike(module: nn.Module, form: Callable[[Tensor], Tensor], shape: tuple[int, ...], like: Tensor) -> bool:
+def _agrees(module: nn.Module, form: Callable[[Tensor], Tensor], shape: tuple[int, ...], like: Tensor) -> bool:
+    """Whether a module computes what a formula computes, on a random tensor of some shape."""
     x = 2.0 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(like) + 0.5
     try:
-        found, wanted = module(x), form(x)
-    except Exception:  # a forward for other shapes
+        computed, expected = module(x), form(x)
+    except Exception:  # The module takes other shapes.
         return False
-    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    return computed.shape == expected.shape and torch.allclose(computed, expected, rtol=1e-3, atol=1e-5)
 
 
 def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, groups: int | None) -> nn.Module:
-    """Return a normalizer of a kind for a place, with the scale and shift that stood there.
+    """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place.
 
     Args:
-        kind: of the new one.
-        place: where it shall stand.
-        shape: of the tensor that it will be given, where that is known.
-        groups: of a GroupNorm; None for about sixteen channels each, or two groups of fewer.
+        kind: the kind of the new normalizer.
+        place: the place that it is for.
+        shape: the shape of its input, where that is known.
+        groups: the number of groups of a GroupNorm; None for about sixteen channels each, or two smaller groups.
 
     Raises:
         InputError: that kind would normalize sets of one or two entries there, or needs a shape to be built.
@@ -272,17 +283,17 @@ def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, gro
     if shape is not None:
         _check_sets(kind, place, shape, number)
         place = dataclasses.replace(place, ranks=(len(shape),))
-    made = _built(kind, place, number)
+    new = _built(kind, place, number)
     if place.scale is not None:
-        made.to(device=place.scale.device, dtype=place.scale.dtype)
-    inner = made.norm if isinstance(made, FeaturesLast) else made
+        new.to(device=place.scale.device, dtype=place.scale.dtype)
+    inner = new.norm if isinstance(new, FeaturesLast) else new
     for name, value in (("weight", place.scale), ("bias", place.shift)):
         own = getattr(inner, name, None)
         if isinstance(own, Tensor) and value is not None:
             with torch.no_grad():
                 own.copy_(value)
             own.requires_grad_(value.requires_grad or not isinstance(value, nn.Parameter))
-    return made
+    return new
 
 
 def groups_of(features: int, groups: int | None) -> int:
@@ -304,14 +315,14 @@ def groups_of(features: int, groups: int | None) -> int:
 
 
 def _check_sets(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...], groups: int) -> None:
-    """Refuse sets that are too small to be normalized, at the shape that is known."""
+    """Refuse a kind that would normalize sets of too few entries, for an input of this shape."""
     positions = math.prod(shape[1:-1] if place.last else shape[2:])
     entries = {
-        "batch": math.inf,  # as many as the batch is large
+        "batch": math.inf,  # The number depends on the batch.
         "layer": place.features * (1 if place.last else positions),
         "group": place.features // groups * (1 if place.last else positions),
         "instance": positions,
-        "rms": math.inf,  # uncentred: never degenerate
+        "rms": math.inf,  # RMSNorm is not centred, so that no set is too small.
     }[kind]
     if entries < LEAST_SET:
         what = "turned into zero" if entries == 1 else "turned into their signs"
@@ -322,29 +333,27 @@ def _check_sets(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...], grou
 
 
 def _built(kind: Kind, place: NormalizerPlace, groups: int) -> nn.Module:
-    """Return the bare module; `place.ranks` says which class fits."""
+    """Return a normalizer of a kind with scale 1 and shift 0; `place.ranks` says which class fits."""
     features, eps = place.features, place.eps
     affine = place.scale is not None or place.kind is None
-    flat, last = place.ranks == (2,), place.last
-    wrapped = last and not flat
-    if kind == "batch":
-        classes = {BATCH_NORMS[rank] for rank in place.ranks}
-        cls = nn.BatchNorm1d if last else classes.pop() if len(classes) == 1 else _unknown(kind)
-        made: nn.Module = cls(features, affine=affine, eps=eps)
-    elif kind == "instance":
-        known = len(place.ranks) == 1 and place.ranks[0] in INSTANCE_NORMS
-        cls = nn.InstanceNorm1d if last else INSTANCE_NORMS[place.ranks[0]] if known else _unknown(kind)
-        made = cls(features, affine=affine, eps=eps)
-    elif kind == "group" or (kind == "layer" and not (last or flat)):
-        made = nn.GroupNorm(groups, features, affine=affine, eps=eps)
-    elif kind == "layer":
-        return nn.LayerNorm(features, elementwise_affine=affine, eps=eps)
-    elif last or flat:
-        return nn.RMSNorm(features, elementwise_affine=affine, eps=eps)
-    else:
+    flat = place.ranks == (2,)
+    if kind in ("layer", "rms") and (place.last or flat):
+        over_features = nn.LayerNorm if kind == "layer" else nn.RMSNorm
+        return over_features(features, elementwise_affine=affine, eps=eps)
+    if kind == "rms":
         return SampleRMSNorm(features, affine=affine, eps=eps)
-    return FeaturesLast(made, tokens=kind == "group") if wrapped else made
+    norm: nn.Module
+    if kind in ("layer", "group"):
+        norm = nn.GroupNorm(groups, features, affine=affine, eps=eps)
+    else:
+        norm = _class_by_rank(kind, place)(features, affine=affine, eps=eps)
+    return FeaturesLast(norm, tokens=kind == "group") if place.last and not flat else norm
 
 
-def _unknown(kind: Kind) -> Any:
-    raise InputError(f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch")
+def _class_by_rank(kind: Kind, place: NormalizerPlace) -> Any:
+    """Return the class of a BatchNorm or InstanceNorm for the number of axes of its tensor."""
+    by_rank = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
+    classes = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
+    if len(classes) > 1 or None in classes:
+        raise InputError(f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch")
+    return classes.pop()

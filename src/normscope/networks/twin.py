@@ -20,7 +20,7 @@ from ..graph.capturing import capture
 from ..graph.ir import Graph
 from . import batchnorm_folding
 from .changes import Change, Twin
-from .checked_run import calibrated, check_run, seen_shapes
+from .checked_run import calibrated, check_run, module_shapes
 from .inserting import hidden_layers
 from .normalizer_modules import (
     KINDS,
@@ -48,35 +48,36 @@ def twin(
     fold: bool = False,
     groups: int | None = None,
 ) -> Twin:
-    """Return a copy of a model with its normalizers removed, replaced or inserted, and what was changed.
+    """Return a copy of a model with its normalizers removed, replaced or inserted, and the list of changes.
 
-    All weights are kept, and so are the names of modules that stay; the scale, shift and eps of a replaced normalizer
-    go to the new one. The model itself is not touched. What a kind means at a place follows the usual conventions: on
-    images LayerNorm and RMSNorm take all channels and positions of a sample (`GroupNorm(1, C)`), on tokens the features
-    of each token; GroupNorm takes groups of channels, on tokens those of each token; BatchNorm and InstanceNorm take
-    positions together, so that a causal model sees later tokens through them.
+    All weights are kept, and so are the names of the remaining modules; the scale, shift and eps of a replaced
+    normalizer go to the new one. The model itself is not touched. Each kind normalizes what it usually does: on images
+    LayerNorm and RMSNorm normalize all channels and positions of a sample together (`GroupNorm(1, C)`), on tokens the
+    features of each token; GroupNorm normalizes groups of channels, on tokens those of each token; BatchNorm and
+    InstanceNorm normalize positions together, so that in a causal model a token depends on later ones through them.
 
-    A twin remembers what stood where: the twin of a twin, with the normalizer of the model, is the model again, its
-    running statistics included.
+    A twin remembers the normalizers that it replaces: the twin of a twin, with the normalizer of the model, is the
+    model again, with its running statistics.
 
     Args:
         model: any `torch.nn.Module` whose normalizers are modules.
-        batch: what the model takes. With it the twin is run and checked, sets of one or two entries are refused, and
-            the running statistics of new BatchNorms are those of the batch. Folding and inserting need it.
-        normalizer: `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`, or None to take them out.
-        where: which places: patterns of module paths (`"layer1.*"`), or a function of path and module. They name
-            normalizers to change or, where they name none, weight layers to put one behind. None for all normalizers
-            or, in a model without any, behind every weight layer that feeds an activation.
-        fold: with `normalizer=None`: eval-mode BatchNorms are taken into the layers before them instead of dropped, so
-            that the function in eval mode stays the same.
-        groups: of GroupNorms; None for sixteen channels a group, or two groups where there are fewer than 32.
+        batch: an input of the model. With it the twin is run and checked, normalizing sets of one or two entries is
+            refused, and new BatchNorms take their running statistics from the batch. Folding and inserting need it.
+        normalizer: `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`, or None to remove them.
+        where: which modules to change: patterns of module paths (`"layer1.*"`), or a function of path and module. They
+            name normalizers to change or, if they name none, weight layers behind which to insert one. None for all
+            normalizers or, in a model without any, for every weight layer that feeds an activation.
+        fold: with `normalizer=None`: fold BatchNorms in eval mode into the layers before them instead of dropping them,
+            so that the function in eval mode stays the same.
+        groups: the number of groups of GroupNorms; None for sixteen channels per group, or for two groups where there
+            are fewer than 32 channels.
 
     Returns:
-        `.model` is the twin, `.changes` says what was changed and how; prints as a table.
+        `.model` is the twin, `.changes` lists what was changed and how; prints as a table.
 
     Raises:
-        InputError: a normalizer is a function call or of no known kind, a place cannot have the kind asked for, or the
-            twin does not run; the message says where and why, and what to do.
+        InputError: a normalizer is a function call or of no known kind, the kind that was asked for does not fit
+            somewhere, or the twin does not run; the message says where and why, and what to do.
 
     Example:
         >>> import torch, normscope as ns
@@ -100,13 +101,21 @@ def twin(
         raise InputError("fold=True needs a batch, to see which layer feeds which normalizer: twin(model, batch, ...)")
     model = unwrapped(model)
     call = None if batch is None else call_of(model, batch)
-    work = _Work(copied(model), batch, call, normalizer, groups)
-    work.apply(where, fold=fold)
-    return work.finished()
+    builder = _TwinBuilder(copied(model), batch, call, normalizer, groups)
+    builder.apply(where, fold=fold)
+    return builder.finished()
 
 
-class _Work:
-    """A copy of a model while it becomes a twin."""
+class _TwinBuilder:
+    """A copy of a model that is turned into a twin, change by change.
+
+    Attributes:
+        model, batch, call: the copy, an input of it, and how it is called with that input.
+        normalizer, groups: what was asked for.
+        changes, notes: what was changed, and what the reader must know.
+        new_norms: the new BatchNorms.
+        replacements: the replacement of every replaced module by its id, as a module may be known by several names.
+    """
 
     def __init__(
         self, model: nn.Module, batch: Any, call: Call | None, normalizer: Kind | None, groups: int | None
@@ -114,32 +123,32 @@ class _Work:
         self.model, self.batch, self.call, self.normalizer, self.groups = model, batch, call, normalizer, groups
         self.changes: list[Change] = []
         self.notes: list[str] = []
-        self.fresh: list[nn.Module] = []
-        self.used: dict[int, nn.Module] = {}  # what stands for a module that is known by several names
+        self.new_norms: list[_BatchNorm] = []
+        self.replacements: dict[int, nn.Module] = {}
 
     def apply(self, where: Where, *, fold: bool) -> None:
         """Make every change that was asked for."""
-        found = dict(self._places())
-        asked = {path: item for path, item in found.items() if chosen(where, path, item[0])}
+        places = dict(self._places())
+        asked = {path: item for path, item in places.items() if chosen(where, path, item[0])}
         shapes: dict[int, tuple[int, ...]] = {}
         if self.call is not None:
-            shapes, outside = seen_shapes(self.model, self.call, [module for module, _ in found.values()])
-            if outside and where is None:
+            shapes, functions = module_shapes(self.model, self.call, [module for module, _ in places.values()])
+            if functions and where is None:
                 raise InputError(
-                    f"the model calls {', '.join(outside)} as a function, which no twin can replace: use the module "
+                    f"the model calls {', '.join(functions)} as a function, which no twin can replace: use the module "
                     "(torch.nn.LayerNorm and so on) in the model, or name the places to change with where="
                 )
-        into = batchnorm_folding.takers(self._graph("fold", "eval"), self.model) if fold else {}
+        into = batchnorm_folding.foldable(self._graph("fold", "eval"), self.model) if fold else {}
         for path, (module, place) in asked.items():
             try:
-                self._change(path, module, place, shapes.get(id(module)), fold=fold, taker=into.get(path))
+                self._change(path, module, place, shapes.get(id(module)), fold=fold, into=into.get(path))
             except InputError as error:
                 raise InputError(f"`{path or type(module).__name__}`: {error}") from error
         if not asked:
             self._insert_all(where)
 
     def _insert_all(self, where: Where) -> None:
-        """Put normalizers behind the weight layers that are named, or behind those that feed an activation."""
+        """Insert normalizers behind the weight layers that are named, or behind those that feed an activation."""
         if self.normalizer is None:
             self.notes.append("no normalizer that is a module was found: the twin is a plain copy")
             return
@@ -157,8 +166,8 @@ class _Work:
         """Check the twin and return it."""
         _without_fast_path(self.model)
         if self.call is not None and self.changes:
-            self.notes += calibrated(self.model, self.call, [m for m in self.fresh if isinstance(m, _BatchNorm)])
-            self.notes += check_run(self.model, self.call, self.used.values())
+            self.notes += calibrated(self.model, self.call, self.new_norms)
+            self.notes += check_run(self.model, self.call, self.replacements.values())
         return Twin(
             model=self.model,
             normalizer=self.normalizer,
@@ -168,20 +177,21 @@ class _Work:
         )
 
     def _places(self) -> Iterator[tuple[str, tuple[nn.Module, NormalizerPlace]]]:
-        """Yield every normalizer, and every place where one was taken out."""
-        inside: set[str] = set()
+        """Yield every normalizer, and every module that replaces one that was taken out, by path."""
+        found: set[str] = set()
         for path, module in self.model.named_modules(remove_duplicate=False):
-            if any(path.startswith(f"{outer}.") for outer in inside):
+            if any(path.startswith(f"{outer}.") for outer in found):
                 continue
             try:
                 place = place_of(module)
             except InputError as error:
                 raise InputError(f"`{path}`: {error}: a twin cannot be built") from error
             if place is not None:
-                inside.add(path)
+                found.add(path)
                 yield path, (module, place)
 
     def _graph(self, purpose: str, mode: str | None = None) -> Graph:
+        """Return the graph of the copy; errors name the purpose."""
         if self.batch is None:
             raise InputError(f"the model must be traced to {purpose}: pass a batch, twin(model, batch, ...)")
         try:
@@ -197,75 +207,79 @@ class _Work:
         shape: tuple[int, ...] | None,
         *,
         fold: bool,
-        taker: str | None,
+        into: str | None,
     ) -> None:
+        """Change one normalizer as was asked; `into` is the layer into which it can be folded."""
         if place.kind == self.normalizer and not fold:
             return
         parent = self.model.get_submodule(path.rpartition(".")[0]) if path else None
         if isinstance(parent, Normalized) and self.normalizer is None:
             outer = path.rpartition(".")[0]
             self._put(outer, parent.layer)
-            self._say(outer, module, "nothing", "it had been put in; the layer is as it was")
+            self._record(outer, module, "nothing", "it had been put in; the layer is as it was")
         elif fold:
-            self._fold(path, module, taker)
-        elif id(module) in self.used:
-            self._put(path, self.used[id(module)])
+            self._fold(path, module, into)
+        elif id(module) in self.replacements:
+            self._put(path, self.replacements[id(module)])
         elif self.normalizer is None:
             self._put(path, remember(Absent(), original_of(module) or module), module)
-            self._say(path, module, "nothing", "its scale and shift go with it" if place.scale is not None else "")
+            self._record(path, module, "nothing", "its scale and shift go with it" if place.scale is not None else "")
         else:
             self._replace(path, module, place, shape)
 
     def _replace(self, path: str, module: nn.Module, place: NormalizerPlace, shape: tuple[int, ...] | None) -> None:
+        """Replace a normalizer: by the original of the model if that is of the kind asked for, else by a new one."""
         assert self.normalizer is not None
-        held = original_of(module)
-        before = None if held is None else place_of(held)
-        if held is not None and before is not None and before.kind == self.normalizer:
-            new = copy.deepcopy(held)
+        original = original_of(module)
+        before = None if original is None else place_of(original)
+        if original is not None and before is not None and before.kind == self.normalizer:
+            new = copy.deepcopy(original)
             note = "as it was in the model, statistics included"
             if place.kind is not None:
                 _carry(place, new)
                 note += "; its scale and shift are those of the twin"
         else:
             self._check_samples(shape)
-            new = remember(build(self.normalizer, place, shape, self.groups), held or module)
-            self.fresh += [part for part in new.modules() if isinstance(part, _BatchNorm)]
+            new = remember(build(self.normalizer, place, shape, self.groups), original or module)
+            self.new_norms += [part for part in new.modules() if isinstance(part, _BatchNorm)]
             dropped = place.shift is not None and not any(name.endswith("bias") for name, _ in new.named_parameters())
             kept = "scale kept, shift dropped" if dropped else "scale and shift kept" if place.scale is not None else ""
             note = "; ".join(filter(None, (kept, place.note)))
         like = next(self.model.parameters(), None)
         new = new if like is None else new.to(device=like.device)
         self._put(path, new.train(module.training), module)
-        self._say(path, module, _described(new), note)
+        self._record(path, module, _described(new), note)
 
-    def _fold(self, path: str, module: nn.Module, taker: str | None) -> None:
-        if taker is None:
+    def _fold(self, path: str, module: nn.Module, into: str | None) -> None:
+        """Fold a BatchNorm into the layer before it; where no layer can take it, keep it as an affine map."""
+        if into is None:
             new: nn.Module = batchnorm_folding.affine(module)
             self._put(path, remember(new, module), module)
-            self._say(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
+            self._record(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
             return
-        layer = batchnorm_folding.folded(self.model.get_submodule(taker), module)
-        self._put(taker, layer)
+        layer = batchnorm_folding.folded(self.model.get_submodule(into), module)
+        self._put(into, layer)
         self._put(path, remember(Absent(), module), module)
-        self._say(path, module, "nothing", f"folded into `{taker}`, with its running statistics")
+        self._record(path, module, "nothing", f"folded into `{into}`, with its running statistics")
 
     def _insert(self, path: str) -> None:
+        """Insert a normalizer behind a weight layer."""
         assert self.normalizer is not None
         layer: Any = self.model.get_submodule(path)
         last = isinstance(layer, nn.Linear)
         features = layer.out_features if last else layer.out_channels
         ranks = (2, 3, 4, 5) if last else (layer.weight.ndim,)
         place = NormalizerPlace(kind=None, features=features, last=last, ranks=ranks)
-        shape = (
-            None if self.call is None else seen_shapes(self.model, self.call, [layer], outputs=True)[0].get(id(layer))
-        )
+        shape = None
+        if self.call is not None:
+            shape = module_shapes(self.model, self.call, [layer], outputs=True)[0].get(id(layer))
         try:
             self._check_samples(shape)
             norm = build(self.normalizer, place, shape, self.groups).to(layer.weight).train(layer.training)
         except InputError as error:
             raise InputError(f"behind `{path}`: {error}") from error
-        self.fresh += [part for part in norm.modules() if isinstance(part, _BatchNorm)]
-        self.used[id(norm)] = norm
+        self.new_norms += [part for part in norm.modules() if isinstance(part, _BatchNorm)]
+        self.replacements[id(norm)] = norm
         self._put(path, Normalized(layer, norm))
         self.changes.append(Change(path=path, was="nothing behind it", now=_described(norm), note="put in, scale 1"))
 
@@ -273,22 +287,24 @@ class _Work:
         """Refuse InstanceNorm where the first axis does not count the samples: it would mix them."""
         if self.normalizer != "instance":
             return
-        turned = any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in self.model.modules())
-        if turned or (shape is not None and self.call is not None and shape[0] != self.call.count):
+        sequence_first = any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in self.model.modules())
+        if sequence_first or (shape is not None and self.call is not None and shape[0] != self.call.count):
             raise InputError(
                 "its tensor does not have the samples on the first axis, so that instance normalization would mix them"
             )
 
     def _put(self, path: str, new: nn.Module, old: nn.Module | None = None) -> None:
+        """Set the module at a path; `old` is the module that it replaces everywhere."""
         if old is not None:
-            self.used[id(old)] = new
+            self.replacements[id(old)] = new
         if not path:
             self.model = new
             return
         parent, _, name = path.rpartition(".")
         self.model.get_submodule(parent)._modules[name] = new
 
-    def _say(self, path: str, was: nn.Module, now: str, note: str) -> None:
+    def _record(self, path: str, was: nn.Module, now: str, note: str) -> None:
+        """Add a change to the list."""
         described = "nothing" if isinstance(was, Absent) else _described(was)
         self.changes.append(Change(path=path, was=described, now=now, note=note))
 
@@ -297,7 +313,7 @@ def copied(model: nn.Module) -> nn.Module:
     """Return a copy of a model, with tensors of its own.
 
     Raises:
-        InputError: it cannot be copied.
+        InputError: the model cannot be copied.
     """
     try:
         return copy.deepcopy(model)
@@ -306,13 +322,13 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def call_of(model: nn.Module, batch: Any) -> Call:
-    """Return how a model is called with a batch, which is brought to its device."""
+    """Return how a model is called with a batch, whose tensors are moved to the model's device."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
 
 
 def chosen(where: Where, path: str, module: nn.Module) -> bool:
-    """Whether a module is among the places that were asked for."""
+    """Whether `where` names a module."""
     if where is None:
         return True
     if callable(where):
@@ -322,30 +338,31 @@ def chosen(where: Where, path: str, module: nn.Module) -> bool:
 
 
 def _weight_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield linear layers and convolutions, but for those that another module reads without running them."""
+    """Yield linear layers and convolutions, except the one in a MultiheadAttention, which is read and never run."""
     for path, module in model.named_modules():
-        read = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)  # inside MultiheadAttention
-        if isinstance(module, nn.Linear | _ConvNd | _ConvTransposeNd) and not read:
+        only_read = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+        if isinstance(module, nn.Linear | _ConvNd | _ConvTransposeNd) and not only_read:
             yield path, module
 
 
 def _carry(place: NormalizerPlace, new: nn.Module) -> None:
-    """Give a normalizer the scale and shift of a place, where they fit and are not its own already."""
+    """Give a normalizer the scale and shift of a place, where the shapes fit and the values differ."""
     target = new.norm if isinstance(new, FeaturesLast) else new
     own = place_of(target)
-    for name, value, held in (
+    for name, value, current in (
         ("weight", place.scale, None if own is None else own.scale),
         ("bias", place.shift, None if own is None else own.shift),
     ):
         parameter = getattr(target, name, None)
-        if not isinstance(parameter, Tensor) or value is None or held is None or parameter.shape != value.shape:
+        if not isinstance(parameter, Tensor) or value is None or current is None or parameter.shape != value.shape:
             continue
         with torch.no_grad():
-            if not torch.equal(value, held.to(value)):
-                parameter.add_(value.to(held) - held)  # the scale may be 1 + weight
+            if not torch.equal(value, current.to(value)):
+                parameter.add_(value.to(current) - current)  # The scale may be 1 + weight.
 
 
 def _described(module: nn.Module) -> str:
+    """Return a normalizer in words, as `BatchNorm2d(32)`."""
     inner = module.norm if isinstance(module, FeaturesLast) else module
     name = type(inner).__name__
     if isinstance(inner, nn.GroupNorm):
@@ -355,7 +372,7 @@ def _described(module: nn.Module) -> str:
 
 
 def _without_fast_path(model: nn.Module) -> None:
-    """Keep torch's encoder from its fused kernel, which reads the weights of `norm1` and takes it for a LayerNorm."""
+    """Keep torch's encoder from its fused kernel, which takes `norm1` for a LayerNorm and reads its weights."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             plain = all(type(norm) is nn.LayerNorm for norm in (module.norm1, module.norm2))

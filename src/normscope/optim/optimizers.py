@@ -22,10 +22,11 @@ DECAY = (
 
 
 class _SphereOptimizer(Optimizer):
-    """What both optimisers share: groups of spheres beside plain ones.
+    """What both optimisers share: groups of parameters on spheres, beside plain groups.
 
-    A group has `units`: None (plain), `"channel"` (one sphere per index of `axis`), or how many equal blocks along
-    `axis` share a sphere (1: the whole tensor). `normscope.symmetries(model, batch).param_groups()` makes such groups.
+    A group has `units`: None (plain), `"channel"` (one sphere per index of `axis`), or the number of equal blocks along
+    `axis`, one sphere each (1: the whole tensor). `normscope.symmetries(model, batch).param_groups()` makes such
+    groups.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -42,6 +43,7 @@ class _SphereOptimizer(Optimizer):
             raise
 
     def _check(self, group: dict[str, Any]) -> None:
+        """Refuse a group whose spheres do not fit its parameters."""
         units, axis = group["units"], group["axis"]
         if units is None:
             return
@@ -60,7 +62,7 @@ class _SphereOptimizer(Optimizer):
                 )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a stored state, with what older ones lack."""
+        """Load a stored state; keys that older states lack get their default."""
         super().__setstate__(state)
         for group in self.param_groups:
             group.setdefault("units", None)
@@ -87,25 +89,25 @@ class _SphereOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            given = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if any(parameter.grad.is_sparse for parameter in given):
+            with_gradient = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if any(parameter.grad.is_sparse for parameter in with_gradient):
                 raise InputError("sparse gradients are not supported: use torch.optim.SparseAdam for them")
             if group["units"] is None:
-                self._plain(group, given)
+                self._plain_step(group, with_gradient)
                 continue
             if group["weight_decay"]:
                 raise InputError(DECAY)
-            for alike in _alike(given):
-                self._turn(group, alike)
+            for params in _by_device_and_dtype(with_gradient):
+                self._sphere_step(group, params)
         return loss
 
     @abstractmethod
-    def _plain(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _plain_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Take the usual step with parameters that are on no sphere."""
 
     @abstractmethod
-    def _turn(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        """Take a step with parameters whose blocks are on spheres, all on one device and of one float."""
+    def _sphere_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Take a step with parameters whose blocks are on spheres, all on one device and of one dtype."""
 
     def _units(self, group: dict[str, Any], params: list[Tensor]) -> list[int]:
         """Return how many spheres each parameter has."""
@@ -116,20 +118,19 @@ class SphereSGD(_SphereOptimizer):
     """SGD with momentum on the spheres of scale-invariant weights, plain SGD elsewhere (SGD-G of Cho and Lee 2017).
 
     On a sphere with direction u, h = r g - <u, r g> u is clipped to norm `clip`, d <- momentum T(d) - lr h, and u moves
-    along the geodesic in direction d. The length r of a weight stays as it is, so that the function, running
-    statistics and all, is that of the model at the start; the step does not depend on it. `lr` is an angle per unit of
-    gradient.
+    along the geodesic in direction d. The length r of a weight stays as it is, so that running statistics stay valid;
+    the step does not depend on it. `lr` is an angle per unit of gradient.
 
     Args:
         params: parameters or groups, as for any optimizer; `normscope.symmetries(model, batch).param_groups()`.
-        lr: learning rate.
-        momentum: of both kinds of groups.
-        clip: largest norm of a sphere's gradient; None for any.
-        weight_decay: of plain groups; refused on spheres.
-        nesterov: for plain groups.
-        units: of groups that do not say: None (plain), `"channel"`, or a number of spheres a tensor.
-        axis: of a tensor, that counts channels.
-        maximize: go up instead of down.
+        lr: the learning rate.
+        momentum: the momentum of both kinds of groups.
+        clip: the largest norm of a sphere's gradient; None for no limit.
+        weight_decay: the weight decay of plain groups; refused on spheres.
+        nesterov: whether plain groups use Nesterov's momentum.
+        units: the default for groups without `units`: None (plain), `"channel"`, or a number of spheres per tensor.
+        axis: the axis of a tensor that counts channels.
+        maximize: whether to maximize the loss instead of minimizing it.
         foreach: for plain groups, as in `torch.optim.SGD`.
 
     Raises:
@@ -165,17 +166,17 @@ class SphereSGD(_SphereOptimizer):
         _check_clip(clip)
         if nesterov and not momentum:
             raise InputError("nesterov needs a momentum: pass momentum=0.9, say")
-        given = {"lr": lr, "momentum": momentum, "clip": clip, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, given | {"units": units, "axis": axis, "maximize": maximize, "foreach": foreach})
+        defaults = {"lr": lr, "momentum": momentum, "clip": clip, "weight_decay": weight_decay, "nesterov": nesterov}
+        super().__init__(params, defaults | {"units": units, "axis": axis, "maximize": maximize, "foreach": foreach})
 
-    def _plain(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _plain_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         if not params:
             return
-        held = [self.state[parameter].get("momentum_buffer") for parameter in params]
+        buffers = [self.state[parameter].get("momentum_buffer") for parameter in params]
         sgd(
             params,
             [parameter.grad for parameter in params if parameter.grad is not None],
-            held,
+            buffers,
             foreach=group["foreach"],
             weight_decay=group["weight_decay"],
             momentum=group["momentum"],
@@ -185,17 +186,17 @@ class SphereSGD(_SphereOptimizer):
             maximize=group["maximize"],
         )
         if group["momentum"]:
-            for parameter, buffer in zip(params, held, strict=True):
+            for parameter, buffer in zip(params, buffers, strict=True):
                 self.state[parameter]["momentum_buffer"] = buffer
 
-    def _turn(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _sphere_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         count, units = len(params), self._units(group, params)
         for parameter, spheres in zip(params, units, strict=True):
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
                 self.state[parameter]["along"] = parameter.new_zeros(spheres)
-        held = [self.state[parameter]["momentum_buffer"] for parameter in params]
-        with as_rows(units * 3, group["axis"], [*params, *_gradients(group, params), *held]) as rows:
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in params]
+        with as_rows(units * 3, group["axis"], [*params, *_gradients(group, params), *buffers]) as rows:
             momentum_step(
                 rows[:count],
                 rows[count : 2 * count],
@@ -210,20 +211,20 @@ class SphereSGD(_SphereOptimizer):
 class SphereAdam(_SphereOptimizer):
     """Adam on the spheres of scale-invariant weights, AdamW elsewhere (Adam-G of Cho and Lee 2017).
 
-    On a sphere the first moment is a tangent that is transported along, and the second a single number, the running
-    mean of norm(h)^2: the direction of the step is that of the gradient, and its angle is about `lr`. The length of a
-    weight stays as it is.
+    On a sphere the first moment is a tangent, transported along each step, and the second is a single number, the
+    running mean of norm(h)^2: a step goes in the direction of the first moment, by an angle of about `lr`. The length
+    of a weight stays as it is.
 
     Args:
         params: parameters or groups, as for any optimizer; `normscope.symmetries(model, batch).param_groups()`.
-        lr: learning rate: on a sphere about the angle of a step.
-        betas: decay of both moments.
-        eps: added to the root of the second moment.
-        clip: largest norm of a sphere's gradient; None for any.
-        weight_decay: of plain groups, decoupled as in AdamW; refused on spheres.
-        units: of groups that do not say: None (plain), `"channel"`, or a number of spheres a tensor.
-        axis: of a tensor, that counts channels.
-        maximize: go up instead of down.
+        lr: the learning rate: on a sphere about the angle of a step.
+        betas: the decay rates of both moments.
+        eps: the number added to the root of the second moment.
+        clip: the largest norm of a sphere's gradient; None for no limit.
+        weight_decay: the weight decay of plain groups, decoupled as in AdamW; refused on spheres.
+        units: the default for groups without `units`: None (plain), `"channel"`, or a number of spheres per tensor.
+        axis: the axis of a tensor that counts channels.
+        maximize: whether to maximize the loss instead of minimizing it.
         foreach: for plain groups, as in `torch.optim.AdamW`.
 
     Raises:
@@ -259,10 +260,10 @@ class SphereAdam(_SphereOptimizer):
         _check_clip(clip)
         if not all(0.0 <= beta < 1.0 for beta in betas):
             raise InputError(f"betas are {betas}: each is at least 0 and below 1")
-        given = {"lr": lr, "betas": betas, "eps": eps, "clip": clip, "weight_decay": weight_decay}
-        super().__init__(params, given | {"units": units, "axis": axis, "maximize": maximize, "foreach": foreach})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "clip": clip, "weight_decay": weight_decay}
+        super().__init__(params, defaults | {"units": units, "axis": axis, "maximize": maximize, "foreach": foreach})
 
-    def _plain(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _plain_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         if not params:
             return
         for parameter in params:
@@ -289,7 +290,7 @@ class SphereAdam(_SphereOptimizer):
             maximize=group["maximize"],
         )
 
-    def _turn(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _sphere_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         by_step: dict[int, list[Tensor]] = {}
         for parameter, units in zip(params, self._units(group, params), strict=True):
             state = self.state[parameter]
@@ -299,15 +300,15 @@ class SphereAdam(_SphereOptimizer):
                 state["exp_avg_sq"] = parameter.new_zeros(units)
             state["step"] += 1
             by_step.setdefault(int(state["step"]), []).append(parameter)
-        for step, alike in by_step.items():
-            held = [self.state[parameter]["exp_avg"] for parameter in alike]
-            count, units_of = len(alike), self._units(group, alike)
-            with as_rows(units_of * 3, group["axis"], [*alike, *_gradients(group, alike), *held]) as rows:
+        for step, same_step in by_step.items():
+            means = [self.state[parameter]["exp_avg"] for parameter in same_step]
+            count, units_of = len(same_step), self._units(group, same_step)
+            with as_rows(units_of * 3, group["axis"], [*same_step, *_gradients(group, same_step), *means]) as rows:
                 adaptive_step(
                     rows[:count],
                     rows[count : 2 * count],
                     rows[2 * count :],
-                    [self.state[parameter]["exp_avg_sq"] for parameter in alike],
+                    [self.state[parameter]["exp_avg_sq"] for parameter in same_step],
                     lr=group["lr"],
                     betas=group["betas"],
                     eps=group["eps"],
@@ -316,27 +317,29 @@ class SphereAdam(_SphereOptimizer):
                 )
 
 
-def _alike(params: list[Tensor]) -> list[list[Tensor]]:
-    """Return parameters that are not empty, together with those on the same device and of the same float."""
-    found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+def _by_device_and_dtype(params: list[Tensor]) -> list[list[Tensor]]:
+    """Return the parameters that are not empty in lists, each of one device and dtype."""
+    lists: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in params:
         if parameter.numel():
-            found.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-    return list(found.values())
+            lists.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+    return list(lists.values())
 
 
 def _gradients(group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-    """Return the gradients in the parameters' float, turned around if the group goes up."""
-    given = [p.grad.to(p.dtype) for p in params if p.grad is not None]
-    return [-gradient for gradient in given] if group["maximize"] else given
+    """Return the gradients in the parameters' dtype, negated if the group maximizes the loss."""
+    gradients = [p.grad.to(p.dtype) for p in params if p.grad is not None]
+    return [-gradient for gradient in gradients] if group["maximize"] else gradients
 
 
-def _check_range(**given: float) -> None:
-    for name, value in given.items():
+def _check_range(**numbers: float) -> None:
+    """Refuse a number below 0."""
+    for name, value in numbers.items():
         if not float(value) >= 0.0:
             raise InputError(f"{name} is {value}: it must be at least 0")
 
 
 def _check_clip(clip: float | None) -> None:
+    """Refuse a limit on the gradient that is not above 0."""
     if clip is not None and not clip > 0.0:
         raise InputError(f"clip is {clip}: it must be above 0, or None to clip nothing")

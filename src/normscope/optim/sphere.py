@@ -4,12 +4,13 @@ A row y = r u has the direction u on the unit sphere; its length r stays. The gr
 h = r g - <u, r g> u. A tangent t of norm n leads along the geodesic by an angle a to u' = u cos(a) + t/n sin(a), and
 parallel transport along it turns t into t cos(a) - u n sin(a).
 
-Time goes into passes over memory, so there are few. The buffer b of a row holds the tangent and a part along u whose
-size is known: b = t + c u. Then h need not be made: adding a multiple of r g to b adds one of <u, r g> to c. A turn is
-two additions in place, b += -(n tan(a/2) + c)/r y and y += (r sin(a)/n) b, after which b is the transported tangent and
-n tan(a/2) u', the new c; a third addition would take that off. Rows of zeros have no direction and stay.
+The time goes into passes over memory, so that a step makes few of them. The buffer b of a row holds the tangent and a
+component along u of known size c: b = t + c u. Then h need not be computed: adding a multiple of r g to b adds the same
+multiple of <u, r g> to c. A turn by the angle a is two additions in place, b += -(n tan(a/2) + c)/r y and
+y += (r sin(a)/n) b; afterwards b is the transported tangent plus n tan(a/2) u', whose factor is the new c. A third
+addition would remove that component. Rows of zeros have no direction and stay.
 
-All matrices of a group go together: the numbers of their rows as one column, the rows by `torch._foreach_*`.
+All matrices of a group are processed together: one number per row in a single column, the rows by `torch._foreach_*`.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from torch import Tensor
 
 Matrices = list[Tensor]
 ROUNDING = 4.0
-"""Times the float's eps: a vector whose square along the sphere is a smaller share of the whole counts as zero there,
-since rounding is all that is left of it (in float32: less than 0.0007 of the vector)."""
+"""In units of the dtype's eps: a tangent whose square is a smaller share of the square of the whole vector counts as
+zero, as it may be rounding alone (in float32: less than 0.0007 of the vector)."""
 
 
 @contextmanager
 def as_rows(units: Sequence[int], axis: int, tensors: Matrices) -> Iterator[list[Tensor]]:
-    """Give tensors as matrices with one row per sphere; what is written into the rows is in the tensors afterwards.
+    """Give tensors as matrices with one row per sphere; after the block, the tensors hold what the rows hold.
 
     Args:
         units: how many spheres each tensor has: equal blocks of neighbours along the axis.
-        axis: of the tensors, that counts channels.
-        tensors: of any shapes.
+        axis: the axis of the tensors that counts channels.
+        tensors: tensors of any shapes.
     """
-    turned = [tensor.movedim(axis, 0) for tensor in tensors]
-    rows = [tensor.reshape(count, -1) for tensor, count in zip(turned, units, strict=True)]
+    channels_first = [tensor.movedim(axis, 0) for tensor in tensors]
+    rows = [tensor.reshape(count, -1) for tensor, count in zip(channels_first, units, strict=True)]
     yield rows
-    for tensor, row in zip(turned, rows, strict=True):
-        if row.data_ptr() != tensor.data_ptr():  # the rows are a copy
+    for tensor, row in zip(channels_first, rows, strict=True):
+        if row.data_ptr() != tensor.data_ptr():  # The rows are a copy.
             tensor.copy_(row.reshape(tensor.shape))
 
 
@@ -54,22 +55,22 @@ def momentum_step(
     momentum: float,
     clip: float | None,
 ) -> None:
-    """Move rows by a step with momentum, in place: t <- momentum t - lr h, y along t, t transported (SGD-G).
+    """Move rows by a step with momentum, in place (SGD-G): t <- momentum t - lr h, y moves along t, t is transported.
 
     Args:
         ys: the rows.
-        gradients: with respect to them.
-        buffers: the last steps as tangents of the unit spheres, transported to y, and a part along y.
-        parts: how large that part is, one number per row.
-        lr: learning rate.
+        gradients: the gradients with respect to the rows.
+        buffers: the last steps as tangents of the unit spheres, transported to y, plus a component along y.
+        parts: the size of that component, one number per row.
+        lr: the learning rate.
         momentum: the share of the last step that is kept.
-        clip: largest norm of h.
+        clip: the largest norm of h; None for no limit.
     """
     slope = _slope(ys, gradients, clip)
     along = momentum * torch.cat(parts) + slope.added_to(buffers, momentum, -lr)
     norm = _across(_norms(buffers).square(), along)
     part = _turned(ys, buffers, slope.length, along, norm, norm)
-    if clip is None or lr * clip > 1.0 - momentum:  # a step of more than a radian may leave a large part along y
+    if clip is None or lr * clip > 1.0 - momentum:  # A step of over a radian may leave a large component along y.
         _straighten(ys, buffers, slope.length, part)
         torch._foreach_zero_(parts)
     else:
@@ -92,14 +93,14 @@ def adaptive_step(
 
     Args:
         ys: the rows.
-        gradients: with respect to them.
+        gradients: the gradients with respect to the rows.
         means: the running means of h, transported to y.
         squares: the running means of norm(h)^2, one per row.
-        lr: learning rate.
-        betas: decay of both means.
-        eps: added to the root of the second moment.
-        step: how many steps were taken, with this one.
-        clip: largest norm of h.
+        lr: the learning rate.
+        betas: the decay rates of both means.
+        eps: the number added to the root of the second moment.
+        step: the number of this step, from 1 on.
+        clip: the largest norm of h; None for no limit.
     """
     first, second = betas
     slope = _slope(ys, gradients, clip)
@@ -115,14 +116,14 @@ def adaptive_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Slope:
-    """The gradients of rows on their unit spheres, as what they are made of; numbers of rows are one column.
+    """The gradients h of rows on their unit spheres, by their components; each figure is a column, one entry per row.
 
     Attributes:
-        gradients: of the rows as they are.
-        length: r, of the rows.
+        gradients: the gradients with respect to the rows.
+        length: r, the lengths of the rows.
         along: <u, g>.
-        norm: of h.
-        share: of h that is kept.
+        norm: the norm of h.
+        share: the share of h that clipping keeps.
     """
 
     gradients: Matrices
@@ -132,7 +133,7 @@ class _Slope:
     share: Tensor
 
     def added_to(self, buffers: Matrices, kept: float, factor: float) -> Tensor:
-        """Make buffers kept b + factor h and a part along y; return how large this part is."""
+        """Set buffers b to kept b + factor h, plus a component along y; return how much this adds to that component."""
         scale = factor * self.share * self.length
         torch._foreach_mul_(buffers, kept)
         _add(buffers, self.gradients, scale)
@@ -140,6 +141,7 @@ class _Slope:
 
 
 def _slope(ys: Matrices, gradients: Matrices, clip: float | None) -> _Slope:
+    """Return the gradients on the unit spheres, clipped."""
     length = _norms(ys)
     along = torch.cat([torch.linalg.vecdot(y, g) for y, g in zip(ys, gradients, strict=True)])
     along = along / torch.where(length > 0, length, 1.0)
@@ -150,34 +152,34 @@ def _slope(ys: Matrices, gradients: Matrices, clip: float | None) -> _Slope:
 
 
 def _across(square: Tensor, along: Tensor) -> Tensor:
-    """Return the norm of the tangent part of rows, of which the squared norm and the part along y are known."""
+    """Return the norms of the tangents of vectors whose squared norms and components along y are known."""
     rest = square - along.square()
     return torch.where(rest > ROUNDING * torch.finfo(rest.dtype).eps * square, rest, 0.0).sqrt()
 
 
 def _turned(ys: Matrices, buffers: Matrices, length: Tensor, along: Tensor, norm: Tensor, angle: Tensor) -> Tensor:
-    """Turn y by an angle towards the tangent in b, and that with it, in place; a negative angle turns away from it.
+    """Turn y by an angle towards the tangent in b, and transport the tangent, in place; a negative angle turns away.
 
     Args:
         ys: the rows.
-        buffers: b, one row for each.
-        length: of y.
-        along: the part of b along y.
-        norm: of the tangent.
-        angle: to turn by.
+        buffers: b, one row for each row of `ys`.
+        length: the lengths of y.
+        along: the components of b along y.
+        norm: the norms of the tangents.
+        angle: the angles to turn by.
 
     Returns:
-        How large the part of b along y is afterwards.
+        The components of b along y afterwards.
     """
-    live = (length > 0) & (norm > 0)
-    part = torch.where(live, norm * (angle / 2.0).tan(), 0.0)
+    moving = (length > 0) & (norm > 0)
+    part = torch.where(moving, norm * (angle / 2.0).tan(), 0.0)
     _straighten(ys, buffers, length, part + along)
-    _add(ys, buffers, torch.where(live, length * angle.sin() / norm, 0.0))
+    _add(ys, buffers, torch.where(moving, length * angle.sin() / norm, 0.0))
     return part
 
 
 def _straighten(ys: Matrices, buffers: Matrices, length: Tensor, part: Tensor) -> None:
-    """Take a part along y off the buffers."""
+    """Subtract a component along y from the buffers."""
     _add(buffers, ys, torch.where(length > 0, -part / length, 0.0))
 
 
@@ -190,5 +192,5 @@ def _split(numbers: Tensor, like: Matrices) -> Matrices:
 
 
 def _add(rows: Matrices, others: Matrices, factors: Tensor) -> None:
-    """Add to each row another times its factor."""
+    """Add to each row another row times a factor, in place."""
     torch._foreach_addcmul_(rows, others, [column[:, None] for column in _split(factors, rows)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
@@ -29,6 +29,10 @@ LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not dra
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
 
+LADDER: dict[str, Any] = {"term": "ladder of bounds", "folded": True}
+RADII: dict[str, Any] = {"term": "certified radius", "folded": True}
+"""How the parts of the page about bounds and about radii are shown."""
+
 
 def compare_document(
     audits: Mapping[str, Audit],
@@ -39,90 +43,122 @@ def compare_document(
     about: str = "",
     title: str = "",
 ) -> Document:
-    """Return two or more audits as one comparison: what sets them apart first, layers matched by path below.
+    """Return two or more audits as one comparison: first the main differences, then layers matched by path.
 
     Args:
-        audits: by the names to show; the first is what the others are compared with.
+        audits: the audits by the names to show; the others are compared with the first.
         brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
-        accuracy: shares of correct answers by the same names, to stand among the headline figures.
+        accuracy: the accuracies by the same names, for the table of headline figures.
         radii: certified radii by the same names; those of the audits if they all have some.
         about: a paragraph that says what is compared.
-        title: stands above.
+        title: the title of the page; made from the names if empty.
 
     Returns:
         Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
 
     Raises:
-        InputError: fewer than two audits.
+        InputError: fewer than two audits are given.
     """
     if len(audits) < 2:
         raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
+    title = title or f"Comparison of {listed(list(audits), most=4)}"
     rows = matched(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
-    seen, bounded, alone = (None, None, None) if brief else _charts(audits, rows)
-    first = seen or bounded or alone
-    blocks: list[Block] = [
-        Text(heading="Verdict", body=compared_verdict(audits), lead=True),
-        *([] if brief or not about else [Text(body=about)]),
-        *_modes(audits),
-        headline_table(audits, accuracy or {}),
+    if brief:
+        return Document(title=title, blocks=tuple(_brief_blocks(audits, rows, accuracy or {}, radii)))
+    blocks = _blocks(audits, rows, accuracy or {}, radii, about)
+    return Document(title=title, blocks=(*blocks, *glossary(blocks)))
+
+
+def _brief_blocks(
+    audits: Mapping[str, Audit],
+    rows: Mapping[Key, Mapping[str, Row]],
+    accuracy: Mapping[str, float],
+    radii: Mapping[str, Radii],
+) -> list[Block]:
+    """Return the comparison for a terminal."""
+    return [
+        *_opening(audits, accuracy),
+        *_problems(audits),
+        *part("How much a change can grow", _ladder_table(audits), **LADDER),
+        *part("Layers", *(_layer_tables(audits, rows) if len(audits) == 2 else []), folded=True),
+        *part("Changes that cannot change the class", compared_radii(radii) if radii else None, **RADII),
+    ]
+
+
+def _blocks(
+    audits: Mapping[str, Audit],
+    rows: Mapping[Key, Mapping[str, Row]],
+    accuracy: Mapping[str, float],
+    radii: Mapping[str, Radii],
+    about: str,
+) -> list[Block]:
+    """Return the comparison for a page; the first of the charts is shown above all parts."""
+    observed, bounded, alone = _charts(audits, rows)
+    first = observed or bounded or alone
+    verdict, *figures = _opening(audits, accuracy)
+    return [
+        verdict,
+        *([Text(body=about)] if about else []),
+        *figures,
         *([] if first is None else [first]),
-        *compared_findings(audits),
-        *cut_short(audits),
-        *not_measured(audits),
-        *([] if brief else steps(compared_steps(audits))),
+        *_problems(audits),
+        *steps(compared_steps(audits)),
         *part(
             "How much a change can grow",
-            *([] if brief else [_ladder_chart(audits)]),
+            _ladder_chart(audits),
             _ladder_table(audits),
             None if bounded is first else bounded,
-            term="ladder of bounds",
-            folded=True,
+            **LADDER,
         ),
-        *part(
-            "Layers",
-            None if alone is first else alone,
-            *([] if brief and len(audits) > 2 else _layer_tables(audits, rows)),
-            folded=True,
-        ),
+        *part("Layers", None if alone is first else alone, *_layer_tables(audits, rows), folded=True),
         *part(
             "Changes that cannot change the class",
-            *([compared_radii(radii)] if radii else []),
-            *([] if brief or not radii else compared_curves(radii)),
-            term="certified radius",
-            folded=True,
+            compared_radii(radii) if radii else None,
+            *(compared_curves(radii) if radii else []),
+            **RADII,
         ),
-        *part("About these audits", *(() if brief else (_summary(audits, rows), _about_table(audits))), folded=True),
+        *part("About these audits", _summary(audits, rows), _about_table(audits), folded=True),
     ]
-    blocks += [] if brief else glossary(blocks)
-    return Document(title=title or f"Comparison of {listed(list(audits), most=4)}", blocks=tuple(blocks))
+
+
+def _opening(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> list[Block]:
+    """Return the verdict, a warning where modes differ, and the headline figures."""
+    verdict = Text(heading="Verdict", body=compared_verdict(audits), lead=True)
+    return [verdict, *_modes(audits), headline_table(audits, accuracy)]
+
+
+def _problems(audits: Mapping[str, Audit]) -> list[Block]:
+    """Return the findings, and what was cut short or not measured."""
+    return [*compared_findings(audits), *cut_short(audits), *not_measured(audits)]
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
-    """Return every row of any audit by its path, in an order that keeps each audit's own as far as they agree.
+    """Return every row of any audit by its path, in the order of each audit as far as these agree.
 
     Args:
-        audits: by name.
+        audits: the audits by name.
 
     Returns:
-        For each path (and each of its runs) the rows by the name of their audit; those without it are absent.
+        For each path (and each of its runs) the rows by the name of their audit; audits without it are absent.
     """
     order: list[Key] = []
-    found: dict[Key, dict[str, Row]] = {}
+    by_key: dict[Key, dict[str, Row]] = {}
     for name, audit in audits.items():
         after = 0
         for key, row in _keyed(audit.layers):
-            if key in found:
+            if key in by_key:
                 after = order.index(key) + 1
             else:
                 order.insert(after, key)
                 after += 1
-            found.setdefault(key, {})[name] = row
-    return {key: found[key] for key in order}
+            by_key.setdefault(key, {})[name] = row
+    return {key: by_key[key] for key in order}
 
 
 def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+    """Return the rows of an audit, each with its key."""
     runs: Counter[tuple[str, str]] = Counter()
     keyed = []
     for row in rows:
@@ -141,17 +177,17 @@ def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]])
 
 
 def _modes(audits: Mapping[str, Audit]) -> list[Text]:
-    """Return a warning that audits of different modes are of different functions, where they are."""
+    """Return a warning if the audits were made in different modes, and so measure different functions."""
     if len({audit.mode for audit in audits.values()}) == 1:
         return []
-    told = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
     return [
-        Text(body=f"The audits were made in different modes, so their figures are of different functions ({told}).")
+        Text(body=f"The audits were made in different modes, so their figures are of different functions ({modes}).")
     ]
 
 
 def _left_out(audits: Mapping[str, Audit]) -> str:
-    """Say that some bounds are not drawn, where it is so."""
+    """Return a sentence that some bounds are not drawn; empty if all are."""
     return "" if all(map(has_use, audits.values())) else LEFT_OUT
 
 
@@ -177,19 +213,19 @@ def _about_table(audits: Mapping[str, Audit]) -> Table:
 
 
 def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
-    found = _rungs(audits)
-    if not found:
+    rungs = _rungs(audits)
+    if not rungs:
         return None
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
         columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
-        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in found),
+        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in rungs),
     )
 
 
 def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float | None]]]:
-    """Return what each method is called, its name, and its upper sides; methods that agree in every audit are one."""
+    """Return a label, the names and the upper sides of each method; methods that agree in every audit are merged."""
     merged: dict[tuple[str, ...], list[str]] = {}
     names = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
     values = {rung: [_rung(audit, rung) for audit in audits.values()] for rung in names}
@@ -231,19 +267,19 @@ def difference(value: float | None, base: float | None) -> float | None:
 
 
 def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
-    seen = [None if audit.observed is None else audit.observed.log10_upper for audit in audits.values()]
-    drawn = [(label, list(map(useful, values, seen))) for label, _, values in _rungs(audits)]
-    found = [(label, values) for label, values in drawn if any(value is not None for value in values)]
-    if not found:
+    observed = [None if audit.observed is None else audit.observed.log10_upper for audit in audits.values()]
+    useful_values = [(label, list(map(useful, values, observed))) for label, _, values in _rungs(audits)]
+    drawn = [(label, values) for label, values in useful_values if any(value is not None for value in values)]
+    if not drawn:
         return None
     series = tuple(
-        Series(name=name, style="marks", values=tuple(values[index] for _, values in found))
+        Series(name=name, style="marks", values=tuple(values[index] for _, values in drawn))
         for index, name in enumerate(audits)
     )
     return Chart(
         title="The same limit, bounded in several ways",
         caption=_left_out(audits),
-        labels=tuple(label for label, _ in found),
+        labels=tuple(label for label, _ in drawn),
         series=series,
         axis="log10 of the Lipschitz constant",
         sideways=True,
@@ -296,13 +332,16 @@ def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | Non
 def _charts(
     audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
 ) -> tuple[Chart | None, Chart | None, Chart | None]:
-    """The audits overlaid, each in the same colour throughout: growth at the data, growth at most, gains of layers."""
+    """Return three charts of all audits: the observed growth, the bound on it, and the gain of each layer.
+
+    A chart is None where nothing was measured. Each audit has the same colour throughout.
+    """
     labels, aligned = _aligned(audits, rows)
 
     def chart(
         title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
     ) -> Chart | None:
-        values = {name: tuple(None if row is None else read(row) for row in places) for name, places in aligned.items()}
+        values = {name: tuple(None if row is None else read(row) for row in layers) for name, layers in aligned.items()}
         if all(value is None for series in values.values() for value in series):
             return None
         series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
@@ -328,21 +367,27 @@ def _charts(
 def _aligned(
     audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
 ) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
-    """Places along the depth, and each audit's row there.
+    """Return the labels along the depth, and the row of each audit at each of them.
 
-    Networks that share their layers are drawn by path. Where only the weight layers go together (the same network with
-    and without normalizers) those are drawn, and networks with little in common by position.
+    Networks that share their layers are aligned by path. Where only the number of weight layers is the same (a network
+    with and without normalizers) these are aligned, and networks with little in common by position.
     """
     weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
     shared = sum(len(found) == len(audits) for found in rows.values())
-    alike = len({len(layers) for layers in weights.values()}) == 1
-    if shared == len(rows) or (2 * shared >= len(rows) and not alike):
+    as_many_weights = len({len(layers) for layers in weights.values()}) == 1
+    if shared == len(rows) or (2 * shared >= len(rows) and not as_many_weights):
         by_path: dict[str, list[Row | None]] = {name: [found.get(name) for found in rows.values()] for name in audits}
         return tuple(path for path, *_ in rows), by_path
-    chosen = weights if alike else {name: list(audit.layers) for name, audit in audits.items()}
-    count = max(map(len, chosen.values()))
-    padded = {name: [*layers, *[None] * (count - len(layers))] for name, layers in chosen.items()}
-    paths = [{None if row is None else row.path for row in there} for there in zip(*padded.values())]
+    if as_many_weights:
+        return _by_position(weights, "weight layer")
+    return _by_position({name: list(audit.layers) for name, audit in audits.items()}, "layer")
+
+
+def _by_position(layers: dict[str, list[Row]], noun: str) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
+    """Align layers by their position; the labels are the paths if all audits agree on them, else numbers."""
+    count = max(map(len, layers.values()))
+    padded = {name: [*rows, *[None] * (count - len(rows))] for name, rows in layers.items()}
+    paths = [{None if row is None else row.path for row in aligned} for aligned in zip(*padded.values())]
     if all(len(found) == 1 for found in paths):
-        return tuple(row.path for row in next(iter(chosen.values()))), padded
-    return tuple(f"{'weight layer' if alike else 'layer'} {index + 1}" for index in range(count)), padded
+        return tuple(row.path for row in next(iter(layers.values()))), padded
+    return tuple(f"{noun} {index + 1}" for index in range(count)), padded

@@ -1,4 +1,4 @@
-"""Runs that go on, as data for a page that draws itself: the log is read on from where it was left."""
+"""Runs in progress as data for a page that draws itself: every look reads only what was added to the log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...
         ("gradient", "Size of the whole gradient", lambda run: {"gradient": run.total("log10_gradient")}),
     ),
 }
-"""Pictures of the whole network by part: what each is called, its title, and its curves."""
+"""The charts of the whole network, by part of the page: the key, the title and the curves of each."""
 AXES = {
     "loss": "loss",
     "lr": "learning rate",
@@ -47,15 +47,15 @@ AXES = {
 
 
 class Followed:
-    """The log of a run, read on at every look.
+    """The log of a run in progress; `refresh` reads what was added to it.
 
     Args:
-        folder: of the run, or the log in it.
+        folder: the folder of the run, or the log in it.
 
     Attributes:
-        run: as far as it has been read.
-        broken: why it cannot be read any further; None as a rule.
-        version: grows with every change.
+        run: the run, as far as its log has been read.
+        broken: why the log cannot be read any further; None if it can.
+        version: a number that grows with every change.
 
     Raises:
         InputError: there is no log, or it is damaged.
@@ -71,20 +71,20 @@ class Followed:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what has been written since; a log that was begun anew is read from the start."""
+        """Read what has been written since the last time; a log that was started anew is read from the start."""
         try:
             with self._file.open("rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino != self._inode or found.st_size < self._read:
-                    self._reading, self._read, self._inode, self.broken = LogReading(), 0, found.st_ino, None
-                if self.broken is not None or found.st_size == self._read:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._read:
+                    self._reading, self._read, self._inode, self.broken = LogReading(), 0, status.st_ino, None
+                if self.broken is not None or status.st_size == self._read:
                     return
                 file.seek(self._read)
-                whole = file.read(found.st_size - self._read).rpartition(b"\n")[0]
-            for raw in whole.splitlines():
-                self._reading.take_from(self._folder, read_line(raw, str(self._file)))
-            self._read += len(whole) + 1 if whole else 0
-            self.version += bool(whole)
+                whole_lines = file.read(status.st_size - self._read).rpartition(b"\n")[0]
+            for line in whole_lines.splitlines():
+                self._reading.take_from(self._folder, read_line(line, str(self._file)))
+            self._read += len(whole_lines) + 1 if whole_lines else 0
+            self.version += bool(whole_lines)
         except (OSError, InputError) as error:
             self.version += self.broken is None
             self.broken = str(error)
@@ -97,11 +97,11 @@ def live_data(
     """Return what the page shows, as plain data.
 
     Args:
-        runs: what is followed.
-        names: what each is called.
-        parts: headings under which pictures are wanted.
+        runs: the runs that are followed.
+        names: the name of each run.
+        parts: the parts of the page whose charts are wanted.
         low: the first step that is shown.
-        high: the last one.
+        high: the last step that is shown.
     """
     shown = [followed.run.between(low, high) for followed in runs]
     return {
@@ -145,7 +145,7 @@ def _spread_part(runs: Sequence[Followed]) -> list[str]:
 
 
 def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable[[Run], dict[str, Points]]]]:
-    """Yield the pictures of the whole network under a heading; figures that the loop gave stand beside the loss."""
+    """Yield the charts of the whole network in a part of the page; the user's own figures are shown with the loss."""
     yield from TOTALS.get(part, ())
     if part == "Loss":
         for name in dict.fromkeys(name for run in runs for name in metric_names(run)):
@@ -153,30 +153,44 @@ def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable
 
 
 def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
+    """Yield the charts of a part of the page: those of the whole network, then those of its layers."""
     for key, title, courses in _totals(runs, part):
-        found = {(index, name): points for index, run in enumerate(runs) for name, points in courses(run).items()}
-        joined = total_curves(
-            {f"{index} {name}": points for (index, name), points in found.items()},
-            title=title,
-            axis=AXES.get(key, title),
-            caption=READING_THE_PRODUCTS if key == "products" else "",
-            logarithmic=key in ("loss", "lr"),
-        )
-        if joined is not None:
-            kept = [place for place, points in found.items() if points]
-            owned = [(index, name, curve) for (index, name), curve in zip(kept, joined.curves, strict=True)]
-            yield _chart(key, part, joined, owned, runs)
+        yield from _total_chart(runs, part, key, title, courses)
     for view in (view for heading, _, views in PARTS if heading == part for view in views):
-        drawn = [(index, view_curves(run, view)) for index, run in enumerate(runs)]
-        known = [(index, curves) for index, curves in drawn if curves is not None]
-        if known:
-            owned = [(index, curve.name, curve) for index, curves in known for curve in curves.curves]
-            yield _chart(f"{view.kind}-{view.quantity}", part, known[0][1], owned, runs)
+        yield from _layer_chart(runs, part, view)
+
+
+def _total_chart(
+    runs: Sequence[Run], part: str, key: str, title: str, courses: Callable[[Run], dict[str, Points]]
+) -> Iterator[dict[str, Any]]:
+    """Yield one chart of the whole network, if it has any points; `courses` returns the curves of a run by name."""
+    by_curve = {(index, name): points for index, run in enumerate(runs) for name, points in courses(run).items()}
+    joined = total_curves(
+        {f"{index} {name}": points for (index, name), points in by_curve.items()},
+        title=title,
+        axis=AXES.get(key, title),
+        caption=READING_THE_PRODUCTS if key == "products" else "",
+        logarithmic=key in ("loss", "lr"),
+    )
+    if joined is not None:
+        drawn = [curve for curve, points in by_curve.items() if points]
+        owned = [(index, name, curve) for (index, name), curve in zip(drawn, joined.curves, strict=True)]
+        yield _chart(key, part, joined, owned, runs)
+
+
+def _layer_chart(runs: Sequence[Run], part: str, view: LayerPicture) -> Iterator[dict[str, Any]]:
+    """Yield the chart of one quantity of all layers, if any run has it."""
+    by_run = [(index, view_curves(run, view)) for index, run in enumerate(runs)]
+    measured = [(index, curves) for index, curves in by_run if curves is not None]
+    if measured:
+        owned = [(index, curve.name, curve) for index, curves in measured for curve in curves.curves]
+        yield _chart(f"{view.kind}-{view.quantity}", part, measured[0][1], owned, runs)
 
 
 def _chart(
     key: str, part: str, like: Curves, owned: Sequence[tuple[int, str, Curve]], runs: Sequence[Run]
 ) -> dict[str, Any]:
+    """Return a chart as plain data: curves with the index of their run and their name, and the marks of all runs."""
     return {
         "id": key,
         "part": part,
@@ -209,10 +223,10 @@ def _histograms(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
             for layer, row in zip(run.of("weight"), rows):
                 if record is not None and row is not None:
                     shares = [_plain(value) for value in row if value is not None]
-                    place = {"run": index, "layer": visible(layer.name), "step": record.step}
-                    yield place | {"what": f"{what}s", "shares": shares}
+                    header = {"run": index, "layer": visible(layer.name), "step": record.step}
+                    yield header | {"what": f"{what}s", "shares": shares}
 
 
 def _plain(value: float) -> float | str | None:
-    """Return a number as JSON has it: NaN is a gap, infinities are words."""
+    """Return a number as JSON can hold it: NaN becomes null, infinities become strings."""
     return None if math.isnan(value) else value if math.isfinite(value) else "inf" if value > 0 else "-inf"
