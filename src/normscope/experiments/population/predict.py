@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .cohorts import NETWORKS, PopulationWork
 from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
-from .recipes import RecipeGrid, cohorts
+from .recipes import Recipe, RecipeGrid, cohorts
 from .stacked_training import Stop
 
 LABEL_NOISE, LOSS, STEPS, MOMENTUM = 0.1, 0.05, 3000, 0.9
@@ -88,8 +89,8 @@ def predictive_power(
     Reference: Jiang, Neyshabur, Mobahi, Krishnan and Bengio 2020, Fantastic Generalization Measures.
     """
     grid = grid or RecipeGrid()
-    place = _checked(network, target_loss, steps, momentum, device)
-    if place.type != "cpu" and engine == "ray":
+    device = _checked(network, target_loss, steps, momentum, device)
+    if device.type != "cpu" and engine == "ray":
         raise InputError('engine="ray" trains on processors: leave device out, or use engine="local"')
     data = drawn(split, samples=samples, label_noise=label_noise, generator=torch.Generator().manual_seed(seed))
     if max(grid.batch_sizes) > samples:
@@ -103,20 +104,27 @@ def predictive_power(
         "steps": steps,
         "momentum": momentum,
     }
-    notes: list[str] = []
-    recipes = grid.recipes()
+    training = PopulationWork(data.to(device), network, Stop(loss=target_loss, steps=steps), momentum)
     ledger = Ledger(Member, folder, settings)
+    recipes = grid.recipes()
+    notes = _train(recipes, training, ledger, engine, workers)
+    members = tuple(ledger.done[recipe.key] for recipe in recipes)
+    return Prediction.of(name, members, settings, notes=notes, seed=seed)
+
+
+def _train(
+    recipes: Sequence[Recipe], training: PopulationWork, ledger: Ledger[Member], engine: str, workers: int | None
+) -> list[str]:
+    """Train and measure the networks that the ledger does not hold yet; return notes on how that went."""
+    notes: list[str] = []
     left = [recipe for recipe in recipes if recipe.key not in ledger.done]
     if left:
-        stop = Stop(loss=target_loss, steps=steps)
-        work = PopulationWork(data.to(place), network, stop, momentum)
         with Progress("population", total=len(left)) as progress:
-            for members in runner(engine, work, workers, notes)(cohorts(left)):
+            for members in runner(engine, training, workers, notes)(cohorts(left)):
                 for member in members:
                     ledger.add(member)
                     progress.step(member.key)
-    members = tuple(ledger.done[recipe.key] for recipe in recipes)
-    return Prediction.of(name, members, settings, notes=notes, seed=seed)
+    return notes
 
 
 def _checked(network: str, target_loss: float, steps: int, momentum: float, device: str | torch.device) -> torch.device:

@@ -22,7 +22,9 @@ AXES = {
 }
 """Hyperparameters that vary, and what a reader calls them; the seed is none of them."""
 LEAST_WIDTH = 3 * GROUPS
-"""GroupNorm turns groups of two entries into their signs."""
+"""The smallest width with GroupNorm: it turns groups of two entries into their signs, so that each has three."""
+DEEPEST = 1000
+"""Weight layers of a network, at most: a step of training costs time for every layer, here about a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class RecipeGrid:
     """The values of every axis; the population has every combination of them, with every seed.
 
     Attributes:
-        depths: numbers of weight layers, from two on.
+        depths: numbers of weight layers, from 2 to 1000.
         widths: of the hidden layers.
         normalizers: of `"none"`, `"batch"`, `"layer"`, `"group"`, `"rms"`.
         batch_sizes: samples a step.
@@ -77,7 +79,12 @@ class RecipeGrid:
     seeds: int = 2
 
     def __post_init__(self) -> None:
-        _check("depths", self.depths, lambda value: _whole(value) and value >= 2, "whole numbers from 2 on")
+        _check(
+            "depths",
+            self.depths,
+            lambda value: _whole(value) and 2 <= value <= DEEPEST,
+            f"whole numbers from 2 to {DEEPEST}",
+        )
         _check("widths", self.widths, lambda value: _whole(value) and value >= 1, "whole numbers from 1 on")
         _check("normalizers", self.normalizers, lambda value: value in NORMALIZERS, f"some of {', '.join(NORMALIZERS)}")
         _check("batch_sizes", self.batch_sizes, lambda value: _whole(value) and value >= 2, "whole numbers from 2 on")
