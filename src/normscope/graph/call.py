@@ -88,29 +88,41 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
 
 def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> Call:
     """Turn what the user passed into a call, whatever its values; refuse what cannot be one."""
-    notes: list[str] = []
     batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
+    args, kwargs, notes = _passed(model, batch)
+    _check_parameters(model)
+    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
+        kwargs["use_cache"] = False
+    _check_tensors([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)])
+    return Call(args=args, kwargs=kwargs, output=output, notes=notes)
+
+
+def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
+    """Return the positional and the named arguments that a batch stands for, and notes on how it was read."""
     if isinstance(batch, Tensor):
-        args: tuple[Any, ...] = (batch,)
-        kwargs: dict[str, Any] = {}
-    elif isinstance(batch, Mapping):
-        args, kwargs = ((batch,), {}) if takes_dict(model, batch) else ((), dict(batch))
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        args, kwargs = tuple(batch), {}
-        if len(args) == 2 and isinstance(args[0], Tensor) and _is_label(model, args[1]):
-            args = args[:1]
-            notes.append("the batch is a pair and the model needs one argument: the second entry is taken as labels")
-    else:
+        return (batch,), {}, ()
+    if isinstance(batch, Mapping):
+        return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
+    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and _is_label(model, batch[1]):
+        note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
+        return (batch[0],), {}, (note,)
+    return tuple(batch), {}, ()
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Refuse a model whose parameters have no values yet."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
         if parameter.is_meta:
             raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
-    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
-        kwargs["use_cache"] = False
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _check_tensors(tensors: Sequence[Tensor]) -> None:
+    """Refuse a batch without tensors, or with an empty one."""
     if not tensors:
         raise InputError("the batch holds no tensor")
     for tensor in tensors:
@@ -118,7 +130,6 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
             raise InputError(
                 f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
             )
-    return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
 
 
 def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
@@ -260,26 +271,30 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if not _measurable(result):
             raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
         return result
-    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping) and not isinstance(result, type):
-        result = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-    if isinstance(result, Mapping):
-        named: dict[Any, Tensor] = {key: value for key, value in result.items() if _measurable(value)}
+    outputs = _outputs(result)
+    if output is not None:
+        if output not in outputs:
+            raise InputError(f"the model has no float output {output!r}; it returns {sorted(map(str, outputs))}")
+        return outputs[output]
+    for name in PREFERRED:
+        if name in outputs:
+            return outputs[name]
+    if len(outputs) != 1:
+        raise InputError(f"the model returns {len(outputs)} float tensors, {list(outputs)}: choose one with output=")
+    return next(iter(outputs.values()))
+
+
+def _outputs(result: Any) -> dict[Any, Tensor]:
+    """Return the float tensors among what a model returns, by key, index or name."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping | type):
+        entries = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    elif isinstance(result, Mapping):
+        entries = dict(result)
     elif isinstance(result, Sequence):
-        named = {key: value for key, value in enumerate(result) if _measurable(value)}
-        if hasattr(result, "_fields"):
-            named |= {name: getattr(result, name) for name in result._fields if _measurable(getattr(result, name))}
+        entries = dict(enumerate(result)) | {name: getattr(result, name) for name in getattr(result, "_fields", ())}
     else:
         raise InputError(f"the model returns a {type(result).__name__}: there is no tensor to measure")
-    if output is not None:
-        if output not in named:
-            raise InputError(f"the model has no float output {output!r}; it returns {sorted(map(str, named))}")
-        return named[output]
-    for name in PREFERRED:
-        if name in named:
-            return named[name]
-    if len(named) != 1:
-        raise InputError(f"the model returns {len(named)} float tensors, {list(named)}: choose one with output=")
-    return next(iter(named.values()))
+    return {key: value for key, value in entries.items() if _measurable(value)}
 
 
 def _measurable(value: Any) -> bool:
