@@ -238,51 +238,102 @@ def largest_singular_vector(
         rtol: settled once the estimated relative error of the singular value is below this.
         steps: at most this many steps (one application of the map and its transpose each).
         enough: stop as soon as the gain reaches this value.
-        budget: nothing more is done once it is over; one step of it is one step here.
+        budget: the search ends once it is over; one of its steps is one step of the search.
         memory: bytes that the basis may take (restarts happen when it is full).
-        scale: about how large the gain is (so that its square neither overflows nor vanishes).
+        scale: about how large the gain is; the map is divided by it, so that its square neither overflows nor
+            vanishes.
     """
     size = linear.in_size
     room = int(max(8, min(64, steps + 1, size, memory // (start.element_size() * max(size, 1)))))
-    keep = max(2, room // 4)
-    basis = start.new_zeros(room, size)
-    small = torch.zeros(room, room, dtype=torch.float64)
     vector = start.reshape(-1)
     norm = float(vector.norm())
     if norm == 0.0 or size == 0:
         return SingularSearch(start, 0.0, 0, True)
     vector = vector / norm
-    filled, taken, settled = 0, 0, False
+    space = _RestartedSpace(start.new_zeros(room, size))
+    taken = 0
     while True:
-        basis[filled] = vector
         count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
-        if not bool(image.isfinite().all()):  # the map overflows on the way: what was found so far has to do
+        if not bool(image.isfinite().all()):  # the map overflows, and no vector of this search can be trusted
             return SingularSearch(start, 0.0, taken, False)
-        known = basis[: filled + 1]
-        inner = known @ image
-        image = image - known.T @ inner
-        image = image - known.T @ (known @ image)
         taken += 1
-        filled += 1
-        column = torch.cat([inner, image.norm()[None]]).double().cpu()
-        small[:filled, filled - 1] = small[filled - 1, :filled] = column[:-1]
-        rest = float(column[-1])
-        ended = rest <= 1e-7 * float(column[:-1].abs().max())  # an invariant subspace, as far as float32 can tell
-        full, late = filled == room, budget is not None and not budget.spend()
-        if full or late or taken >= steps or taken % 4 == 0 or ended or filled >= size:
-            values, vectors = torch.linalg.eigh(small[:filled, :filled])
-            top = max(float(values[-1]), 0.0)
-            residual = rest * abs(float(vectors[-1, -1]))
-            gap = top - float(values[-2]) if filled > 1 else top
-            error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
-            settled = error <= rtol or ended or filled >= size
-            if settled or late or taken >= steps or math.sqrt(top) * scale >= enough:
-                best = (vectors[:, -1].to(known) @ known).reshape(linear.in_shape)
-                return SingularSearch(best / best.norm(), math.sqrt(top) * scale, taken, settled)
-            if full:
-                basis[:keep] = vectors[:, -keep:].to(known).T @ known
-                small.zero_()
-                small[range(keep), range(keep)] = values[-keep:]
-                filled = keep
+        image, rest, invariant = space.extend(vector, image)
+        exhausted = invariant or space.filled >= size
+        late = budget is not None and not budget.spend()
+        last = late or taken >= steps
+        if last or exhausted or space.full or taken % _ROOM == 0:
+            ritz = space.ritz(rest)
+            gain, settled = math.sqrt(ritz.top) * scale, ritz.error <= rtol or exhausted
+            if settled or last or gain >= enough:
+                best = (ritz.vectors[:, -1].to(space.known) @ space.known).reshape(linear.in_shape)
+                return SingularSearch(best / best.norm(), gain, taken, settled)
+            if space.full:
+                space.restart(ritz, keep=max(2, room // 4))
         vector = image / rest
+
+
+class _TopRitz(NamedTuple):
+    """Ritz values and coordinates of their vectors, the largest value, and the relative error of its root."""
+
+    values: Tensor
+    vectors: Tensor
+    top: float
+    error: float
+
+
+class _RestartedSpace:
+    """An orthonormal basis that grows by a vector a step, and a symmetric operator in its coordinates.
+
+    Args:
+        basis: zeros `[room, n]`, which the vectors fill one by one.
+    """
+
+    def __init__(self, basis: Tensor) -> None:
+        self.basis = basis
+        self.small = torch.zeros(len(basis), len(basis), dtype=torch.float64)
+        self.filled = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the next vector needs a restart first."""
+        return self.filled == len(self.basis)
+
+    @property
+    def known(self) -> Tensor:
+        """The vectors so far, `[filled, n]`."""
+        return self.basis[: self.filled]
+
+    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float, bool]:
+        """Take in a vector and its image under the operator.
+
+        Returns:
+            The part of the image outside the space, its length, and whether that is so short that the space is
+            invariant, as far as float32 can tell.
+        """
+        self.basis[self.filled] = vector
+        self.filled += 1
+        inner = self.known @ image
+        image = image - self.known.T @ inner
+        image = image - self.known.T @ (self.known @ image)
+        column = torch.cat([inner, image.norm()[None]]).double().cpu()
+        last = self.filled - 1
+        self.small[: self.filled, last] = self.small[last, : self.filled] = column[:-1]
+        rest = float(column[-1])
+        return image, rest, rest <= 1e-7 * float(column[:-1].abs().max())
+
+    def ritz(self, rest: float) -> _TopRitz:
+        """Return the Ritz values, where the part of the last image outside the space has the length `rest`."""
+        values, vectors = torch.linalg.eigh(self.small[: self.filled, : self.filled])
+        top = max(float(values[-1]), 0.0)
+        residual = rest * abs(float(vectors[-1, -1]))
+        gap = top - float(values[-2]) if self.filled > 1 else top
+        error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
+        return _TopRitz(values, vectors, top, error)
+
+    def restart(self, ritz: _TopRitz, keep: int) -> None:
+        """Keep the Ritz vectors of the largest values alone, as the first vectors of the basis."""
+        self.basis[:keep] = ritz.vectors[:, -keep:].to(self.basis).T @ self.known
+        self.small.zero_()
+        self.small[range(keep), range(keep)] = ritz.values[-keep:]
+        self.filled = keep
