@@ -1,9 +1,9 @@
-"""Units: several operators that are one function are put back together.
+"""Recognise units: several operators that together are one known function are replaced by one node.
 
-RMSNorm written out, activations written out (`written.py`), softmax attention written out, rotary embeddings, and
+Units are RMSNorm, activations (`written.py`) and softmax attention written out in operators, rotary embeddings, and
 convolutions behind a circular, reflecting or replicating pad. Operators and constants must be those of the unit's
-formula; that both give the same numbers is checked as well, and proves nothing. A unit replaces its last operator;
-operators nobody reads any more are dropped.
+formula. As a further test, which proves nothing, the unit and its operators must give the same numbers. A unit replaces
+its last operator; operators whose values are no longer read are dropped.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _between(reader: Reader, node: Node, operands: Container[str]) -> list[Node]
 
 
 def rms_norm(reader: Reader, node: Node) -> Node | None:
-    """`y / sqrt(mean(y^2) + eps)`, as `y * rsqrt(...)` or `y / sqrt(...)`, over any dimensions."""
+    """Recognise `y / sqrt(mean(y^2) + eps)`, as `y * rsqrt(...)` or `y / sqrt(...)`, over any dimensions."""
     if node.op is aten.mul.Tensor:
         pairs = [(node.args[0], node.args[1]), (node.args[1], node.args[0])]
         roots = [(value, reader.find(root, aten.rsqrt.default)) for value, root in pairs]
@@ -131,7 +131,7 @@ def _squared(reader: Reader, argument: Any) -> Ref | None:
 
 
 def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
-    """`softmax(scale q k^T + mask) v`, as one attention operator."""
+    """Recognise `softmax(scale q k^T + mask) v`, and return it as one attention operator."""
     if node.op not in PRODUCTS or len(node.refs) != 2:
         return None
     weights = reader.find(node.args[0], aten.softmax.int, aten._softmax.default)
@@ -182,7 +182,7 @@ def _without_scale(reader: Reader, scores: Any) -> tuple[Any, float]:
 
 
 def rotary(reader: Reader, node: Node) -> Node | None:
-    """`x cos + rotate(x) sin`: a small matrix on every row, whose norm is taken exactly."""
+    """Recognise `x cos + rotate(x) sin`: a small matrix acts on every row, and its norm is computed."""
     if node.op is not aten.add.Tensor or len(node.refs) != 2 or len(node.shape) < 2:
         return None
     if any(reader.find(argument, aten.mul.Tensor) is None for argument in node.args[:2]):
@@ -206,7 +206,7 @@ def rotary(reader: Reader, node: Node) -> Node | None:
 
 
 def padded_convolution(reader: Reader, node: Node) -> Node | None:
-    """A convolution with `padding_mode` other than zeros, which runs as a pad and a convolution without padding."""
+    """Recognise a convolution with a `padding_mode` other than zeros: torch runs a pad, then a plain convolution."""
     if node.op not in CONVOLUTIONS or not isinstance(node.args[0], Ref):
         return None
     arguments = node.bound()
@@ -264,7 +264,7 @@ def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], sou
         basis[..., index] = 1.0
         columns.append(function(basis).double())
     if bool(function(torch.zeros_like(basis)).any()):
-        return None  # affine, not linear
+        return None  # the function is affine, not linear
     blocks = torch.stack(columns, dim=-1).reshape(-1, columns[0].shape[-1], width)
     if blocks.numel() > 5e7:
         return None
