@@ -135,8 +135,14 @@ def reproduce(
     found = []
     for one in wanted:
         source = source_of(one).name
-        shared = {"settings": settings[source], "measured": measured[source], "failed": failed.get(source, {})}
-        reproduction = Reproduction(experiment=one, full=full, origin=made_on, **shared)
+        reproduction = Reproduction(
+            experiment=one,
+            full=full,
+            settings=settings[source],
+            measured=measured[source],
+            failed=failed.get(source, {}),
+            origin=made_on,
+        )
         if source in resumed:
             readable(reproduction, str(ledgers[source].path))
         found.append(reproduction)
