@@ -78,7 +78,8 @@ class Experiment:
         full: the settings of the paper; the same as `quick` where those are small enough.
         jobs: returns the jobs for given settings.
         measure: measures one job. It must be a function of a module, since jobs may run in other processes. The folder
-            belongs to the job alone, for logs and for what a long job needs to resume after an interruption, or is None.
+            belongs to the job alone, for logs and for what a long job needs to resume after an interruption; it may be
+            None.
         figures: computes the figures from the measured jobs, in the order of `jobs`.
         claims: the claims that the figures judge.
         draw: returns tables and charts of the measured jobs.

@@ -27,7 +27,7 @@ def origin() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this source, with a `+` if files were changed; the variable `NORMSCOPE_COMMIT` overrides it."""
+    """Return the commit of this source, with `+` if files were changed; `NORMSCOPE_COMMIT` overrides it."""
     if named := os.environ.get("NORMSCOPE_COMMIT"):
         return named
     here = Path(__file__).parents[1]

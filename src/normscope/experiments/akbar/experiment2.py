@@ -22,11 +22,11 @@ QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
 INPUTS, WIDTHS = 5, (5, 10, 10, 1)
 CONVERGED = 0.1
-"""Share of the first loss below which a run counts as converged."""
+"""A run counts as converged once its loss is below this share of the first loss."""
 SHRUNK = 1.0 / 3.0
-"""Factor on weights in front of normalizers, which changes nothing but the Hessian."""
+"""A factor on weights in front of normalizers, which changes nothing but the Hessian."""
 BROKEN = 100.0
-"""A loss above it is drawn as infinite; the first are about 2."""
+"""A loss above this is drawn as infinite; the first losses are about 2."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -35,7 +35,7 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train at every learning rate, and find the Hessian at the end of the best."""
+    """Train at every learning rate, and compute the Hessian at the end of training with the best rate."""
     kind: Normalizer = "batch" if job.kind == "batch" else "none"
     rates, seeds = list(settings["rates"]), list(range(settings["seeds"]))
     x, y = _task(settings)
@@ -217,7 +217,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 
 def _shown(loss: float) -> float:
-    """Return log10 of a loss; infinity for one that has left all bounds, so that the others can be told apart."""
+    """Return log10 of a loss, or infinity for a loss above `BROKEN`, so that the others stay distinguishable."""
     return math.inf if not loss < BROKEN else math.log10(max(loss, 1e-300))
 
 
@@ -238,7 +238,7 @@ def _slower(figures: Figures) -> Judgement:
 
 
 def _edge(figures: Figures) -> str:
-    """Return what the learning rates have to do with the largest eigenvalues."""
+    """Return a sentence on the products of learning rates and largest eigenvalues."""
     rates = [figures[f"{kind}.best rate"] for kind in KINDS]
     products = [figures[f"{kind}.sharpness times rate"] for kind in KINDS]
     return (

@@ -32,17 +32,17 @@ QUICK: Settings = {
 FULL: Settings = {**QUICK, "seeds": 20, "measured": 8, "steps": 1200, "draws": 10}
 INPUTS, WIDTHS = 50, (50, 20, 1)
 LEVELS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Standard deviations of the noise, and sizes relative to each group of weights."""
+"""The levels of noise: standard deviations, and sizes relative to each group of weights."""
 KEPT = 0.9
-"""Accuracy under noise: the level at which it falls below this is compared."""
+"""Networks are compared by the level of noise at which their accuracy falls below this."""
 NEAR = 0.25
-"""Relative distance within which a margin agrees with the published one."""
+"""A margin agrees with the published one if it is within this relative distance."""
 LOSS = 0.1
-"""Training loss at which both kinds of network are compared."""
+"""Both kinds of network are compared at this training loss."""
 SIZES = ("small", "whole")
-"""What the sizes of batches are called: small ones, and all of the data."""
+"""The names of the batch sizes: small batches, and the whole data."""
 MOMENTS = ("zero error", "equal loss", "the end")
-"""When a run is looked at: first without training error, first below `LOSS`, after all steps."""
+"""The moments of a run at which it is measured: first without training error, first below `LOSS`, after all steps."""
 Seeds = Mapping[str, Mapping[str, float]]
 """The figures of each seed that reached a moment of its training."""
 
@@ -70,7 +70,7 @@ def _job(kind: str, size: int) -> Job:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train all seeds side by side, and look at each at three moments."""
+    """Train all seeds side by side, and measure each at three moments."""
     kind: Normalizer = "batch" if job.kind.startswith("batch,") else "none"
     size = int(job.kind.rsplit(" ", 1)[1])
     networks = Ensemble.drawn(chain(WIDTHS, kind), range(settings["seeds"]))
@@ -129,7 +129,7 @@ def _state(networks: Ensemble, x: Tensor, y: Tensor, fresh: Tensor, labels: Tens
 
 
 def _noise(settings: Settings, networks: Ensemble, x: Tensor, y: Tensor) -> list[list[float]]:
-    """Return the accuracy on the data under noise of one deviation on all weights, by level and seed."""
+    """Return the accuracy on the data under noise of one standard deviation for all weights, by level and seed."""
     networks.template.eval()
     generator = torch.Generator().manual_seed(7)
     found = []

@@ -23,7 +23,7 @@ from .stacked_training import Stop
 
 LABEL_NOISE, LOSS, STEPS, MOMENTUM = 0.1, 0.05, 3000, 0.9
 SAMPLES = 300
-"""Training samples: few, so that there is a gap to predict."""
+"""The number of training samples: few, so that there is a gap to predict."""
 
 
 @outside_inference_mode
@@ -48,7 +48,7 @@ def predictive_power(
 
     Every combination of the grid's values is trained with SGD to the same training loss, and networks that do not
     reach it are counted and left out. Networks that differ in learning rate, weight decay and seed alone are trained
-    together (`torch.func`). Of each one every measure (`MEASURES`) is taken, which no test label enters.
+    together (`torch.func`). Every measure (`MEASURES`) is taken of each network, without reading any test label.
 
     Args:
         split: a data set (`normscope.experiments.data`).
@@ -57,23 +57,23 @@ def predictive_power(
         samples: how many training samples are drawn.
         label_noise: the probability with which a training label is replaced by another one.
         target_loss: the cross entropy on the training samples, in eval mode, at which a training ends.
-        steps: at most, for each network.
-        momentum: of SGD.
+        steps: the largest number of steps for each network.
+        momentum: the momentum of SGD.
         device: where to train and measure; a GPU is used from this process alone.
         folder: where to write one line of JSON per network. A population that was killed goes on from there with the
             same arguments, and one with a larger grid adds to it. Networks of an older folder lack the measures that
             are new since.
         engine: `"local"`, or `"ray"` for a cluster (`pip install 'normscope[ray]'`).
-        workers: processes on this machine; 0 for none, None for one a core.
-        name: how the report calls the data.
-        seed: of the drawn samples, the label noise and the bootstrap.
+        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        name: the name of the data in the report.
+        seed: the seed of the drawn samples, the label noise and the bootstrap.
 
     Returns:
         Kendall's tau of every measure, overall and by axis, with intervals; prints as a table, and has
         `.to_html(path)`, `.to_json(path)`.
 
     Raises:
-        InputError: an option is not what it can be, or there are too few samples.
+        InputError: an option is outside its range, or there are too few samples.
 
     Example:
         >>> import torch
@@ -128,7 +128,7 @@ def _train(
 
 
 def _checked(network: str, target_loss: float, steps: int, momentum: float, device: str | torch.device) -> torch.device:
-    """Return the device; refuse what the options cannot be."""
+    """Return the device; refuse options that are outside their ranges."""
     if network not in NETWORKS:
         raise InputError(f"network is one of {', '.join(NETWORKS)}, not {network!r}")
     if isinstance(target_loss, bool) or not isinstance(target_loss, int | float) or not 0.0 < target_loss < 1e6:

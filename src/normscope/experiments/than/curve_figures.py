@@ -1,4 +1,4 @@
-"""From the curves of training runs to the figures that claims are judged by."""
+"""Compute the figures that judge the claims from the curves of training runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PRODUCTS = {
     "gain": "the largest gamma/sigma of each layer",
     "gain_l2": "the l2 norm of gamma/sigma, as the Slides have it",
 }
-"""Readings of the product of 1/sigma over the layers."""
+"""The readings of the product of 1/sigma over the layers."""
 PUBLISHED = {"paper": -25.0, "slides": math.log10(1.35e-8)}
-"""What the paper and the Slides print for the product of 1/sigma and of gamma/sigma in ResNet18, as log10."""
+"""The product of 1/sigma (the paper) and of gamma/sigma (the Slides) in ResNet18 as published, as log10."""
 SEVERAL = 3
-"""Layers that make "several"."""
+"""This many layers count as "several"."""
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
