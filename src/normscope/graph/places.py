@@ -38,8 +38,8 @@ def entries_written(node: Node) -> Tensor:
     return entries.index_select(given["dim"], given["index"])
 
 
-def values_written(node: Node, source: Tensor, places: Tensor) -> Tensor:
+def values_written(node: Node, source: Tensor, entries: Tensor) -> Tensor:
     """Return the values to write in the shape of the indices; `scatter` takes the first ones along each axis."""
     if node.operator.startswith("scatter"):
-        return source[tuple(slice(size) for size in places.shape)]
-    return source.expand(places.shape)
+        return source[tuple(slice(size) for size in entries.shape)]
+    return source.expand(entries.shape)

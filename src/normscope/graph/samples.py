@@ -133,8 +133,8 @@ def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
     if places_vary(node):  # the positions depend on the input
         return everything(node, values)
     blank = {name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES}
-    places = {name: arguments[name] for name in PLACES if name in arguments}
-    bare = dataclasses.replace(node, args=(), kwargs={name: (blank | places)[name] for name in arguments})
+    indices = {name: arguments[name] for name in PLACES if name in arguments}
+    bare = dataclasses.replace(node, args=(), kwargs={name: (blank | indices)[name] for name in arguments})
     # Constants that the operator fills in cancel in the difference of two runs; infinite ones leave NaN.
     return (bare.evaluate(values) - bare.evaluate([torch.zeros_like(value) for value in values])).nan_to_num(0.0)
 
@@ -148,13 +148,13 @@ def written(node: Node, values: Sequence[Tensor]) -> Tensor:
     """Operators that write: values that are written or added to one entry meet each other and the old value."""
     if places_vary(node):
         return everything(node, values)
-    owners, places = iter(values), entries_written(node)
+    owners, entries = iter(values), entries_written(node)
     base = next(owners).reshape(-1) if _first(node) else torch.zeros(math.prod(node.shape), device=node.device)
-    source = torch.zeros(places.shape, device=node.device)
+    source = torch.zeros(entries.shape, device=node.device)
     if isinstance(source_of_writing(node), Ref):
-        source = values_written(node, next(owners), places)
-    owner = base.scatter_reduce(0, places.reshape(-1), source.reshape(-1), "amax")
-    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[places]) & (source != 0)).any()):
+        source = values_written(node, next(owners), entries)
+    owner = base.scatter_reduce(0, entries.reshape(-1), source.reshape(-1), "amax")
+    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[entries]) & (source != 0)).any()):
         raise Mixed
     return owner.reshape(node.shape)
 

@@ -103,7 +103,7 @@ def _parts(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
             (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
             for name, part in parts.items()
         ),
-        caption="Exponents of ten, each with its own confidence; a dash is said by too few samples."
+        caption="Exponents of ten, each with its own confidence; a dash stands for too few samples."
         + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
     )
 

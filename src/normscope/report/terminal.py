@@ -238,7 +238,7 @@ def _print_chart(chart: Chart, console: rich.console.Console) -> None:
         _say(console, f"{chart.title}: nothing was measured", "dim")
         return
     if len(chart.labels) > MOST_LABELS:
-        _say(console, f"{chart.title}: a chart of {len(chart.labels)} places, in the HTML report", "dim")
+        _say(console, f"{chart.title}: a chart of {len(chart.labels)} labels, in the HTML report", "dim")
         return
     if chart.title:
         _say(console, chart.title, "bold")

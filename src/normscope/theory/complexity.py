@@ -57,20 +57,6 @@ class Rate:
             raise InputError(f"alpha is a number above 0, not {alpha!r}")
         return self.constant * log10_constant - self.accuracy * math.log10(alpha)
 
-    def log10_error(self, log10_constant: float, iterations: float) -> float:
-        """Return log10 of the accuracy that a number of iterations reaches: the rate, solved for alpha.
-
-        Raises:
-            InputError: the number of iterations is not a finite number above 0.
-
-        Example:
-            >>> round(RATES["nonconvex, Slides"].log10_error(2.0, 1e4), 6)  # (100^2 / 10^4)^(1/3)
-            0.0
-        """
-        if not 0.0 < iterations < math.inf:
-            raise InputError(f"iterations are a number above 0, not {iterations!r}")
-        return (self.constant * log10_constant - math.log10(iterations)) / self.accuracy
-
 
 RATES = {
     rate.name: rate
